@@ -1,0 +1,148 @@
+"""Backends: where the hidden layer is evaluated, and how one is chosen.
+
+A backend is data, not a class: a name, an array namespace and four functions.
+
+    network ─► prepare(C, activation, dtype, lattice) ─► operand   once per fitted layer
+               outputs(operand, X, out)        H         (N, m)    H = phi(d(X, C))
+               scores(operand, X, W)           H @ W     (N, k)    H never stored
+               normal(operand, X, T, w, G, B)  G += HᵀH, B += HᵀT  H never stored
+
+                                                 CPU             NVIDIA GPU
+    distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
+    distance by BNL tiles, activation in tile    `numba`         `numba-cuda`
+
+``LOADERS`` maps a name to a function that imports what the backend needs and returns it, so a
+library is imported when its backend is asked for and never before. A name is obeyed or refused
+(:class:`BackendUnavailable`); only ``"auto"`` chooses.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gpurbf._config import get_config
+
+__all__ = [
+    "LOADERS",
+    "Activation",
+    "Backend",
+    "BackendUnavailable",
+    "Lattice",
+    "available_backends",
+    "get_backend",
+]
+
+
+class Activation(NamedTuple):
+    """What a hidden unit computes: ``profile(gamma, metric(x, c))``, all scalars."""
+
+    metric: str
+    profile: str | Callable
+    gamma: float = 1.0
+    coef0: float = 0.0
+    degree: int = 3
+
+
+class Lattice(NamedTuple):
+    """Data on it are ``(code - zero) / denominator`` with codes 0..255 kept as uint8."""
+
+    denominator: float
+    zero: int
+
+
+class BackendUnavailable(RuntimeError):
+    """A backend that was asked for by name cannot run here; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
+
+    ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
+    ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
+    ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None.
+    """
+
+    name: str
+    xp: ModuleType
+    kernel: str
+    prepare: Callable[..., Any]
+    outputs: Callable[..., Any]
+    scores: Callable[..., Any]
+    normal: Callable[..., Any]
+
+
+def _module(name: str) -> Callable[[], Backend]:
+    """A loader that imports ``gpurbf.backends.<name>`` and calls its ``load``."""
+    return lambda: importlib.import_module(f"gpurbf.backends.{name}").load()
+
+
+# In order of preference for "auto".
+LOADERS: dict[str, Callable[[], Backend]] = {
+    "numba": _module("numba_"),
+    "mkl": _module("mkl"),
+    "numpy": _module("numpy_"),
+}
+
+
+@functools.cache
+def _load(name: str) -> Backend:
+    return LOADERS[name]()
+
+
+def get_backend(name: str = "auto") -> tuple[Backend, str]:
+    """The backend of that name and the reason it was taken.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
+        variable ``GPURBF_BACKEND``, then the first of ``LOADERS`` that is available.
+
+    Returns
+    -------
+    backend : Backend
+    reason : str
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    BackendUnavailable
+        If the named backend cannot run on this machine.
+    """
+    reason = f"backend={name!r}"
+    if name == "auto":
+        if (configured := get_config()["backend"]) != "auto":
+            name, reason = configured, f"config backend={configured!r}"
+        elif (wanted := os.environ.get("GPURBF_BACKEND", "auto")) != "auto":
+            name, reason = wanted, f"GPURBF_BACKEND={wanted}"
+    if name != "auto":
+        if name not in LOADERS:
+            raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
+        return _load(name), reason
+    reasons = []
+    for candidate in LOADERS:
+        try:
+            return _load(candidate), "auto: " + "; ".join([*reasons, "first that is available"])
+        except BackendUnavailable as error:
+            reasons.append(f"{candidate} is not available ({error})")
+    raise BackendUnavailable("; ".join(reasons))
+
+
+def available_backends() -> dict[str, str | None]:
+    """Every backend's name with None if it can run here, else why it cannot."""
+    report: dict[str, str | None] = {}
+    for name in LOADERS:
+        try:
+            _load(name)
+            report[name] = None
+        except BackendUnavailable as error:
+            report[name] = str(error)
+    return report

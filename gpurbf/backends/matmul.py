@@ -1,0 +1,218 @@
+"""The hidden layer by matrix product: |x - c|² = |x|² + |c|² - 2 x·c, then a fused epilogue.
+
+The same lines serve every array namespace; a backend brings its products and its epilogue. Both
+operands are shifted first (x' = x - s, c' = c - t, with e = s - t), so
+
+    |x - c|² = Σx'² + 2e Σx' + Σc'² - 2e Σc' + n e² - 2 x'·c'
+    x · c    = x'·c' + t Σx' + s Σc' + n s t
+
+On the lattice the shifts fit the product's integers and every term is exact. Off it both are the
+mean of the centers, without which float32 loses its digits far from the origin (e = 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf._config import get_config
+from gpurbf.backends import Activation, Backend, Lattice
+
+# Largest n for which 255² n stays below 2³¹.
+_INT32_FEATURES = 33_025
+
+
+class Product(NamedTuple):
+    """A matrix product ``multiply(A, B, out)``: A (N, n), B (m, n), out = A Bᵀ (N, m).
+
+    The shifts bring lattice codes into the range of x_dtype and c_dtype; ``pack`` turns a shifted
+    operand into what ``multiply`` reads.
+    """
+
+    name: str
+    x_dtype: Any
+    c_dtype: Any
+    out_dtype: Any
+    x_shift: int
+    c_shift: int
+    multiply: Callable[[Any, Any, Any], Any]
+    pack: Callable[[Any], Any] = lambda A: A
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Centers made ready for the product: shifted, converted, with the terms of the columns."""
+
+    product: Product
+    activation: Activation
+    dtype: np.dtype
+    centers: Any
+    x_shift: Any
+    column_terms: Any
+    row_coefficients: tuple[float, float]
+    factor: float
+    exact: bool
+
+
+def build(
+    name: str,
+    xp: ModuleType,
+    kernel: str,
+    products: Callable[[np.dtype, int, bool], Product],
+    epilogue: Callable[..., None],
+) -> Backend:
+    """A backend from its array namespace, its choice of products and its epilogue."""
+    outputs = partial(_outputs, xp, epilogue)
+    return Backend(
+        name=name,
+        xp=xp,
+        kernel=kernel,
+        prepare=partial(_prepare, xp, products),
+        outputs=outputs,
+        scores=partial(_scores, xp, outputs),
+        normal=partial(_normal, xp, outputs),
+    )
+
+
+def _prepare(
+    xp: ModuleType,
+    products: Callable[[np.dtype, int, bool], Product],
+    C: Any,
+    activation: Activation,
+    dtype: np.dtype,
+    lattice: Lattice | None,
+) -> Operand:
+    """Shift and convert the centers (m, n), once per fitted layer."""
+    m, n = C.shape
+    product = products(np.dtype(dtype), n, lattice is not None)
+    dot = activation.metric == "dot"
+    s: Any
+    t: Any
+    if lattice is None:
+        # A shift that float32 holds exactly is the same number for samples of every dtype.
+        s = t = 0.0 if dot or m == 0 else C.mean(axis=0, dtype=np.float64).astype(np.float32)
+        factor = 1.0
+    else:
+        s, t = product.x_shift, product.c_shift
+        factor = lattice.denominator ** (-2.0)
+    centers = shifted(xp, C, t, product.c_dtype)
+    wide = centers.astype(np.float64 if lattice is None else np.int64)
+    squares, sums = (wide * wide).sum(axis=1), wide.sum(axis=1)
+    if dot:
+        zero = 0 if lattice is None else lattice.zero
+        a, b = (s - zero, t - zero) if lattice is not None else (0, 0)
+        row, columns = (0, b), a * sums + a * b * n
+    else:
+        e = 0 if lattice is None else s - t
+        row, columns = (1, 2 * e), squares - 2 * e * sums + n * e * e
+    if lattice is not None:
+        columns = columns.astype(np.int32 if n <= _INT32_FEATURES else np.float64)
+    else:
+        columns = columns.astype(dtype)
+    return Operand(
+        product,
+        activation,
+        np.dtype(dtype),
+        product.pack(centers),
+        s,
+        columns,
+        row,
+        factor,
+        lattice is not None,
+    )
+
+
+def shifted(xp: ModuleType, X: Any, shift: Any, dtype: Any) -> Any:
+    """X - shift in dtype, computed where neither the shift nor a small integer type rounds."""
+    if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
+        # Subtract before a float64 sample is rounded to float32.
+        return xp.ascontiguousarray((X - X.dtype.type(shift)).astype(dtype, copy=False))
+    if np.issubdtype(dtype, np.floating):
+        return xp.subtract(X, shift, dtype=dtype)
+    return (X.astype(np.int16) - np.int16(shift)).astype(dtype)
+
+
+def _row_terms(operand: Operand, A: Any) -> Any:
+    """The part of each distance that depends on the sample alone."""
+    quadratic, linear = operand.row_coefficients
+    terms_dtype = operand.column_terms.dtype
+    wide = np.int64 if operand.exact else np.float64
+    if not quadratic and not linear:
+        return np.zeros(len(A), terms_dtype)
+    wide_A = A.astype(wide)
+    terms = quadratic * (wide_A * wide_A).sum(axis=1) + linear * wide_A.sum(axis=1)
+    return terms.astype(terms_dtype)
+
+
+def _rows_a_tile(m: int, itemsize: int, megabytes: float) -> int:
+    """Rows whose tile of H takes about so many megabytes; a multiple of 16, at least 64."""
+    return max(64, int(megabytes * 2**20 / (itemsize * max(1, m))) // 16 * 16)
+
+
+def _tile(xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any) -> None:
+    """The outputs of a few rows: product, then terms, metric and profile in one pass."""
+    product, activation = operand.product, operand.activation
+    A = shifted(xp, X, operand.x_shift, product.x_dtype)
+    in_place = out.dtype == product.out_dtype
+    P = out if in_place else xp.empty(out.shape, product.out_dtype)
+    product.multiply(product.pack(A), operand.centers, P)
+    alpha = 1.0 if activation.metric == "dot" else -2.0
+    epilogue(P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out)
+
+
+def _outputs(
+    xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
+) -> Any:
+    """H (N, m), written into ``out``."""
+    # Four megabytes of H stay in cache between the product and the epilogue.
+    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, 4)
+    for start in range(0, len(X), rows):
+        part = slice(start, start + rows)
+        _tile(xp, epilogue, operand, X[part], out[part])
+    return out
+
+
+def _scores(xp: ModuleType, outputs: Callable[..., Any], operand: Operand, X: Any, W: Any) -> Any:
+    """H @ W (N, k), a tile of H at a time."""
+    m = operand.centers.shape[0]
+    W = xp.ascontiguousarray(W, dtype=operand.dtype)
+    rows = _rows_a_tile(m, operand.dtype.itemsize, 4)
+    H = xp.empty((min(rows, len(X)), m), operand.dtype)
+    S = xp.empty((len(X), W.shape[1]), operand.dtype)
+    for start in range(0, len(X), rows):
+        part = X[start : start + rows]
+        S[start : start + rows] = outputs(operand, part, H[: len(part)]) @ W
+    return S
+
+
+def _normal(
+    xp: ModuleType,
+    outputs: Callable[..., Any],
+    operand: Operand,
+    X: Any,
+    T: Any,
+    weights: Any,
+    G: Any,
+    B: Any,
+) -> None:
+    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, tile by tile, samples weighted."""
+    m = operand.centers.shape[0]
+    rows = _rows_a_tile(m, operand.dtype.itemsize, get_config()["memory"] / 4)
+    rows = min(rows, max(256, len(X)))
+    H = xp.empty((min(rows, len(X)), m), operand.dtype)
+    for start in range(0, len(X), rows):
+        part = X[start : start + rows]
+        tile = outputs(operand, part, H[: len(part)])
+        targets = T[start : start + rows].astype(operand.dtype)
+        if weights is not None:
+            root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
+            tile *= root
+            targets = targets * root
+        # NumPy sees the transposed self and calls the symmetric product, half the work.
+        G += tile.T @ tile
+        B += tile.T @ targets

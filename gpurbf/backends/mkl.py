@@ -1,0 +1,195 @@
+"""The `mkl` backend: Intel's products called through ctypes, one Numba pass for the rest.
+
+MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. On the lattice its 8-bit
+(u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending on the
+processor: they are timed against each other once per machine and the winner is remembered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpurbf.backends import Backend, BackendUnavailable
+from gpurbf.backends.epilogue import epilogue
+from gpurbf.backends.manhattan import with_manhattan
+from gpurbf.backends.matmul import Product, build, shifted
+
+_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _OFFSET_FIX = 101, 111, 112, 173
+_EXACT_FLOAT32 = 2**24
+# Sums of n products of at most 255 * 128 must stay below 2³¹.
+_INT32_FEATURES = 65_793
+
+
+def _library_paths() -> list[str]:
+    """Where libmkl_rt may be: the wheel, conda's prefix, the system."""
+    found = []
+    try:
+        files = importlib.metadata.files("mkl") or []
+        found = [str(f.locate()) for f in files if Path(f.name).name.startswith(("libmkl_rt", "mkl_rt"))]
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")):
+        found += sorted(str(path) for path in folder.glob("*mkl_rt*"))
+    if system := ctypes.util.find_library("mkl_rt"):
+        found.append(system)
+    return found
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    for path in _library_paths():
+        try:
+            library = ctypes.CDLL(path)
+            # The _64 symbols take 64-bit integers whatever MKL_INTERFACE_LAYER says.
+            if hasattr(library, "cblas_sgemm_64"):
+                return library
+        except OSError:
+            continue
+    raise BackendUnavailable(
+        "no MKL found: pip install mkl (x86-64 Linux and Windows), or use backend='numpy'"
+    )
+
+
+def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
+    """cblas_?gemm for A Bᵀ, all three C-contiguous."""
+    function = getattr(_library(), symbol)
+    size, pointer = ctypes.c_int64, ctypes.c_void_p
+
+    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+        (N, n), m = A.shape, len(B)
+        if not (N and m and n):
+            out[:] = 0
+            return
+        function(
+            _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, size(N), size(m), size(n),
+            scalar(1), pointer(A.ctypes.data), size(n), pointer(B.ctypes.data), size(n),
+            scalar(0), pointer(out.ctypes.data), size(m),
+        )  # fmt: skip
+
+    return multiply
+
+
+def _bf16(A: np.ndarray) -> np.ndarray:
+    """The upper half of float32: exact for integers up to 256."""
+    return (A.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _gemm_u8s8(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    (N, n), m = A.shape, len(B)
+    if not (N and m and n):
+        out[:] = 0
+        return
+    size, pointer, one, zero = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float(1), ctypes.c_float(0)
+    no_offset = ctypes.c_int8(0)
+    offset = np.zeros(1, np.int32)
+    _library().cblas_gemm_s8u8s32_64(
+        _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _OFFSET_FIX, size(N), size(m), size(n),
+        one, pointer(A.ctypes.data), size(n), no_offset, pointer(B.ctypes.data), size(n), no_offset,
+        zero, pointer(out.ctypes.data), size(m), pointer(offset.ctypes.data),
+    )  # fmt: skip
+
+
+@functools.cache
+def _products() -> dict[str, Product]:
+    sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
+    bf16 = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
+    f32, f64, u8, s8, s32 = np.float32, np.float64, np.uint8, np.int8, np.int32
+    return {
+        "sgemm": Product("sgemm", f32, f32, f32, 128, 128, sgemm),
+        "dgemm": Product("dgemm", f64, f64, f64, 128, 128, dgemm),
+        "bf16": Product("bf16", f32, f32, f32, 128, 128, bf16, _bf16),
+        "u8s8": Product("u8s8", u8, s8, s32, 0, 128, _gemm_u8s8),
+    }
+
+
+def _cache_file() -> Path:
+    """One small file per MKL, machine and package under the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    key = "|".join([_library()._name, platform.node(), _cpu_model(), importlib.metadata.version("numpy")])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return Path(base, "gpurbf", f"mkl-products-{digest}.json")
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+@functools.cache
+def lattice_rates() -> dict[str, float]:
+    """Operations a second of each product that can be exact on the lattice, measured once a machine."""
+    try:
+        rates = json.loads(_cache_file().read_text())
+        if set(rates) == {"sgemm", "bf16", "u8s8"}:
+            return rates
+    except (OSError, ValueError):
+        pass
+    rng = np.random.default_rng(0)
+    X, C = (rng.integers(0, 256, (512, 768)).astype(np.uint8) for _ in range(2))
+    rates = {}
+    for name in ("sgemm", "bf16", "u8s8"):
+        product = _products()[name]
+        A = product.pack(shifted(np, X, product.x_shift, product.x_dtype))
+        B = product.pack(shifted(np, C, product.c_shift, product.c_dtype))
+        out = np.empty((len(X), len(C)), product.out_dtype)
+        seconds = []
+        for _ in range(4):
+            begin = time.perf_counter()
+            product.multiply(A, B, out)
+            seconds.append(time.perf_counter() - begin)
+        rates[name] = 2 * X.size * len(C) / min(seconds)
+    _remember(rates)
+    return rates
+
+
+def _remember(rates: dict[str, float]) -> None:
+    """Write the rates so that a concurrent reader sees all or nothing; a read-only home is fine."""
+    path = _cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            json.dump(rates, file)
+        os.replace(name, path)
+    except OSError:
+        pass
+
+
+def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
+    """The fastest product on this machine that loses nothing on such data."""
+    table = _products()
+    if not lattice:
+        return table["sgemm" if dtype == np.float32 else "dgemm"]
+    exact = {"u8s8"} if n <= _INT32_FEATURES else set()
+    if n * 128 * 128 <= _EXACT_FLOAT32:
+        exact |= {"sgemm", "bf16"}
+    rates = lattice_rates()
+    return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]
+
+
+def load() -> Backend:
+    """The backend, or BackendUnavailable with the install line."""
+    _library()
+    rates = lattice_rates()
+    said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
+    best = max(rates, key=rates.__getitem__)
+    kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
+    return with_manhattan(build("mkl", np, kernel, products, epilogue))

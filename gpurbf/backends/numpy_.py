@@ -1,0 +1,33 @@
+"""The `numpy` backend: NumPy's own BLAS for the products, one Numba pass for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpurbf.backends import Backend
+from gpurbf.backends.epilogue import epilogue
+from gpurbf.backends.manhattan import with_manhattan
+from gpurbf.backends.matmul import Product, build
+
+# float32 holds every integer up to here, so sums of products below it are exact in any order.
+_EXACT_FLOAT32 = 2**24
+
+
+def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    np.matmul(A, B.T, out=out)
+
+
+FLOAT32 = Product("sgemm", np.float32, np.float32, np.float32, 128, 128, _multiply)
+FLOAT64 = Product("dgemm", np.float64, np.float64, np.float64, 128, 128, _multiply)
+
+
+def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
+    """sgemm where it is exact or float32 is meant, dgemm otherwise."""
+    if lattice:
+        return FLOAT32 if n * 128 * 128 <= _EXACT_FLOAT32 else FLOAT64
+    return FLOAT32 if dtype == np.float32 else FLOAT64
+
+
+def load() -> Backend:
+    """The backend; it is always available."""
+    return with_manhattan(build("numpy", np, "sgemm/dgemm of NumPy's BLAS", products, epilogue))

@@ -1,0 +1,1 @@
+"""scikit-learn estimators: parameters, validation, labels in and labels out; no mathematics."""

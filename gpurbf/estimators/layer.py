@@ -1,0 +1,178 @@
+"""RBFLayer: the hidden layer as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._validation import (
+    check_labels,
+    check_layer_parameters,
+    check_weights,
+    check_X,
+)
+from gpurbf.network.model import choose_layer
+
+
+class RBFLayer(
+    FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
+
+    Parameters
+    ----------
+    n_centers : int, default=100
+        Number of centers m that a rule chooses; not used when `centers` is an array.
+    centers : str or array-like of shape (m, n_features), default="random"
+        A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
+        ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
+    kernel : str or callable, default="gaussian"
+        With d the metric's distance: ``"gaussian"`` exp(-gamma d²), ``"laplacian"`` exp(-gamma d),
+        ``"triangular"`` max(0, 1 - gamma d), ``"multiquadric"`` sqrt(1 + gamma d²),
+        ``"inverse-multiquadric"`` 1 / sqrt(1 + gamma d²), ``"thin-plate"`` s log(s) / 2 with
+        s = gamma d²; or a function that maps an array of d² to an array of the same shape.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        ``"scale"`` is 1 / (n_features * X.var()), ``"auto"`` 1 / n_features, ``"median"``
+        1 / (2 median(d)²) over a sample; profiles of d take the root of these.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, or ``"auto"``.
+    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+        ``"auto"``: distances of small-integer data are exact, other data are computed in their own
+        float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
+        ``"float32"`` and ``"float64"`` force that arithmetic.
+    random_state : int, RandomState or None, default=None
+        Of the center rule and of ``gamma="median"``.
+
+    Attributes
+    ----------
+    centers_ : ndarray of shape (m, n_features)
+    center_indices_ : ndarray of shape (m,)
+        Rows of the training data that became centers; absent if the centers are not samples.
+    gamma_ : float
+    backend_ : str
+        Name of the backend that runs.
+    backend_info_ : str
+        Its kernel, the arithmetic and the reason of the choice.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Only if X had string feature names.
+
+    See Also
+    --------
+    RBFClassifier : The layer followed by a linear classifier, trained without storing H.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpurbf import RBFLayer
+    >>> X, y = load_digits(return_X_y=True)
+    >>> RBFLayer(50, random_state=0).fit_transform(X).shape
+    (1797, 50)
+    """
+
+    def __init__(
+        self,
+        n_centers: int = 100,
+        *,
+        centers: Any = "random",
+        kernel: Any = "gaussian",
+        metric: str = "euclidean",
+        gamma: Any = "scale",
+        backend: str = "auto",
+        precision: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.n_centers = n_centers
+        self.centers = centers
+        self.kernel = kernel
+        self.metric = metric
+        self.gamma = gamma
+        self.backend = backend
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:
+        """Choose the centers and gamma.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            float64, float32 and uint8 are used as they are, other dtypes as float64.
+        y : array-like of shape (n_samples,), optional
+            Labels, for rules that choose by class.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights in the rule's draw and in ``gamma="scale"``; 0 leaves a sample out.
+
+        Returns
+        -------
+        self : RBFLayer
+
+        Raises
+        ------
+        ValueError, TypeError
+            For bad data or parameters; the message says what to do.
+        """
+        X = check_X(self, X, reset=True)
+        centers = check_layer_parameters(self, X.shape[1])
+        weights = check_weights(sample_weight, X.shape[0])
+        rows = np.arange(X.shape[0]) if weights is None else np.flatnonzero(weights)
+        codes = None
+        if y is not None and isinstance(centers, str):
+            codes = self._codes(y, X.shape[0])[rows]
+        if len(rows) < X.shape[0]:
+            X, weights = X[rows], weights[rows]
+        layer, indices = choose_layer(
+            X,
+            codes,
+            weights,
+            n_centers=self.n_centers,
+            centers=centers,
+            kernel=self.kernel,
+            metric=self.metric,
+            gamma=self.gamma,
+            backend=self.backend,
+            precision=self.precision,
+            random_state=check_random_state(self.random_state),
+        )
+        # A first tile packs the centers and shows which arithmetic the data allow.
+        layer.outputs(X[:256])
+        self._keep_layer(layer, None if indices is None else rows[indices])
+        return self
+
+    def _codes(self, y: Any, n_samples: int) -> np.ndarray:
+        y = np.asarray(y)
+        if y.shape != (n_samples,):
+            raise ValueError(f"y must have shape ({n_samples},), got {y.shape}.")
+        return np.unique(y, return_inverse=True)[1]
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The activations H.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+
+        Returns
+        -------
+        H : ndarray of shape (n_samples, m)
+            float64 if the centers are float64, else float32.
+        """
+        check_is_fitted(self)
+        return self._layer().outputs(check_X(self, X))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.centers_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,166 @@
+"""The hidden layer: one object that looks at the data once and hands tiles to a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf._config import get_config
+from gpurbf.backends import Activation, Backend, Lattice, get_backend
+from gpurbf.backends.lattice import candidates, encode
+
+__all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
+
+METRICS = ("euclidean", "manhattan")
+PROFILES = (
+    "gaussian",
+    "laplacian",
+    "triangular",
+    "multiquadric",
+    "inverse-multiquadric",
+    "thin-plate",
+)
+PRECISIONS = ("auto", "exact", "float32", "float64")
+
+
+class HiddenLayer:
+    """H[i, j] = phi(d(x_i, c_j)) for any X, whole or consumed tile by tile.
+
+    Parameters
+    ----------
+    C : ndarray of shape (m, n) or CSR
+        Centers of any real dtype.
+    activation : Activation
+        Metric and profile with their scalars.
+    backend : str, default="auto"
+        See :func:`gpurbf.backends.get_backend`.
+    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+        "auto" computes distances in exact integers where C and X are on one integer lattice and in
+        `dtype` elsewhere; "exact" insists on the lattice; the others force that arithmetic.
+    dtype : float32 or float64, optional
+        Of the activations. By default float64 for float64 centers, else float32; a forced
+        precision decides it.
+
+    Raises
+    ------
+    ValueError
+        For an unknown precision, or where "exact" meets data off the lattice.
+    """
+
+    def __init__(
+        self,
+        C: Any,
+        activation: Activation,
+        *,
+        backend: str = "auto",
+        precision: str = "auto",
+        dtype: Any = None,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
+        self.centers = C.toarray() if sp.issparse(C) else np.asarray(C)
+        self.activation = activation
+        self.backend: Backend
+        self.backend, self.reason = get_backend(backend)
+        self.precision = precision
+        if precision in ("float32", "float64"):
+            dtype = precision
+        elif dtype is None:
+            dtype = np.float64 if self.centers.dtype == np.float64 else np.float32
+        self.dtype = np.dtype(dtype)
+        # Operands of the backend, one for each lattice met so far; None is real arithmetic.
+        self._operands: dict[Lattice | None, Any] = {}
+
+    def describe(self) -> str:
+        """What ran and why, in a line."""
+        lattices = [key for key, operand in self._operands.items() if key and operand is not None]
+        arithmetic = str(self.dtype)
+        if lattices:
+            arithmetic = f"exact integers / {lattices[-1].denominator:g}, then {arithmetic}"
+        return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
+
+    def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """H, shape (N, m), in the layer's dtype; into ``out`` if given."""
+        if out is None:
+            out = np.empty((X.shape[0], len(self.centers)), self.dtype)
+        for rows, operand, part in self._parts(X):
+            self.backend.outputs(operand, part, out[rows])
+        return out
+
+    def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
+        """H @ W, shape (N, k), for W (m, k); H is not stored."""
+        S = np.empty((X.shape[0], W.shape[1]), self.dtype)
+        for rows, operand, part in self._parts(X):
+            S[rows] = self.backend.scores(operand, part, W)
+        return S
+
+    def normal(
+        self,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        out: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
+
+        They are added to the two arrays of ``out`` if given.
+        """
+        m, xp = len(self.centers), self.backend.xp
+        if out is None:
+            out = np.zeros((m, m)), np.zeros((m, T.shape[1]))
+        G, B = out if xp is np else (xp.zeros(out[0].shape), xp.zeros(out[1].shape))
+        for rows, operand, part in self._parts(X):
+            w = None if weights is None else weights[rows]
+            self.backend.normal(operand, part, T[rows], w, G, B)
+        if xp is not np:
+            out[0][...] += G.get()
+            out[1][...] += B.get()
+        return out
+
+    def _parts(self, X: Any) -> Iterator[tuple[slice, Any, np.ndarray]]:
+        """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
+        rows = X.shape[0]
+        if sp.issparse(X) or X.dtype != np.uint8 or not X.flags.c_contiguous:
+            # What is made dense, contiguous or encoded here takes a quarter of the budget at a time.
+            itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
+            row_size = itemsize * max(1, X.shape[1])
+            rows = max(64, int(get_config()["memory"] * 2**20 / 4 / row_size))
+        for start in range(0, X.shape[0], rows):
+            part = slice(start, min(start + rows, X.shape[0]))
+            dense = X[part].toarray() if sp.issparse(X) else np.ascontiguousarray(X[part])
+            operand, data = self._on_lattice(dense)
+            yield part, operand, data
+
+    def _on_lattice(self, X: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The operand and X's codes if both are on one lattice, else real arithmetic and X."""
+        if self.precision not in ("float32", "float64"):
+            known = [lattice for lattice in self._operands if lattice is not None]
+            for lattice in dict.fromkeys([*known, *candidates(X)]):
+                operand = self._operand(lattice)
+                codes = None if operand is None else encode(X, lattice)
+                if codes is not None:
+                    return operand, codes
+            if self.precision == "exact":
+                raise ValueError(
+                    "precision='exact' needs samples and centers that are integers in 0..255 or "
+                    "-128..127, or such integers divided by one of 255, 256, 128, ... 2; use "
+                    "precision='auto' for other data."
+                )
+        return self._operand(None), X
+
+    def _operand(self, lattice: Lattice | None) -> Any:
+        """The backend's operand for that arithmetic; None if the centers are not on the lattice."""
+        if lattice not in self._operands:
+            C = self.centers if lattice is None else encode(self.centers, lattice)
+            self._operands[lattice] = (
+                None
+                if C is None
+                else self.backend.prepare(C, self.activation, self.dtype, lattice)
+            )
+        return self._operands[lattice]
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")

@@ -1,0 +1,97 @@
+"""Composition: centers, hidden layer and output solver put together for the estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse as sp
+from scipy.special import expit, log_softmax, softmax
+
+from gpurbf.network.centers import CENTERS
+from gpurbf.network.gamma import resolve_gamma
+from gpurbf.network.hidden import Activation, HiddenLayer
+
+__all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
+
+
+def choose_layer(
+    X: Any,
+    y: np.ndarray | None,
+    weights: np.ndarray | None,
+    *,
+    n_centers: int,
+    centers: Any,
+    kernel: Any,
+    metric: str,
+    gamma: float | str,
+    backend: str,
+    precision: str,
+    random_state: Any,
+) -> tuple[HiddenLayer, np.ndarray | None]:
+    """The hidden layer for training data, and the row indices of its centers if they are samples.
+
+    Parameters are RBFLayer's; ``y`` are class numbers, ``weights`` positive, ``random_state`` a
+    RandomState.
+    """
+    number = resolve_gamma(
+        gamma, X, metric=metric, profile=kernel, weights=weights, random_state=random_state
+    )
+    activation = Activation(metric, kernel, number)
+    indices = None
+    if isinstance(centers, str):
+        C = CENTERS[centers](
+            X,
+            y,
+            n_centers,
+            weights=weights,
+            random_state=random_state,
+            activation=activation,
+            backend=backend,
+            precision=precision,
+        )
+        if C.ndim == 1:
+            indices, C = C, X[C]
+            C = C.toarray() if sp.issparse(C) else C
+        elif X.dtype == np.float32:
+            C = C.astype(np.float32, copy=False)
+    else:
+        C = centers
+    return HiddenLayer(C, activation, backend=backend, precision=precision), indices
+
+
+def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
+    """Targets T (N, k) of class numbers y: 0/1 columns, or one column of -1/1 for two classes."""
+    if n_classes == 2:
+        return np.where(y == 1, 1.0, -1.0)[:, None]
+    return np.eye(n_classes)[y]
+
+
+def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
+    """Softmax of scores (N, k) over the temperature; the logistic function for one column."""
+    scaled = scores.astype(np.float64) / temperature
+    if scores.shape[1] == 1:
+        positive = expit(scaled[:, 0])
+        return np.column_stack([1 - positive, positive])
+    return softmax(scaled, axis=1)
+
+
+def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> float:
+    """The temperature that minimises the log-loss of scores (N, k) for class numbers y.
+
+    Temperature scaling of Guo et al., "On calibration of modern neural networks", 2017: one number,
+    so the order of the classes stays.
+    """
+    logits = scores.astype(np.float64)
+    if logits.shape[1] == 1:
+        # Two classes with scores -s/2 and s/2: their softmax is the logistic function of s.
+        logits = np.hstack([-logits / 2, logits / 2])
+    rows = np.arange(len(y))
+
+    def loss(log_temperature: float) -> float:
+        log_p = log_softmax(logits * np.exp(-log_temperature), axis=1)[rows, y]
+        return -float(np.average(log_p, weights=weights))
+
+    best = scipy.optimize.minimize_scalar(loss, bounds=(-7.0, 4.0), method="bounded")
+    return float(np.exp(best.x))
