@@ -128,37 +128,54 @@ def profile_address(name, dtype):
         return _compiled(function, np.dtype(dtype)).address
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy", inline="never")
+def finish(products, terms, row, alpha, factor, form, buffer):
+    """Turn one row of products into distances (squared if so asked) or dot products."""
+    kind, real = terms.dtype.type, buffer.dtype.type
+    scale = real(factor)
+    low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
+    for j in range(products.size):
+        t = real(kind(kind(row + terms[j]) + kind(alpha * kind(products[j]))))
+        buffer[j] = scale * max(t, low)
+
+
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy", inline="never")
+def activate(buffer, form, profile, gamma, coef0, degree):
+    """Root or square, then the profile, in place on a contiguous buffer."""
+    if form == ROOT:
+        for j in range(buffer.size):
+            buffer[j] = np.sqrt(buffer[j])
+    elif form == SQUARE:
+        for j in range(buffer.size):
+            buffer[j] *= buffer[j]
+    if profile != 0:
+        call_profile(profile, buffer.ctypes.data, buffer.size, gamma, coef0, degree)
+
+
+@njit(nogil=True, cache=True)
 def epilogue_rows(
     begin, end, P, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree, out
 ):
     """out[begin:end] = profile(finish(row + column + alpha P)); see `epilogue`."""
     use_widest_vectors()
-    kind, real = column_terms.dtype.type, out.dtype.type
-    scale = real(factor)
-    low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
-    buffer = np.empty(
-        CHUNK, out.dtype
-    )  # `out` may be the memory of P: no vector loop would trust it
+    # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
+    # memory through two arrays; hence a buffer between them.
+    whole = np.empty(CHUNK, out.dtype)
     for i in range(begin, end):
-        row = row_terms[i]
         for start in range(0, P.shape[1], CHUNK):
-            count = min(CHUNK, P.shape[1] - start)
-            products, terms = P[i, start : start + count], column_terms[start : start + count]
-            for j in range(count):
-                t = real(kind(kind(row + terms[j]) + kind(alpha * kind(products[j]))))
-                buffer[j] = scale * (low if t < low else t)
-            if form == ROOT:
-                for j in range(count):
-                    buffer[j] = np.sqrt(buffer[j])
-            elif form == SQUARE:
-                for j in range(count):
-                    buffer[j] *= buffer[j]
-            if profile != 0:
-                call_profile(profile, buffer.ctypes.data, count, gamma, coef0, degree)
-            target = out[i, start : start + count]
-            for j in range(count):
-                target[j] = buffer[j]
+            stop = min(start + CHUNK, P.shape[1])
+            buffer = whole[: stop - start]
+            finish(
+                P[i, start:stop],
+                column_terms[start:stop],
+                row_terms[i],
+                alpha,
+                factor,
+                form,
+                buffer,
+            )
+            activate(buffer, form, profile, gamma, coef0, degree)
+            out[i, start:stop] = buffer
 
 
 def epilogue_arguments(

@@ -17,15 +17,27 @@ def use_widest_vectors(typing_context):
     return types.void(), generate
 
 
+def _call(context, builder, signature, args):
+    """Call the C function whose address is the first argument."""
+    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])
+    builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+    return context.get_dummy_value()
+
+
 @intrinsic
 def call_profile(typing_context, function, buffer, count, gamma, coef0, degree):
     """Call a compiled profile, `void (*)(T *, intp, double, double, intp)`, by its address."""
+    number = types.float64
+    return types.void(*(types.intp,) * 3, number, number, types.intp), _call
 
-    def generate(context, builder, signature, args):
-        size, real = ir.IntType(64), ir.DoubleType()
-        kind = ir.FunctionType(ir.VoidType(), [size, size, real, real, size])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
 
-    integer, number = types.intp, types.float64
-    return types.void(integer, integer, integer, number, number, integer), generate
+@intrinsic
+def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
+    """Call a micro-kernel of `products` by its address."""
+    return types.void(*(types.intp,) * 7), _call
+
+
+@intrinsic
+def call_setup(typing_context, function, config):
+    """Call `enter_amx` or `leave_amx` by its address."""
+    return types.void(types.intp, types.intp), _call

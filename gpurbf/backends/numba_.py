@@ -1,0 +1,331 @@
+"""The `numba` backend: BNL tiles on CPU threads, activated and consumed while they are in cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf._config import get_config
+from gpurbf.backends import Activation, Backend, Lattice, cpu
+from gpurbf.backends.epilogue import epilogue, form
+from gpurbf.backends.threads import parallel_for, thread_limit
+
+# Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole groups.
+_INT32_FEATURES = 33_024
+# A block of packed rows should leave room in L2 for the centers that it meets.
+_BLOCK_BYTES = 1 << 18
+_BLOCK_ROWS = 48
+
+
+class Packed(NamedTuple):
+    """Centers packed for one micro-kernel, with the arguments of `layer_rows` that they fix."""
+
+    inputs: slice  # of X that these panels cover
+    shift: np.ndarray
+    coefficients: tuple[Any, Any]  # of a row's sum and sum of squares in its term
+    blank: np.ndarray  # carries the dtype of packed rows
+    product: tuple[int, ...]
+    block: int
+    panels: np.ndarray
+    terms: np.ndarray
+    finish: tuple[Any, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Centers ready for the tiles: one part, or several where 32-bit sums would overflow."""
+
+    parts: tuple[Packed, ...]
+    activation: Activation
+    dtype: np.dtype
+    m: int
+    factor: float
+    exact: bool
+    vectors: str
+    kernel: str
+
+    @property
+    def fused(self) -> bool:
+        """Whether the tile ends in activations, so that consumers can take it there."""
+        return len(self.parts) == 1 and not callable(self.activation.profile)
+
+
+def prepare(C: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice | None) -> Operand:
+    """Pack the centers (m, n), once per fitted layer."""
+    m, n = C.shape
+    dtype = np.dtype(dtype)
+    kernel, reason = cpu.choose_kernel()
+    vectors = cpu.VECTORS[kernel]
+    manhattan = activation.metric == "manhattan"
+    kind = "manhattan" if manhattan else "dot"
+    if lattice is None:
+        name = f"{kind}{8 * dtype.itemsize}_{vectors}"
+        factor, pieces = 1.0, [slice(0, n)]
+    else:
+        name = f"{kind}_{vectors if manhattan else kernel}"
+        factor = lattice.denominator ** (-1.0 if manhattan else -2.0)
+        pieces = [
+            slice(i, min(i + _INT32_FEATURES, n)) for i in range(0, max(1, n), _INT32_FEATURES)
+        ]
+    parts = tuple(
+        _pack(name, C[:, piece], piece, activation, dtype, lattice, factor, len(pieces) == 1)
+        for piece in pieces
+    )
+    return Operand(
+        parts, activation, dtype, m, factor, lattice is not None, vectors, f"{name} ({reason})"
+    )
+
+
+def _pack(
+    name: str,
+    C: np.ndarray,
+    inputs: slice,
+    activation: Activation,
+    dtype: np.dtype,
+    lattice: Lattice | None,
+    factor: float,
+    whole: bool,
+) -> Packed:
+    """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
+    from gpurbf.kernels import amx, packing, products
+    from gpurbf.kernels.activation import FORMS, profile_address
+    from gpurbf.kernels.layer import CHUNK
+
+    m, n = C.shape
+    product = products.product(name)
+    width = products.padded(n, product.depth)
+    n_panels = products.padded(m, products.LANES * product.panels) // products.LANES
+    wide = np.float64 if lattice is None else np.int32
+    signed = product.c_dtype != np.uint8 and lattice is not None
+    # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
+    centered = lattice is None and activation.metric == "euclidean" and m > 0
+    shift = C.mean(axis=0, dtype=np.float64) if centered else np.zeros(n, wide)
+    c_shift = np.full(n, 128, wide) if signed else shift
+    panels = packing.aligned(n_panels * products.LANES * width, product.c_dtype)
+    panels[:] = 0
+    line = packing.aligned(width, product.c_dtype)
+    totals, squares = packing.pack(
+        _rows(C, lattice is not None), 0, m, c_shift, products.LANES, product.c_group, line, panels
+    )
+    row, columns, alpha = _terms(activation.metric, lattice, n, totals, squares)
+    terms = np.zeros(n_panels * products.LANES, product.out_dtype)
+    terms[: len(columns)] = columns
+    out_dtype = dtype if whole else np.dtype(np.float64)
+    profile = activation.profile if whole and not callable(activation.profile) else "identity"
+    rule = form(activation) if whole else "squared" if activation.metric == "euclidean" else "dot"
+    finish = (
+        product.out_dtype.type(alpha), factor if whole else 1.0, FORMS[rule],
+        profile_address(profile, out_dtype),
+        float(activation.gamma), float(activation.coef0), int(activation.degree),
+    )  # fmt: skip
+    setup = (0, 0, 0)
+    if name == "dot_amx":
+        addresses = products.address("enter_amx"), products.address("leave_amx")
+        setup = (*addresses, amx.CONFIGURATION.ctypes.data)
+    rows_that_fit = _BLOCK_BYTES // (width * product.x_dtype.itemsize)
+    least = max(CHUNK, product.rows)
+    block = max(least, min(_BLOCK_ROWS, rows_that_fit // least * least))
+    return Packed(
+        inputs,
+        shift,
+        (wide(row[0]), wide(row[1])),
+        np.empty(0, product.x_dtype),
+        (products.address(name), *setup, product.rows, product.panels, product.x_group, width),
+        block,
+        panels,
+        terms,
+        finish,
+        out_dtype,
+    )
+
+
+def _terms(
+    metric: str, lattice: Lattice | None, n: int, totals: np.ndarray, squares: np.ndarray
+) -> tuple[tuple[int, int], np.ndarray, int]:
+    """What to add to the products P: coefficients (sum, squares) of a row, columns, factor of P.
+
+    On the lattice, with codes u and v of a sample and a center, P = Σ u (v - 128) and totals and
+    squares are those of v - 128; all of it holds modulo 2³², and so does the result.
+    """
+    nothing = np.zeros(len(totals), totals.dtype)
+    if metric == "manhattan":
+        return (0, 0), nothing, 1
+    if lattice is None:
+        return ((0, 1), squares, -2) if metric == "euclidean" else ((0, 0), nothing, 1)
+    if metric == "euclidean":
+        # Σ(u - v)² = Σu² - 256 Σu + Σv² - 2P, and Σv² = Σ(v - 128)² + 256 Σ(v - 128) + 128² n
+        return (-256, 1), squares + 256 * totals + 16384 * n, -2
+    # Σ(u - z)(v - z) = P + (128 - z) Σu - z Σ(v - 128) + z (z - 128) n
+    z = lattice.zero
+    return (128 - z, 0), -z * totals + z * (z - 128) * n, 1
+
+
+def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
+    """X in one of the few dtypes that the tiles are compiled for, contiguous by rows."""
+    dtype = np.uint8 if exact else np.float32 if X.dtype == np.float32 else np.float64
+    return np.ascontiguousarray(X, dtype)
+
+
+def _run(
+    operand: Operand,
+    part: Packed,
+    X: np.ndarray,
+    *,
+    out: np.ndarray | None = None,
+    W: np.ndarray | None = None,
+    scores: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    mean: np.ndarray | None = None,
+    panels: np.ndarray | None = None,
+) -> None:
+    """Evaluate all rows of X on the free threads and hand the tiles to the consumer that is given."""
+    from gpurbf.kernels import layer, products
+
+    dtype, score = part.dtype, (0, layer.CHUNK)
+    mode = layer.STORE if out is not None else layer.GRAM
+    if scores is not None:
+        name = f"score{8 * dtype.itemsize}_{operand.vectors}"
+        mode, score = layer.SCORES, (products.address(name), products.product(name).rows)
+    # Absent operands are empty arrays: the driver is compiled once.
+    consumer = (
+        mode,
+        np.empty((0, 0), dtype) if out is None else out,
+        np.empty((0, 0, 16), dtype) if W is None else W,
+        score,
+        np.empty((0, 0)) if scores is None else scores,
+        np.empty(0, dtype) if weights is None else weights,
+        np.empty(0, dtype) if mean is None else mean,
+        np.empty((0, 0, 16), dtype) if panels is None else panels,
+    )
+    fixed = (
+        part.shift, *part.coefficients, part.blank, part.product, part.block, part.panels, part.terms,
+        operand.m, *part.finish,
+    )  # fmt: skip
+    # A task is some blocks of rows, but every thread should get a few tasks.
+    share = -(-len(X) // (4 * thread_limit()))
+    rows = min(2 * part.block, -(-share // layer.CHUNK) * layer.CHUNK)
+
+    def task(i: int) -> None:
+        layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, *fixed, *consumer)
+
+    if len(X) and operand.m:
+        parallel_for(task, -(-len(X) // rows))
+
+
+def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """H (N, m), written into ``out``, an array of the operand's dtype."""
+    X = _rows(X, operand.exact)
+    if operand.fused:
+        _run(operand, operand.parts[0], X, out=out)
+        return out
+    rows = _tile_rows(operand)
+    for start in range(0, len(X), rows):
+        _unfused(operand, X[start : start + rows], out[start : start + rows])
+    return out
+
+
+def _unfused(operand: Operand, X: np.ndarray, out: np.ndarray) -> None:
+    """A few rows of H where the profile is a callable or the inputs are in several parts."""
+    activation = operand.activation
+    if len(operand.parts) == 1:
+        _run(operand, operand.parts[0], X, out=out)
+        out[:] = activation.profile(out)  # type: ignore[operator]
+        return
+    distances, summand = np.zeros(out.shape), np.empty(out.shape)
+    for part in operand.parts:
+        _run(operand, part, np.ascontiguousarray(X[:, part.inputs]), out=summand)
+        distances += summand
+    row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
+    epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
+
+
+def _tile_rows(operand: Operand) -> int:
+    """Rows whose float64 tile of H takes about 4 MiB."""
+    return max(64, (1 << 19) // max(1, operand.m))
+
+
+def _fill_panels(panels: np.ndarray, A: np.ndarray) -> None:
+    """Copy A (rows, columns) into panels (p, rows, 16), zeros beyond its columns."""
+    lanes = panels.shape[2]
+    for p, panel in enumerate(panels):
+        columns = A[:, p * lanes : (p + 1) * lanes]
+        panel[:, : columns.shape[1]] = columns
+        panel[:, columns.shape[1] :] = 0
+
+
+def scores(operand: Operand, X: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
+    X, k = _rows(X, operand.exact), W.shape[1]
+    if not operand.fused:
+        S = np.empty((len(X), k), operand.dtype)
+        H = np.empty((_tile_rows(operand), operand.m), operand.dtype)
+        for start in range(0, len(X), len(H)):
+            part = X[start : start + len(H)]
+            S[start : start + len(H)] = outputs(operand, part, H[: len(part)]) @ W
+        return S
+    from gpurbf.kernels.packing import aligned
+    from gpurbf.kernels.tiles import LANES
+
+    n_panels = -(-k // LANES)
+    panels = aligned(n_panels * operand.m * LANES, operand.dtype)
+    panels = panels.reshape(n_panels, operand.m, LANES)
+    _fill_panels(panels, W)
+    sums = np.zeros((len(X), k))
+    _run(operand, operand.parts[0], X, W=panels, scores=sums)
+    return sums.astype(operand.dtype, copy=False)
+
+
+def normal(
+    operand: Operand,
+    X: np.ndarray,
+    T: np.ndarray,
+    weights: np.ndarray | None,
+    mean: np.ndarray,
+    G: np.ndarray,
+    B: np.ndarray,
+) -> None:
+    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
+
+    Sums of up to 256 rows are in the operand's dtype, all longer ones in float64.
+    """
+    from gpurbf.kernels import gram, products
+    from gpurbf.kernels.packing import aligned
+    from gpurbf.kernels.tiles import LANES
+
+    X, dtype, m, k = _rows(X, operand.exact), operand.dtype, operand.m, T.shape[1]
+    if m == 0:
+        return
+    mean = np.ascontiguousarray(mean, dtype)
+    roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
+    h_panels = gram.padded_panels(m)
+    n_panels = h_panels + gram.padded_panels(k)
+    # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
+    budget = get_config()["memory"] * 2**20 // 2 // (n_panels * LANES * dtype.itemsize)
+    rows = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
+    panels = aligned(n_panels * rows * LANES, dtype).reshape(n_panels, rows, LANES)
+    panels[m // LANES :] = 0
+    name = f"gram{8 * dtype.itemsize}_{operand.vectors}"
+    product = (products.address(name), products.product(name).rows, products.product(name).panels)
+    for start in range(0, len(X), rows):
+        part = slice(start, min(start + rows, len(X)))
+        root = roots[part].astype(dtype)
+        if operand.fused:
+            _run(operand, operand.parts[0], X[part], weights=root, mean=mean, panels=panels)
+        else:
+            H = outputs(operand, X[part], np.empty((len(root), m), dtype))
+            _fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
+        _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
+        parallel_for(
+            lambda i, n=len(root): gram.add_gram(i, panels, n, product, m, k, G, B),
+            gram.gram_blocks(m, k),
+        )
+    parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
+
+
+def load() -> Backend:
+    """The backend, with the kernel that this CPU gets (or is told to take)."""
+    kernel, reason = cpu.choose_kernel()
+    return Backend("numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal)

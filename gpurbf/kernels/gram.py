@@ -1,0 +1,93 @@
+"""HᵀH and HᵀT of packed rows: the lower triangle only, short sums by tile, long ones in float64."""
+
+import numpy as np
+from numba import njit
+
+from gpurbf.kernels.llvm import call_product, use_widest_vectors
+from gpurbf.kernels.packing import aligned_bytes
+from gpurbf.kernels.tiles import LANES
+
+SIDE = 128  # columns of a block of HᵀH: its float64 sums stay in L2
+PANELS = SIDE // LANES
+DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
+
+
+@njit(nogil=True, inline="never")
+def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip, tile, sums):
+    """sums = AᵀB for the panels left … of A and right … of B; kernels take `strip` panels of B."""
+    size = panels.itemsize
+    c_stride = panels.shape[1] * LANES * size
+    sums[:] = 0
+    for k in range(0, n_rows, DEPTH):
+        steps = min(DEPTH, n_rows - k)
+        for q in range(0, n_right, strip):
+            c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
+            for p in range(n_left):
+                x = panels.ctypes.data + (left + p) * c_stride + k * LANES * size
+                for r in range(0, LANES, rows):
+                    call_product(
+                        kernel, x + r * size, c, c_stride, steps,
+                        tile.ctypes.data, strip * LANES * size,
+                    )  # fmt: skip
+                    for i in range(rows):
+                        line = sums[p * LANES + r + i, q * LANES : (q + strip) * LANES]
+                        for j in range(strip * LANES):
+                            line[j] += np.float64(tile[i, j])
+
+
+@njit(nogil=True, cache=True)
+def add_gram(block, panels, n_rows, product, m, n_targets, G, B):
+    """Block `block` of G += HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT."""
+    use_widest_vectors()
+    kernel, rows, strip = product
+    h_panels = panels.shape[0] - padded_panels(n_targets)
+    h_blocks = -(-h_panels // PANELS)
+    # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
+    i, j = 0, block
+    while j > i and i < h_blocks:
+        j -= i + 1
+        i += 1
+    if i >= h_blocks:
+        i, j = h_blocks + j // h_blocks, j % h_blocks
+    targets = i >= h_blocks
+    left = h_panels + (i - h_blocks) * PANELS if targets else i * PANELS
+    n_left = min(PANELS, (panels.shape[0] if targets else h_panels) - left)
+    right = j * PANELS
+    n_right = min(PANELS, h_panels - right)
+    sums = aligned_bytes(SIDE * SIDE * 8).view(np.float64).reshape(SIDE, SIDE)
+    tile_bytes = aligned_bytes(rows * strip * LANES * panels.itemsize)
+    tile = tile_bytes.view(panels.dtype).reshape(rows, strip * LANES)
+    gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip, tile, sums)
+    columns = min(n_right * LANES, m - right * LANES)
+    if targets:
+        first = (i - h_blocks) * SIDE
+        for o in range(min(SIDE, n_targets - first)):
+            for q in range(columns):
+                B[right * LANES + q, first + o] += sums[o, q]
+    else:
+        for p in range(min(n_left * LANES, m - left * LANES)):
+            line = G[left * LANES + p, right * LANES : right * LANES + columns]
+            for q in range(columns):
+                line[q] += sums[p, q]
+
+
+@njit
+def padded_panels(columns):
+    """Panels of 16 for that many columns, an even number because kernels may take two."""
+    return -(-columns // (2 * LANES)) * 2
+
+
+def gram_blocks(m, n_targets):
+    """How many blocks `add_gram` knows."""
+    h = -(-m // SIDE)
+    return h * (h + 1) // 2 + h * -(-n_targets // SIDE)
+
+
+@njit(nogil=True, cache=True)
+def mirror(begin, end, G):
+    """Copy the lower triangle of rows begin … end to the upper one, block by block."""
+    for i in range(begin, end, LANES):
+        for j in range(0, i + LANES, LANES):
+            for p in range(i, min(i + LANES, end)):
+                for q in range(j, min(j + LANES, p)):
+                    G[q, p] = G[p, q]

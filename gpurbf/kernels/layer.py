@@ -1,0 +1,119 @@
+"""The tile driver: rows packed, products by strips of centers, activated and consumed in cache.
+
+for a block of rows (packed once)           x, in L2
+  for BLOCK centers                         c, in L2
+    for a strip of centers                  c, in L1
+      for a panel of rows: micro-kernel     ─► products   (block × BLOCK)
+    for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
+                    consume                 ─► H stored | H @ W summed | H packed for HᵀH
+"""
+
+import numpy as np
+from numba import njit
+
+from gpurbf.kernels.activation import activate, finish
+from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
+from gpurbf.kernels.packing import aligned_bytes, pack
+from gpurbf.kernels.tiles import BLOCK, LANES
+
+STORE, SCORES, GRAM = range(3)
+CHUNK = 12  # rows; every score kernel's rows divide it
+
+
+@njit(nogil=True, inline="never")
+def store(H, out):
+    """Copy activations row by row."""
+    for r in range(H.shape[0]):
+        for j in range(H.shape[1]):
+            out[r, j] = H[r, j]
+
+
+@njit(nogil=True, inline="never")
+def add_scores(H, count, W, first, kernel, rows, sums, scores):
+    """scores += H[:, :count] @ W[first : first + count], W in panels of 16 outputs."""
+    size = H.itemsize
+    n_rows, depth = scores.shape[0], W.shape[1]
+    for o in range(W.shape[0]):
+        w = W.ctypes.data + (o * depth + first) * LANES * size
+        outputs = min(LANES, scores.shape[1] - o * LANES)
+        for r in range(0, n_rows, rows):
+            h = H.ctypes.data + r * BLOCK * size
+            call_product(kernel, h, w, 0, count, sums.ctypes.data, LANES * size)
+            for q in range(min(rows, n_rows - r)):
+                for k in range(outputs):
+                    scores[r + q, o * LANES + k] += sums[q, k]
+
+
+@njit(nogil=True, inline="never")
+def pack_gram(H, weights, mean, panels):
+    """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
+    for r in range(H.shape[0]):
+        w = weights[r]
+        for p in range(panels.shape[0]):
+            for k in range(LANES):
+                j = p * LANES + k
+                panels[p, r, k] = w * (H[r, j] - mean[j]) if j < H.shape[1] else w * 0
+
+
+@njit(nogil=True, cache=True)
+def layer_rows(
+    begin, end, X, shift, linear, quadratic, blank, product, block, C, terms, m,
+    alpha, factor, form, profile, gamma, coef0, degree,
+    mode, out, W, score, scores, weights, mean, panels,
+):  # fmt: skip
+    """Evaluate rows begin … end of X and consume them; `backends.numba_` makes the arguments."""
+    use_widest_vectors()
+    kernel, enter, leave, config, rows, strip, group, width = product
+    score_kernel, score_rows = score
+    x_size, c_step = blank.itemsize, C.itemsize * LANES * width
+    kind, real = terms.dtype, out.dtype
+    P = aligned_bytes(block * BLOCK * terms.itemsize).view(kind).reshape(block, BLOCK)
+    H = aligned_bytes(CHUNK * BLOCK * out.itemsize).view(real).reshape(CHUNK, BLOCK)
+    sums = aligned_bytes(CHUNK * LANES * out.itemsize).view(real).reshape(CHUNK, LANES)
+    line = aligned_bytes(width * x_size).view(blank.dtype)
+    x = aligned_bytes(block * width * x_size).view(blank.dtype)
+    H[:] = 0  # the score kernel reads rows beyond the last
+    if enter != 0:
+        call_setup(enter, config)
+    for i in range(begin, end, block):
+        n_rows = min(block, end - i)
+        totals, squares = pack(X, i, i + n_rows, shift, rows, group, line, x)
+        n_panels = -(-n_rows // rows)
+        for first in range(0, m, BLOCK):
+            count = min(BLOCK, m - first)
+            for j in range(0, count, strip * LANES):
+                c = C.ctypes.data + (first + j) // LANES * c_step
+                for p in range(n_panels):
+                    call_product(
+                        kernel, x.ctypes.data + p * rows * width * x_size, c, c_step,
+                        width // group,
+                        P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
+                    )  # fmt: skip
+            for r in range(0, n_rows, CHUNK):
+                n = min(CHUNK, n_rows - r)
+                for q in range(n):
+                    row = terms.dtype.type(quadratic * squares[r + q] + linear * totals[r + q])
+                    finish(
+                        P[r + q, :count], terms[first : first + count], row,
+                        alpha, factor, form, H[q, :count],
+                    )  # fmt: skip
+                if count == BLOCK:
+                    activate(H[:n].reshape(n * BLOCK), form, profile, gamma, coef0, degree)
+                else:
+                    for q in range(n):
+                        activate(H[q, :count], form, profile, gamma, coef0, degree)
+                top = i + r
+                if mode == STORE:
+                    store(H[:n, :count], out[top : top + n, first : first + count])
+                elif mode == SCORES:
+                    add_scores(
+                        H, count, W, first, score_kernel, score_rows, sums, scores[top : top + n]
+                    )
+                else:
+                    lanes = -(-count // LANES)
+                    pack_gram(
+                        H[:n, :count], weights[top : top + n], mean[first : first + count],
+                        panels[first // LANES : first // LANES + lanes, top : top + n],
+                    )  # fmt: skip
+    if leave != 0:
+        call_setup(leave, config)

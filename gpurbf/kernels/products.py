@@ -1,0 +1,115 @@
+"""The compiled micro-kernels by name: how each wants its operands packed, and its address."""
+
+import functools
+import threading
+from typing import NamedTuple
+
+import numpy as np
+from numba import cfunc, types
+
+from gpurbf.kernels import amx
+from gpurbf.kernels.tiles import KINDS, LANES, OPERATIONS, tile
+
+# One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
+# fmt: off
+_FUNCTIONS = {
+    "dot_amx": amx.dot_amx,
+    "dot_avx512vnni": lambda x, c, s, k, o, l: tile("dot_avx512vnni", x, c, s, k, o, l),
+    "dot_avxvnni": lambda x, c, s, k, o, l: tile("dot_avxvnni", x, c, s, k, o, l),
+    "dot_avx2": lambda x, c, s, k, o, l: tile("dot_avx2", x, c, s, k, o, l),
+    "dot_generic": lambda x, c, s, k, o, l: tile("dot_generic", x, c, s, k, o, l),
+    "dot32_avx512": lambda x, c, s, k, o, l: tile("dot32_avx512", x, c, s, k, o, l),
+    "dot32_avx2": lambda x, c, s, k, o, l: tile("dot32_avx2", x, c, s, k, o, l),
+    "dot32_generic": lambda x, c, s, k, o, l: tile("dot32_generic", x, c, s, k, o, l),
+    "dot64_avx512": lambda x, c, s, k, o, l: tile("dot64_avx512", x, c, s, k, o, l),
+    "dot64_avx2": lambda x, c, s, k, o, l: tile("dot64_avx2", x, c, s, k, o, l),
+    "dot64_generic": lambda x, c, s, k, o, l: tile("dot64_generic", x, c, s, k, o, l),
+    "manhattan_avx512": lambda x, c, s, k, o, l: tile("manhattan_avx512", x, c, s, k, o, l),
+    "manhattan_avx2": lambda x, c, s, k, o, l: tile("manhattan_avx2", x, c, s, k, o, l),
+    "manhattan_generic": lambda x, c, s, k, o, l: tile("manhattan_generic", x, c, s, k, o, l),
+    "manhattan32_avx512": lambda x, c, s, k, o, l: tile("manhattan32_avx512", x, c, s, k, o, l),
+    "manhattan32_avx2": lambda x, c, s, k, o, l: tile("manhattan32_avx2", x, c, s, k, o, l),
+    "manhattan32_generic": lambda x, c, s, k, o, l: tile("manhattan32_generic", x, c, s, k, o, l),
+    "manhattan64_avx512": lambda x, c, s, k, o, l: tile("manhattan64_avx512", x, c, s, k, o, l),
+    "manhattan64_avx2": lambda x, c, s, k, o, l: tile("manhattan64_avx2", x, c, s, k, o, l),
+    "manhattan64_generic": lambda x, c, s, k, o, l: tile("manhattan64_generic", x, c, s, k, o, l),
+    "score32_avx512": lambda x, c, s, k, o, l: tile("score32_avx512", x, c, s, k, o, l),
+    "score32_avx2": lambda x, c, s, k, o, l: tile("score32_avx2", x, c, s, k, o, l),
+    "score32_generic": lambda x, c, s, k, o, l: tile("score32_generic", x, c, s, k, o, l),
+    "score64_avx512": lambda x, c, s, k, o, l: tile("score64_avx512", x, c, s, k, o, l),
+    "score64_avx2": lambda x, c, s, k, o, l: tile("score64_avx2", x, c, s, k, o, l),
+    "score64_generic": lambda x, c, s, k, o, l: tile("score64_generic", x, c, s, k, o, l),
+    "gram32_avx512": lambda x, c, s, k, o, l: tile("gram32_avx512", x, c, s, k, o, l),
+    "gram32_avx2": lambda x, c, s, k, o, l: tile("gram32_avx2", x, c, s, k, o, l),
+    "gram32_generic": lambda x, c, s, k, o, l: tile("gram32_generic", x, c, s, k, o, l),
+    "gram64_avx512": lambda x, c, s, k, o, l: tile("gram64_avx512", x, c, s, k, o, l),
+    "gram64_avx2": lambda x, c, s, k, o, l: tile("gram64_avx2", x, c, s, k, o, l),
+    "gram64_generic": lambda x, c, s, k, o, l: tile("gram64_generic", x, c, s, k, o, l),
+}
+# fmt: on
+
+_NUMPY = {
+    "vpmaddwd256": np.int16,
+    "multiply_int16": np.int16,
+    "multiply_float32": np.float32,
+    "multiply_float64": np.float64,
+    "difference_float32": np.float32,
+    "difference_float64": np.float64,
+}
+
+
+class Product(NamedTuple):
+    """A micro-kernel and the layout of its operands (see `tiles`)."""
+
+    name: str
+    rows: int
+    panels: int
+    x_dtype: np.dtype
+    x_group: int
+    c_dtype: np.dtype
+    c_group: int
+    depth: int  # inputs are padded to a multiple of this
+    out_dtype: np.dtype
+
+
+def product(name):
+    """The layout of the kernel `name`, without compiling it."""
+    if name == "dot_amx":
+        layout = (amx.ROWS, amx.PANELS, np.uint8, amx.GROUP, np.int8, 4, amx.GROUP, np.int32)
+    else:
+        kind = KINDS[name]
+        group = OPERATIONS[kind.operation].group
+        x = _NUMPY.get(kind.operation, np.uint8)
+        # Codes of centers are stored minus 128 where they are multiplied, as signed bytes or words.
+        c = np.int8 if kind.operation.startswith("vpdpbusd") else x
+        out = x if np.issubdtype(x, np.floating) else np.int32
+        layout = (kind.rows, kind.panels, x, group, c, group, group, out)
+    return Product(name, *(np.dtype(v) if isinstance(v, type) else v for v in layout))
+
+
+_compiling = threading.Lock()
+
+
+@functools.cache
+def _compiled(name):
+    """The C function of a kernel (kept alive by this cache)."""
+    if name in ("enter_amx", "leave_amx"):
+        function = amx.enter if name == "enter_amx" else amx.leave
+        return cfunc(types.void(types.intp), cache=True)(function)
+    return cfunc(types.void(*(types.intp,) * 6), cache=True)(_FUNCTIONS[name])
+
+
+def address(name):
+    """The address of the kernel `name`, compiled or loaded from the disk cache at first use."""
+    with _compiling:
+        return _compiled(name).address
+
+
+def padded(count, multiple):
+    """The least positive multiple that is not below count (a kernel takes at least one step)."""
+    return max(1, -(-count // multiple)) * multiple
+
+
+def panel_bytes(name, depth):
+    """Bytes of one panel of centers of `depth` padded inputs."""
+    return LANES * depth * product(name).c_dtype.itemsize

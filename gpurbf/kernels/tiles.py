@@ -1,0 +1,236 @@
+"""The micro-kernels: a block of rows × centers, summed over all inputs in vector registers.
+
+A kernel is a C function `(x, c, c_stride, steps, out, out_stride)`, addresses and bytes, steps > 0. It keeps
+`rows × panels × 16` sums in registers, and at every step takes `group` inputs of each row (one
+broadcast) and of each center (whole vectors), all read in the order in which `packing` laid them:
+
+    x    [steps][rows][group]            one panel of rows (or as the kind's strides say)
+    c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
+    out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
+
+`KINDS` lists what differs; one builder writes the LLVM code of all of them. Only lines that name an
+x86 instruction are x86; the kernels called generic are plain vector arithmetic for any CPU. The
+blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits) without spilling any.
+"""
+
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LANES = 16  # centers a panel
+BLOCK = 256  # columns of a tile of activations
+
+
+class Kind(NamedTuple):
+    """What a micro-kernel computes and the shape of its block of registers."""
+
+    operation: str  # a key of OPERATIONS
+    width: int  # sums a vector register
+    rows: int
+    panels: int
+    row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
+    step_stride: int = 0
+
+
+# dot…        integer products of lattice codes, float32 and float64 products
+# manhattan…  sums of absolute differences, likewise
+# score…      products with the columns of W, whose x is a tile of activations (BLOCK columns wide)
+# gram…       HᵀH: both operands are panels of 16 columns of H
+KINDS = {
+    "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
+    "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1),
+    "dot_avx2": Kind("vpmaddwd256", 8, 6, 1),
+    "dot_generic": Kind("multiply_int16", 4, 4, 1),
+    "dot32_avx512": Kind("multiply_float32", 16, 12, 2),
+    "dot32_avx2": Kind("multiply_float32", 8, 6, 1),
+    "dot32_generic": Kind("multiply_float32", 4, 4, 1),
+    "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
+    "dot64_avx2": Kind("multiply_float64", 4, 3, 1),
+    "dot64_generic": Kind("multiply_float64", 2, 2, 1),
+    "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
+    "manhattan_avx2": Kind("vpsadbw256", 4, 3, 1),
+    "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
+    "manhattan32_avx512": Kind("difference_float32", 16, 12, 2),
+    "manhattan32_avx2": Kind("difference_float32", 8, 6, 1),
+    "manhattan32_generic": Kind("difference_float32", 4, 4, 1),
+    "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
+    "manhattan64_avx2": Kind("difference_float64", 4, 3, 1),
+    "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
+    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
+    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4),
+    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
+    "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
+    "score64_avx2": Kind("multiply_float64", 4, 3, 1, 8 * BLOCK, 8),
+    "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
+    "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
+    "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES),
+    "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),
+    "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
+    "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES),
+    "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+}
+
+
+def _instruction(builder, name, result, *args):
+    """Call an LLVM intrinsic."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args)
+
+
+def _vpdpbusd(builder, total, x, c):
+    # These operand types are the ones of old LLVM versions; newer ones convert them on reading.
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}", total.type, total, x, c
+    )
+
+
+def _vpmaddwd(builder, total, x, c):
+    words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
+    x, c = builder.bitcast(x, words), builder.bitcast(c, words)
+    return builder.add(total, _instruction(builder, "llvm.x86.avx2.pmadd.wd", total.type, x, c))
+
+
+def _vpsadbw(builder, total, x, c):
+    name = {8: "llvm.x86.avx512.psad.bw.512", 4: "llvm.x86.avx2.psad.bw"}[total.type.count]
+    bytes_ = ir.VectorType(ir.IntType(8), 8 * total.type.count)
+    x, c = builder.bitcast(x, bytes_), builder.bitcast(c, bytes_)
+    return builder.add(total, _instruction(builder, name, total.type, x, c))
+
+
+def _multiply_int16(builder, total, x, c):
+    return builder.add(total, builder.mul(builder.sext(x, total.type), builder.sext(c, total.type)))
+
+
+def _difference_uint8(builder, total, x, c):
+    x, c = builder.zext(x, total.type), builder.zext(c, total.type)
+    larger = builder.icmp_unsigned(">", x, c)
+    return builder.add(total, builder.select(larger, builder.sub(x, c), builder.sub(c, x)))
+
+
+def _multiply_float(builder, total, x, c):
+    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
+    return _instruction(builder, f"llvm.fmuladd.v{x.type.count}{suffix}", total.type, x, c, total)
+
+
+def _difference_float(builder, total, x, c):
+    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
+    distance = _instruction(
+        builder, f"llvm.fabs.v{x.type.count}{suffix}", total.type, builder.fsub(x, c)
+    )
+    return builder.fadd(total, distance)
+
+
+class Operation(NamedTuple):
+    """One step of one sum: `combine(builder, total, x, c)`."""
+
+    combine: object
+    operand: ir.Type  # the `group` inputs of one sum, as one number
+    total: ir.Type
+    result: ir.Type
+    group: int
+
+
+_i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_f32, _f64 = ir.FloatType(), ir.DoubleType()
+OPERATIONS = {
+    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
+    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
+    "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2),
+    "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8),
+    "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8),
+    "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1),
+    "multiply_float32": Operation(_multiply_float, _f32, _f32, _f32, 1),
+    "multiply_float64": Operation(_multiply_float, _f64, _f64, _f64, 1),
+    "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1),
+    "difference_float32": Operation(_difference_float, _f32, _f32, _f32, 1),
+    "difference_float64": Operation(_difference_float, _f64, _f64, _f64, 1),
+}
+
+
+def _pointer(builder, address, offset, kind):
+    """`address + offset` bytes as a pointer to `kind`."""
+    raw = builder.inttoptr(address, _i8.as_pointer())
+    return builder.bitcast(builder.gep(raw, [_i64(offset)]), kind.as_pointer())
+
+
+def _broadcast(builder, number, width):
+    """A vector of `width` copies."""
+    vector = ir.VectorType(number.type, width)
+    undefined = ir.Constant(vector, ir.Undefined)
+    single = builder.insert_element(undefined, number, _i32(0))
+    return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_i32, width), None))
+
+
+def build(builder, kind, x, c, c_stride, steps, out, out_stride):
+    """Write the loop over the steps and the store of the sums."""
+    operation = OPERATIONS[kind.operation]
+    inputs = ir.VectorType(operation.operand, kind.width)
+    totals = ir.VectorType(operation.total, kind.width)
+    results = ir.VectorType(operation.result, kind.width)
+    size = _bytes(operation.operand)
+    vectors = LANES // kind.width
+    row_stride = kind.row_stride or size
+    step_stride = kind.step_stride or kind.rows * size
+
+    start = builder.block
+    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("store")
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    step, x_now, c_now = (builder.phi(_i64) for _ in range(3))
+    old = [[builder.phi(totals) for _ in range(kind.panels * vectors)] for _ in range(kind.rows)]
+    centers = []
+    for panel in range(kind.panels):
+        address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
+        for v in range(vectors):
+            pointer = _pointer(builder, address, v * kind.width * size, inputs)
+            centers.append(builder.load(pointer, align=kind.width * size))
+    new = []
+    for row in range(kind.rows):
+        pointer = _pointer(builder, x_now, row * row_stride, operation.operand)
+        x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
+        new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
+    next_step = builder.add(step, _i64(1))
+    advances = (
+        (step, _i64(0), next_step),
+        (x_now, x, builder.add(x_now, _i64(step_stride))),
+        (c_now, c, builder.add(c_now, _i64(LANES * size))),
+    )
+    for phi, first, following in advances:
+        phi.add_incoming(first, start)
+        phi.add_incoming(following, loop)
+    zero = ir.Constant(totals, None)
+    for phis, sums in zip(old, new):
+        for phi, total in zip(phis, sums):
+            phi.add_incoming(zero, start)
+            phi.add_incoming(total, loop)
+    builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
+
+    builder.position_at_end(end)
+    for row, sums in enumerate(new):
+        line = builder.add(out, builder.mul(out_stride, _i64(row)))
+        for v, total in enumerate(sums):
+            if operation.total != operation.result:
+                total = builder.trunc(total, results)
+            pointer = _pointer(builder, line, v * kind.width * _bytes(operation.result), results)
+            builder.store(total, pointer, align=_bytes(operation.result))
+
+
+def _bytes(kind):
+    """Size of an LLVM number."""
+    return {_f32: 4, _f64: 8}.get(kind) or kind.width // 8
+
+
+@intrinsic(prefer_literal=True)
+def tile(typing_context, name, x, c, c_stride, steps, out, out_stride):
+    """The micro-kernel `KINDS[name]`, inlined here."""
+    kind = KINDS[name.literal_value]
+
+    def generate(context, builder, signature, args):
+        build(builder, kind, *args[1:])
+        return context.get_dummy_value()
+
+    return types.void(name, *(types.intp,) * 6), generate
