@@ -5,7 +5,8 @@ A backend is data, not a class: a name, an array namespace and four functions.
     network ─► prepare(C, activation, dtype, lattice) ─► operand   once per fitted layer
                outputs(operand, X, out)        H         (N, m)    H = phi(d(X, C))
                scores(operand, X, W)           H @ W     (N, k)    H never stored
-               normal(operand, X, T, w, G, B)  G += HᵀH, B += HᵀT  H never stored
+               normal(operand, X, T, w, mean, G, B)
+                                       G += HᵀH, B += HᵀT  of H - mean, never stored
 
                                                  CPU             NVIDIA GPU
     distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
@@ -66,7 +67,8 @@ class Backend:
 
     ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
-    ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None.
+    ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
+    ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
     """
 
     name: str

@@ -38,8 +38,8 @@ def encode(X: np.ndarray, lattice: Lattice) -> np.ndarray | None:
             rows = slice(i * _ROWS, (i + 1) * _ROWS)
             good[i] = encode_rows(X[rows], q, inverse, lattice.zero, codes[rows])
 
-    tile(0)
-    if n_tiles and good[0]:
+    if n_tiles:
+        tile(0)
         parallel_for(lambda i: tile(i + 1), n_tiles - 1)
     return codes if good.all() else None
 

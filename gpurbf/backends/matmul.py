@@ -197,17 +197,20 @@ def _normal(
     X: Any,
     T: Any,
     weights: Any,
+    mean: Any,
     G: Any,
     B: Any,
 ) -> None:
-    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, tile by tile, samples weighted."""
+    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
     m = operand.centers.shape[0]
     rows = _rows_a_tile(m, operand.dtype.itemsize, get_config()["memory"] / 4)
     rows = min(rows, max(256, len(X)))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
+    mean = xp.asarray(mean, operand.dtype)
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
+        tile -= mean
         targets = T[start : start + rows].astype(operand.dtype)
         if weights is not None:
             root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]

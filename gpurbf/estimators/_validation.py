@@ -61,7 +61,7 @@ def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if len(classes) < 2:
         raise ValueError(
             f"{name} needs samples of at least 2 classes with positive weight in the data, but the "
-            f"data contains only one class: {classes[0]!r}."
+            f"data contains only one class: {classes[0]}."
         )
     return classes, codes
 

@@ -102,19 +102,22 @@ class HiddenLayer:
         X: Any,
         T: np.ndarray,
         weights: np.ndarray | None = None,
+        mean: np.ndarray | None = None,
         out: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
 
-        They are added to the two arrays of ``out`` if given.
+        H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``.
         """
         m, xp = len(self.centers), self.backend.xp
         if out is None:
             out = np.zeros((m, m)), np.zeros((m, T.shape[1]))
+        if mean is None:
+            mean = np.zeros(m)
         G, B = out if xp is np else (xp.zeros(out[0].shape), xp.zeros(out[1].shape))
         for rows, operand, part in self._parts(X):
             w = None if weights is None else weights[rows]
-            self.backend.normal(operand, part, T[rows], w, G, B)
+            self.backend.normal(operand, part, T[rows], w, mean, G, B)
         if xp is not np:
             out[0][...] += G.get()
             out[1][...] += B.get()
@@ -128,7 +131,7 @@ class HiddenLayer:
             itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
             row_size = itemsize * max(1, X.shape[1])
             rows = max(64, int(get_config()["memory"] * 2**20 / 4 / row_size))
-        for start in range(0, X.shape[0], rows):
+        for start in range(0, X.shape[0], max(1, rows)):
             part = slice(start, min(start + rows, X.shape[0]))
             dense = X[part].toarray() if sp.issparse(X) else np.ascontiguousarray(X[part])
             operand, data = self._on_lattice(dense)

@@ -15,6 +15,7 @@ __all__ = ["NormalEquations", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _RETRIES = 2
+_SHIFT_ROWS = 1024
 
 
 @dataclass
@@ -50,6 +51,9 @@ class RidgeSolution:
 class NormalEquations:
     """The sums HᵀH, HᵀT, Hᵀ1, 1ᵀT and 1ᵀ1 of a least-squares problem, in float64.
 
+    H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
+    is nearly the same number, and sums of its squares would keep no digits of the differences.
+
     Parameters
     ----------
     n_centers, n_outputs : int
@@ -57,26 +61,34 @@ class NormalEquations:
     """
 
     def __init__(self, n_centers: int, n_outputs: int) -> None:
+        self.shift: np.ndarray | None = None
         self.G = np.zeros((n_centers, n_centers))
-        # The last column is Hᵀ1.
+        # The last column is (H - shift)ᵀ 1.
         self.B = np.zeros((n_centers, n_outputs + 1))
         self.targets = np.zeros(n_outputs)
         self.weight = 0.0
 
     def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
-        layer.normal(X, np.column_stack([T, np.ones(len(T))]), weights, out=(self.G, self.B))
+        if self.shift is None:
+            # Any shift is right; one that float32 holds exactly stays the same number everywhere.
+            first = layer.outputs(X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
+            self.shift = first.astype(np.float32).astype(np.float64)
+        targets = np.column_stack([T, np.ones(len(T))])
+        layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
         w = np.ones(len(T)) if weights is None else weights
         self.targets += w @ T
         self.weight += float(w.sum())
 
     def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:
-        """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|² with λ = alpha times the mean of HᵀH's diagonal.
+        """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
+
+        λ is alpha times the mean diagonal of HᵀH, of the centred H where there is an intercept.
 
         Parameters
         ----------
         alpha : float
-            The ridge relative to the mean diagonal, > 0: scaling the weights changes nothing.
+            Relative ridge, > 0: scaling the weights or the activations changes nothing.
         fit_intercept : bool
             Whether there is a b, which is not penalised.
         keep : bool, default=False
@@ -87,21 +99,33 @@ class NormalEquations:
         ConvergenceWarning
             If the matrix was not positive definite in floating point; it says what was done.
         """
-        m = len(self.G)
+        if self.shift is None:
+            raise ValueError("There are no sums to solve: add rows first.")
+        m, n, shift, sums = len(self.G), self.weight, self.shift, self.B[:, -1]
         A = self.G.copy() if keep else self.G
-        B, mean, target_mean = self.B[:, :-1], np.zeros(m), np.zeros(len(self.targets))
-        scale = float(np.trace(A)) / m
         if fit_intercept:
-            mean, target_mean = self.B[:, -1] / self.weight, self.targets / self.weight
-            B = B - np.outer(mean, self.targets)
-            for i in range(m):  # row by row: no second (m, m) array
-                A[i] -= (self.weight * mean[i]) * mean
+            offset = sums / n
+            mean, target_mean = shift + offset, self.targets / n
+            B = self.B[:, :-1] - np.outer(offset, self.targets)
+            _add_outer(A, -n * offset, offset)
+        else:
+            mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
+            B = self.B[:, :-1] + np.outer(shift, self.targets)
+            _add_outer(A, sums + n * shift, shift)
+            _add_outer(A, shift, sums)
+        scale = float(np.trace(A)) / m
         if not scale > 0:  # no center answers to any sample
             scale = 1.0
         W, whiten = _solve(A, B, alpha * scale)
         return RidgeSolution(
             W, target_mean - mean @ W, mean, self.weight, fit_intercept, whiten
         )
+
+
+def _add_outer(A: np.ndarray, u: np.ndarray, v: np.ndarray) -> None:
+    """A += u vᵀ row by row: no second (m, m) array."""
+    for i in range(len(A)):
+        A[i] += u[i] * v
 
 
 def _solve(

@@ -1,0 +1,72 @@
+"""What every test may ask for: a backend by name, and the real data where they are at hand."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpurbf import datasets
+from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
+
+try:
+    import hypothesis
+except ImportError:  # the tests that need it skip by name
+    pass
+else:
+    hypothesis.settings.register_profile(
+        "gpurbf", deadline=None, derandomize=True, database=None, print_blob=True
+    )
+    hypothesis.settings.load_profile("gpurbf")
+
+# Every backend there ever was or is planned: one that is missing is skipped by name, not absent.
+BACKENDS = ("numpy", "mkl", "numba", "cupy", "numba-cuda")
+# The ones that a run must have, e.g. GPURBF_REQUIRE=cupy,numba-cuda on a machine with a GPU.
+REQUIRED = set(filter(None, os.environ.get("GPURBF_REQUIRE", "").split(",")))
+if REQUIRED - set(BACKENDS):
+    raise pytest.UsageError(f"GPURBF_REQUIRE={','.join(REQUIRED)}: there are {BACKENDS}")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    """The name of each backend in turn; skipped with the reason where it is not available."""
+    name = request.param
+    try:
+        if name not in LOADERS:
+            raise BackendUnavailable("not in this version of gpurbf")
+        get_backend(name)
+    except BackendUnavailable as error:
+        report = pytest.fail if name in REQUIRED else pytest.skip
+        report(f"backend {name}: {error}")
+    return name
+
+
+def real_data(*parts):
+    """A path in the folder that GPURBF_TEST_DATA names, or a skip that says what is missing."""
+    root = os.environ.get("GPURBF_TEST_DATA")
+    if not root:
+        pytest.skip(f"{parts[0]}: GPURBF_TEST_DATA does not name a folder of real data")
+    path = Path(root, *parts)
+    if not path.exists():
+        pytest.skip(f"{parts[0]}: {path} does not exist")
+    return path
+
+
+@pytest.fixture(scope="session")
+def mnist():
+    """MNIST as (X_train, y_train, X_test, y_test), uint8."""
+    return datasets.load_mnist(real_data("mnist"))
+
+
+@pytest.fixture(scope="session")
+def optd64():
+    """The arrays of the published optd64 experiment, by name."""
+    with np.load(real_data("optdigits", "optd64.npz")) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="session")
+def iris_fsvc():
+    """The arrays of the published iris experiment, by name."""
+    with np.load(real_data("fsvc-iris", "iris.npz")) as arrays:
+        return dict(arrays)
