@@ -1,12 +1,12 @@
-"""The hidden layer agrees with the definition on every backend, dtype, metric, profile and shape."""
+"""The hidden layer is its definition on every backend, dtype, metric, profile and shape."""
 
 import threading
 
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 
-import reference
 from gpurbf import config_context
 from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
 
@@ -17,10 +17,10 @@ def data(dtype, N, m, n, seed=0):
     rng = np.random.default_rng(seed)
     if np.dtype(dtype).kind in "ui":
         info = np.iinfo(dtype)
-        draw = lambda rows: rng.integers(max(info.min, -99), min(info.max, 255) + 1, (rows, n))
+        rows = rng.integers(max(info.min, -99), min(info.max, 255) + 1, (N + m, n))
     else:
-        draw = lambda rows: rng.normal(size=(rows, n))
-    return draw(N).astype(dtype), draw(m).astype(dtype)
+        rows = rng.normal(size=(N + m, n))
+    return rows[:N].astype(dtype), rows[N:].astype(dtype)
 
 
 def gamma_for(X, profile, metric):

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 from joblib import parallel_config
 from sklearn.base import clone
@@ -16,7 +17,6 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import reference
 from gpurbf import RBFClassifier, RBFLayer, config_context
 from gpurbf.backends import LOADERS, Backend, BackendUnavailable
 from gpurbf.network.gamma import resolve_gamma
@@ -56,8 +56,10 @@ def test_every_rule_trains(centers):
     assert hasattr(model, "center_indices_") == (not centers.startswith("kmeans"))
 
 
-@pytest.mark.parametrize("kernel", ["laplacian", "triangular", "multiquadric",
-                                    "inverse-multiquadric", "thin-plate", lambda s: np.exp(-s / 2000)])  # fmt: skip
+KERNELS = ["laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"]
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, lambda s: np.exp(-s / 2000)])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 def test_every_kernel_trains_at_its_default_scale(kernel, metric):
     if callable(kernel) and metric == "manhattan":

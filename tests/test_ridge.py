@@ -1,10 +1,10 @@
-"""Ridge: the sums give the weights of the definition, batches add up, bad conditioning is survived."""
+"""Ridge: sums give the weights of the definition, batches add up, bad conditioning is survived."""
 
 import numpy as np
 import pytest
+import reference
 from sklearn.exceptions import ConvergenceWarning
 
-import reference
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.solvers.ridge import NormalEquations
 

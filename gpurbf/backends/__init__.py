@@ -129,7 +129,7 @@ def get_backend(name: str = "auto") -> tuple[Backend, str]:
         if name not in LOADERS:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
-    reasons = []
+    reasons: list[str] = []
     for candidate in LOADERS:
         try:
             return _load(candidate), "auto: " + "; ".join([*reasons, "first that is available"])

@@ -16,8 +16,8 @@ _ROWS = 256
 def encode(X: np.ndarray, lattice: Lattice) -> np.ndarray | None:
     """The uint8 codes of X (N, n), or None if one value is off the lattice.
 
-    On it means equal to the code's value rounded to X's dtype: ``k / q`` or ``k * (1 / q)``, the two
-    ways in which people rescale pixels.
+    On it means equal to the code's value rounded to X's dtype: ``k / q`` or ``k * (1 / q)``, the
+    two ways in which people rescale pixels.
     """
     if X.dtype == np.uint8:
         return X if lattice == Lattice(1.0, 0) else None

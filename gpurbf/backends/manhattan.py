@@ -14,7 +14,9 @@ def with_manhattan(backend: Backend) -> Backend:
 
     def choose(function: str) -> Any:
         own, tiles = getattr(backend, function), getattr(numba_, function)
-        return lambda operand, *rest: (tiles if isinstance(operand, numba_.Operand) else own)(operand, *rest)
+        return lambda operand, *rest: (tiles if isinstance(operand, numba_.Operand) else own)(
+            operand, *rest
+        )
 
     def prepare(C: Any, activation: Any, dtype: Any, lattice: Any) -> Any:
         maker = numba_.prepare if activation.metric == "manhattan" else backend.prepare

@@ -154,7 +154,9 @@ def _rows_a_tile(m: int, itemsize: int, megabytes: float) -> int:
     return max(64, int(megabytes * 2**20 / (itemsize * max(1, m))) // 16 * 16)
 
 
-def _tile(xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any) -> None:
+def _tile(
+    xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
+) -> None:
     """The outputs of a few rows: product, then terms, metric and profile in one pass."""
     product, activation = operand.product, operand.activation
     A = shifted(xp, X, operand.x_shift, product.x_dtype)
@@ -162,7 +164,9 @@ def _tile(xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: An
     P = out if in_place else xp.empty(out.shape, product.out_dtype)
     product.multiply(product.pack(A), operand.centers, P)
     alpha = 1.0 if activation.metric == "dot" else -2.0
-    epilogue(P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out)
+    epilogue(
+        P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out
+    )
 
 
 def _outputs(

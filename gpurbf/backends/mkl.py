@@ -1,8 +1,8 @@
 """The `mkl` backend: Intel's products called through ctypes, one Numba pass for the rest.
 
-MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. On the lattice its 8-bit
-(u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending on the
-processor: they are timed against each other once per machine and the winner is remembered.
+MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. On the lattice its
+8-bit (u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending
+on the processor: they are timed against each other once per machine and the winner is remembered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _library_paths() -> list[str]:
     found = []
     try:
         files = importlib.metadata.files("mkl") or []
-        found = [str(f.locate()) for f in files if Path(f.name).name.startswith(("libmkl_rt", "mkl_rt"))]
+        found = [
+            str(f.locate()) for f in files if Path(f.name).name.startswith(("libmkl_rt", "mkl_rt"))
+        ]
     except importlib.metadata.PackageNotFoundError:
         pass
     for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")):
@@ -120,7 +122,9 @@ def _products() -> dict[str, Product]:
 def _cache_file() -> Path:
     """One small file per MKL, machine and package under the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    key = "|".join([_library()._name, platform.node(), _cpu_model(), importlib.metadata.version("numpy")])
+    key = "|".join(
+        [_library()._name, platform.node(), _cpu_model(), importlib.metadata.version("numpy")]
+    )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return Path(base, "gpurbf", f"mkl-products-{digest}.json")
 
@@ -128,14 +132,16 @@ def _cache_file() -> Path:
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
 
 @functools.cache
 def lattice_rates() -> dict[str, float]:
-    """Operations a second of each product that can be exact on the lattice, measured once a machine."""
+    """Operations a second of the products that can be exact on the lattice, measured once."""
     try:
         rates = json.loads(_cache_file().read_text())
         if set(rates) == {"sgemm", "bf16", "u8s8"}:

@@ -1,4 +1,4 @@
-"""Threads for the nogil kernels: one process-wide account, so that nested callers share the cores."""
+"""Threads for the nogil kernels: one account a process, so that nested callers share the cores."""
 
 from __future__ import annotations
 

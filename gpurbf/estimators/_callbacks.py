@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks (experimental since 1.9) around the steps of a fit; nothing before 1.9."""
+"""scikit-learn's callbacks (experimental, 1.9) around the steps of a fit; nothing before 1.9."""
 
 from __future__ import annotations
 

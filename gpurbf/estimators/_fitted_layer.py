@@ -1,4 +1,4 @@
-"""What a fitted estimator keeps of its hidden layer: NumPy arrays, and a cache no pickle carries."""
+"""What a fitted estimator keeps of its layer: NumPy arrays, and a cache no pickle carries."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class FittedLayerMixin:
         return layer
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__().copy()  # type: ignore[misc]
+        state = dict(super().__getstate__())  # type: ignore[call-overload]
         state.pop("_cache", None)
         return state

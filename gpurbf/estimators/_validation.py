@@ -69,7 +69,7 @@ def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 def training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, **options: Any
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Validated X, y and weights without the samples of weight zero, which nothing may depend on."""
+    """Validated X, y and weights, less the samples of weight 0: nothing may depend on them."""
     X, y = check_X(estimator, X, y=y, reset=reset, **options)
     weights = check_weights(sample_weight, X.shape[0])
     if weights is not None and not weights.all():
@@ -132,9 +132,7 @@ def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = ""
         raise ValueError(f"Unknown {name} {value!r}: use one of {sorted(allowed)} {also}".strip())
 
 
-def check_number(
-    name: str, value: Any, kind: Any, low: float, *, above: bool = False
-) -> None:
+def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
     """A finite number of that kind, at least (or above) low; True and False are not numbers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         expected = "an integer" if kind is numbers.Integral else "a number"

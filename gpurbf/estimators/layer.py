@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
-    check_labels,
     check_layer_parameters,
     check_weights,
     check_X,
@@ -19,9 +18,7 @@ from gpurbf.estimators._validation import (
 from gpurbf.network.model import choose_layer
 
 
-class RBFLayer(
-    FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
-):
+class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
 
     Parameters
@@ -126,7 +123,7 @@ class RBFLayer(
         codes = None
         if y is not None and isinstance(centers, str):
             codes = self._codes(y, X.shape[0])[rows]
-        if len(rows) < X.shape[0]:
+        if weights is not None:
             X, weights = X[rows], weights[rows]
         layer, indices = choose_layer(
             X,

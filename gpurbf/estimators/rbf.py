@@ -32,9 +32,7 @@ _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 
 
-class RBFClassifier(
-    FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
-):
+class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
@@ -180,7 +178,7 @@ class RBFClassifier(
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> RBFClassifier:
-        """Train on one more batch; after the last one the outputs are those of a fit on all of them.
+        """Train on one more batch; in the end the outputs are those of a fit on all of them.
 
         The first batch fixes the centers and gamma (give `centers` as an array to choose them
         yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes).
@@ -228,8 +226,8 @@ class RBFClassifier(
                 self._begin(X, codes, weights)
             elif not hasattr(self, "_normal"):
                 warnings.warn(
-                    "fit keeps no sums to add to: this partial_fit keeps the centers that fit chose "
-                    "and trains the outputs anew. Call partial_fit from the first batch on instead.",
+                    "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
+                    "chose and trains the outputs anew. Call partial_fit from the first batch on.",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -250,7 +248,7 @@ class RBFClassifier(
 
     def _begin(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Check the parameters, choose the hidden layer."""
-        check_option("solver", self.solver, tuple(SOLVERS))
+        check_option("solver", self.solver, ("ridge", *SOLVERS))
         check_number("alpha", self.alpha, numbers.Real, 0, above=True)
         layer, indices = choose_layer(
             X,

@@ -23,7 +23,7 @@ def resolve_gamma(
     weights: np.ndarray | None = None,
     random_state: Any = None,
 ) -> float:
-    """The number gamma of ``profile(gamma d²)`` or, for laplacian and triangular, ``profile(gamma d)``.
+    """The number in ``profile(gamma d²)`` or, for laplacian and triangular, ``profile(gamma d)``.
 
     Parameters
     ----------

@@ -114,6 +114,8 @@ class HiddenLayer:
             out = np.zeros((m, m)), np.zeros((m, T.shape[1]))
         if mean is None:
             mean = np.zeros(m)
+        G: Any
+        B: Any
         G, B = out if xp is np else (xp.zeros(out[0].shape), xp.zeros(out[1].shape))
         for rows, operand, part in self._parts(X):
             w = None if weights is None else weights[rows]
@@ -127,7 +129,7 @@ class HiddenLayer:
         """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
         rows = X.shape[0]
         if sp.issparse(X) or X.dtype != np.uint8 or not X.flags.c_contiguous:
-            # What is made dense, contiguous or encoded here takes a quarter of the budget at a time.
+            # What is made dense, contiguous or encoded here takes a quarter of the budget.
             itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
             row_size = itemsize * max(1, X.shape[1])
             rows = max(64, int(get_config()["memory"] * 2**20 / 4 / row_size))
@@ -159,9 +161,7 @@ class HiddenLayer:
         if lattice not in self._operands:
             C = self.centers if lattice is None else encode(self.centers, lattice)
             self._operands[lattice] = (
-                None
-                if C is None
-                else self.backend.prepare(C, self.activation, self.dtype, lattice)
+                None if C is None else self.backend.prepare(C, self.activation, self.dtype, lattice)
             )
         return self._operands[lattice]
 

@@ -17,7 +17,8 @@ def kmeans(
 
     if n_centers > X.shape[0]:
         raise ValueError(
-            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: lower n_centers."
+            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
+            "lower n_centers."
         )
     # The clusters' batches are of float64 or float32: small integers are widened without loss.
     X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float32)
@@ -39,7 +40,8 @@ def kmeans_class(
         raise ValueError("centers='kmeans-class' clusters by class: pass y, or use 'kmeans'.")
     if n_centers > X.shape[0]:
         raise ValueError(
-            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: lower n_centers."
+            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
+            "lower n_centers."
         )
     quotas = shares(np.bincount(y, weights), np.bincount(y), n_centers)
     return np.concatenate(

@@ -1,8 +1,9 @@
 """Centers drawn from the samples, by content: the draw sees neither order nor repetition.
 
 Each row gets a number from a hash of its values and of the seed; the rows with the smallest numbers
-win (an exponential race, so that the chance of a row grows with its weight; Efraimidis and Spirakis,
-2006). Therefore a sample of weight 2 and the same sample given twice lead to the same centers.
+win (an exponential race, so that the chance of a row grows with its weight; Efraimidis and
+Spirakis, 2006). Therefore a sample of weight 2 and the same sample given twice lead to the same
+centers.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,9 +118,7 @@ class NormalEquations:
         if not scale > 0:  # no center answers to any sample
             scale = 1.0
         W, whiten = _solve(A, B, alpha * scale)
-        return RidgeSolution(
-            W, target_mean - mean @ W, mean, self.weight, fit_intercept, whiten
-        )
+        return RidgeSolution(W, target_mean - mean @ W, mean, self.weight, fit_intercept, whiten)
 
 
 def _add_outer(A: np.ndarray, u: np.ndarray, v: np.ndarray) -> None:
@@ -145,13 +144,14 @@ def _solve(
             continue
         if attempt:
             warnings.warn(
-                f"HᵀH is not positive definite in floating point: the ridge was raised {100**attempt}"
-                " times. Use a larger alpha, a larger gamma, fewer centers or precision='float64'.",
+                "HᵀH is not positive definite in floating point: the ridge was raised "
+                f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
+                "precision='float64'.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
         W = scipy.linalg.cho_solve((L, True), B, check_finite=False)
-        return W, lambda V: scipy.linalg.solve_triangular(L, V, lower=True, check_finite=False)
+        return W, partial(scipy.linalg.solve_triangular, L, lower=True, check_finite=False)
     np.fill_diagonal(A, diagonal)
     values, vectors = scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False)
     warnings.warn(

@@ -1,0 +1,44 @@
+"""Every public estimator passes every check of scikit-learn, with no expected failure."""
+
+import inspect
+import warnings
+
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import gpurbf
+from gpurbf.backends import BackendUnavailable, get_backend
+
+ESTIMATORS = [gpurbf.RBFLayer(), gpurbf.RBFClassifier(), gpurbf.FSVC(), gpurbf.SVC()]
+
+
+def on_every_backend():
+    """The estimators with each backend that runs here; conftest reports the ones that do not."""
+    for estimator in ESTIMATORS:
+        for name in ("numpy", "mkl", "numba"):
+            try:
+                get_backend(name)
+            except BackendUnavailable:
+                continue
+            yield type(estimator)(backend=name)
+
+
+@parametrize_with_checks(list(on_every_backend()))
+def test_scikit_learn_check(estimator, check):
+    with warnings.catch_warnings():
+        # The checks' data have fewer samples than the default number of centers, among others.
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def test_every_public_estimator_is_checked():
+    public = {getattr(gpurbf, name) for name in gpurbf.__all__}
+    estimators = {x for x in public if inspect.isclass(x) and issubclass(x, BaseEstimator)}
+    assert estimators == {type(estimator) for estimator in ESTIMATORS}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_parameters_after_the_first_are_keyword_only(estimator):
+    kinds = [p.kind for p in inspect.signature(type(estimator)).parameters.values()]
+    assert all(kind is inspect.Parameter.KEYWORD_ONLY for kind in kinds[1:])
