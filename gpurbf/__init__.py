@@ -1,0 +1,63 @@
+"""RBF networks and kernel machines for scikit-learn, as fast as the machine allows.
+
+    X, y ─► estimators ─► network ─────────────────────────────► backends ─► kernels
+            labels,        centers │ hidden layer │ solvers       one name,    one kernel
+            parameters,    (who)     (H, tile by    (H, y → W;    one array    a topic
+            validation               tile)          K, y → alpha) library
+
+Names below are imported when they are first used, so ``import gpurbf`` costs nothing and imports
+neither Numba nor a GPU library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpurbf import datasets
+    from gpurbf._config import config_context, get_config
+    from gpurbf.backends import BackendUnavailable
+    from gpurbf.estimators.fsvc import FSVC
+    from gpurbf.estimators.layer import RBFLayer
+    from gpurbf.estimators.rbf import RBFClassifier
+    from gpurbf.estimators.svc import SVC
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RBFClassifier",
+    "RBFLayer",
+    "FSVC",
+    "SVC",
+    "BackendUnavailable",
+    "config_context",
+    "get_config",
+    "datasets",
+    "__version__",
+]
+
+# Where each public name lives.
+_HOMES = {
+    "RBFClassifier": "gpurbf.estimators.rbf",
+    "RBFLayer": "gpurbf.estimators.layer",
+    "FSVC": "gpurbf.estimators.fsvc",
+    "SVC": "gpurbf.estimators.svc",
+    "BackendUnavailable": "gpurbf.backends",
+    "config_context": "gpurbf._config",
+    "get_config": "gpurbf._config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return importlib.import_module("gpurbf.datasets")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gpurbf' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,43 @@
+"""Measure this machine against the peers and write the results page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from gpurbf.bench import BENCHMARKS, run_benchmark
+from gpurbf.cli import UserError
+
+# Run in the repository, results go where the documentation shows them.
+_PAGES = Path("docs", "benchmarks")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("name", choices=list(BENCHMARKS))
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that it works; writes no page"
+    )
+    parser.add_argument(
+        "--data-home",
+        default=os.environ.get("GPURBF_TEST_DATA"),
+        metavar="DIR",
+        help="holds MNIST (default: $GPURBF_TEST_DATA, else as gpurbf.datasets finds it)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help=f"where to write the page (default: {_PAGES} if there is one, else gpurbf-out)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run one benchmark, print its results and write them between the marks of its page."""
+    folder = None if arguments.quick else _PAGES if _PAGES.is_dir() else Path("gpurbf-out")
+    if arguments.out:
+        folder = Path(arguments.out)
+    try:
+        run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
+    except FileNotFoundError as error:
+        raise UserError(str(error)) from error

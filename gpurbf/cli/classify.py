@@ -1,0 +1,183 @@
+"""Classify images: fit, predict, show accuracy and times, and draw the mistakes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpurbf
+from gpurbf import datasets
+from gpurbf.backends import LOADERS, get_backend
+from gpurbf.cli import UserError, picture
+from gpurbf.report import markdown_table
+
+
+class Task(NamedTuple):
+    """What there is to classify; images are (N, height, width)."""
+
+    title: str
+    train: np.ndarray
+    y_train: np.ndarray
+    test: np.ndarray
+    y_test: np.ndarray
+
+
+def _digits() -> Task:
+    """Scikit-learn's embedded digits, a quarter of each class for testing."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    train, test, y_train, y_test = train_test_split(
+        digits.images, digits.target, test_size=0.25, stratify=digits.target, random_state=0
+    )
+    return Task("digits", train, y_train, test, y_test)
+
+
+def _named(title: str, load: Callable[[], datasets.Images]) -> Task:
+    """One of the 28 × 28 data sets."""
+    X_train, y_train, X_test, y_test = load()
+    return Task(title, X_train.reshape(-1, 28, 28), y_train, X_test.reshape(-1, 28, 28), y_test)
+
+
+DATA: dict[str, Callable[[], Task]] = {
+    "digits": _digits,
+    "mnist": lambda: _named("mnist", datasets.load_mnist),
+    "fashion-mnist": lambda: _named("fashion-mnist", datasets.load_fashion_mnist),
+}
+
+# An estimator for a training set of N samples and a backend.
+ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
+    "rbf": lambda N, backend: gpurbf.RBFClassifier(
+        min(4000, N // 2), backend=backend, random_state=0
+    ),
+    "fsvc": lambda N, backend: gpurbf.FSVC(backend=backend, random_state=0),
+    "svc": lambda N, backend: gpurbf.SVC(C=10, backend=backend),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument(
+        "--data",
+        default="digits",
+        metavar="digits|mnist|fashion-mnist|DIR",
+        help="DIR holds IDX files, gzip or plain, under MNIST's names (default: digits)",
+    )
+    parser.add_argument("--estimator", default="rbf", choices=[*ESTIMATORS, "all"])
+    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
+    parser.add_argument(
+        "--out", default="gpurbf-out", metavar="DIR", help="for pictures (default: ./gpurbf-out)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fit and score the estimators asked for; print a table and draw pictures."""
+    try:
+        get_backend(arguments.backend)  # refused now rather than after the data are read
+    except ValueError as error:  # an environment variable names what is not there
+        raise UserError(str(error)) from error
+    task = _load(arguments.data)
+    names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
+    N, height, width = task.train.shape
+    _say(
+        f"{task.title}: {N:,} training and {len(task.test):,} test images of {height} × {width}, "
+        f"{len(np.unique(task.y_train))} classes"
+    )
+    try:
+        results = [_classify(name, task, arguments) for name in names]
+    except ValueError as error:  # data that an estimator refuses, one class only for instance
+        raise UserError(str(error)) from error
+    header = ("estimator", "backend", "centers", "fit s", "predict s", "accuracy %")
+    print(markdown_table(header, [row for row, _ in results]))
+    for note in dict.fromkeys(note for _, notes in results for note in notes):
+        print(note)
+
+
+def _load(name: str) -> Task:
+    """The data of that name, or in that folder."""
+    _say(f"reading {name}")
+    try:
+        if name in DATA:
+            return DATA[name]()
+        if not Path(name).is_dir():
+            raise UserError(f"--data {name}: neither a folder nor one of {', '.join(DATA)}.")
+        train, y_train, test, y_test = datasets.load_folder(name)
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error
+    if train.ndim != 3:
+        raise UserError(f"{name}: images must be height × width, got shape {train.shape}.")
+    return Task(Path(name).name or name, train, y_train, test, y_test)
+
+
+def _classify(
+    name: str, task: Task, arguments: argparse.Namespace
+) -> tuple[tuple[str, ...], tuple[str, str]]:
+    """A row of the table, and notes on what ran and where the picture is."""
+    X_train, X_test = (images.reshape(len(images), -1) for images in (task.train, task.test))
+    estimator = ESTIMATORS[name](len(X_train), arguments.backend)
+    title = type(estimator).__name__
+    _say(f"{title}: preparing; the first time, kernels are compiled")
+    _prepare(name, X_train, task.y_train, arguments.backend)
+    _say(f"{title}: fitting")
+    started = time.perf_counter()
+    estimator.fit(X_train, task.y_train)
+    fitted = time.perf_counter()
+    _say(f"{title}: predicting")
+    predicted = estimator.predict(X_test)
+    done = time.perf_counter()
+    accuracy = f"{100 * np.mean(predicted == task.y_test):.2f}"
+    _say(f"{title}: drawing")
+    path = Path(arguments.out) / f"{task.title}-{name}.png"
+    try:
+        picture.draw(
+            path,
+            f"{title} on {task.title}: {accuracy} % right",
+            task.test,
+            task.y_test,
+            predicted,
+            estimator.classes_,
+            estimator.decision_function(X_test),
+        )
+        drawn = f"picture: {path}"
+    except picture.NoMatplotlib as error:
+        drawn = str(error)
+    except OSError as error:
+        raise UserError(f"--out {arguments.out}: {error}") from error
+    row = (
+        title,
+        estimator.backend_,
+        f"{_n_centers(estimator):,}",
+        f"{fitted - started:.2f}",
+        f"{done - fitted:.2f}",
+        accuracy,
+    )
+    return row, (f"{title} ran on {estimator.backend_info_}", drawn)
+
+
+def _prepare(name: str, X: np.ndarray, y: np.ndarray, backend: str) -> None:
+    """Fit on a few samples of every class, so that compilation is not in the times."""
+    rows = np.union1d(np.arange(min(200, len(y))), np.unique(y, return_index=True)[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ESTIMATORS[name](len(rows), backend).fit(X[rows], y[rows]).predict(X[rows])
+
+
+def _n_centers(estimator: Any) -> int:
+    """How many hidden units, or support vectors, the fitted estimator has."""
+    for name in ("centers_", "support_vectors_"):
+        if hasattr(estimator, name):
+            return int(getattr(estimator, name).shape[0])
+    raise TypeError(f"{type(estimator).__name__} has neither centers nor support vectors.")
+
+
+def _say(text: str) -> None:
+    """Progress, on stderr so that the table can be piped."""
+    print(text, file=sys.stderr, flush=True)

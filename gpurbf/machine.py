@@ -1,0 +1,122 @@
+"""What this machine is and has: hardware, backends, versions; for `info` and benchmark pages."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+from gpurbf import __version__
+from gpurbf.backends import BackendUnavailable, available_backends, get_backend
+from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing
+
+__all__ = ["backends", "hardware", "today", "versions"]
+
+_DISTRIBUTIONS = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "scikit-learn-intelex",
+    "numba",
+    "llvmlite",
+    "mkl",
+    "joblib",
+    "threadpoolctl",
+    "numba-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "matplotlib",
+)
+
+
+# What can speed up products and exponentials, in LLVM's names.
+_FEATURES = {
+    "x86": (
+        "amx-int8",
+        "amx-bf16",
+        "avx512vnni",
+        "avx512bf16",
+        "avxvnni",
+        "avx512f",
+        "avx2",
+        "fma",
+    ),
+    "arm": ("sme", "sve", "i8mm", "bf16", "dotprod", "neon"),
+}
+
+
+def hardware() -> dict[str, str]:
+    """Processor, its matrix features, the kernel they allow, threads and memory."""
+    from gpurbf.backends.threads import thread_limit
+
+    facts = {
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "matrix features": _features(),
+        "CPU kernel": _kernel(),
+        "threads": f"{thread_limit()} used of {os.cpu_count()} logical processors",
+    }
+    if hasattr(os, "sysconf"):
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        facts["memory"] = f"{size / 2**30:.0f} GB"
+    return facts
+
+
+def backends() -> dict[str, str]:
+    """Each backend with its kernel, or why it is not available; then what auto takes."""
+    report = {}
+    for name, problem in available_backends().items():
+        report[name] = problem or f"available: {get_backend(name)[0].kernel}"
+    try:
+        chosen, reason = get_backend("auto")
+        report["auto"] = f"{chosen.name} ({reason})"
+    except (BackendUnavailable, ValueError) as error:
+        report["auto"] = str(error)
+    return report
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what is installed of those it can use."""
+    found = {"python": platform.python_version(), "gpurbf": __version__}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def today() -> str:
+    """The date, for a page of results."""
+    return datetime.date.today().isoformat()
+
+
+def _features() -> str:
+    """Which of the interesting features the processor has, and which it lacks."""
+    has = cpu_features()
+    family = "arm" if platform.machine().lower() in ("aarch64", "arm64") else "x86"
+    present = ", ".join(name for name in _FEATURES[family] if name in has) or "none"
+    absent = ", ".join(name for name in _FEATURES[family] if name not in has) or "none"
+    return f"{present} (absent: {absent})"
+
+
+def _kernel() -> str:
+    """The kernel of the `numba` backend, why, and which others would run."""
+    try:
+        kernel, reason = choose_kernel()
+    except (BackendUnavailable, ValueError) as error:
+        return str(error)
+    others = [name for name in KERNELS if name != kernel and missing(name) is None]
+    return f"{kernel}: {reason}; would run too: {', '.join(others) or 'none'}"
+
+
+def _processor() -> str:
+    """The processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"

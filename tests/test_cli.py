@@ -1,0 +1,193 @@
+"""The commands do what README says; what a user can put right is one line and exit code 2."""
+
+import gzip
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+import gpurbf
+from gpurbf import backends, bench
+from gpurbf.backends import BackendUnavailable
+from gpurbf.cli import COMMANDS, classify, main, picture
+
+
+def call(*arguments):
+    """The exit code, however the command ends."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """IDX files of a two-class problem on images of 3 × 5, some compressed."""
+    rng = np.random.default_rng(0)
+    home = tmp_path / "stripes"
+    home.mkdir()
+    for part, n in (("train", 60), ("t10k", 20)):
+        y = np.arange(n) % 2
+        X = rng.integers(0, 60, (n, 3, 5))
+        X[y == 1, 1] += 150
+        images = struct.pack(">HBB3I", 0, 8, 3, *X.shape) + X.astype(np.uint8).tobytes()
+        labels = struct.pack(">HBBI", 0, 8, 1, n) + y.astype(np.uint8).tobytes()
+        (home / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (home / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return home
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("estimator", classify.ESTIMATORS)
+def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
+    assert call("classify", "--estimator", estimator, "--backend", "numpy", "--out", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert "fitting" in err and "predicting" in err
+    header, _, row, *notes = out.splitlines()
+    assert [cell.strip() for cell in header.split("|")][1:-1] == [
+        "estimator",
+        "backend",
+        "centers",
+        "fit s",
+        "predict s",
+        "accuracy %",
+    ]
+    name, backend, _, _, _, accuracy = (cell.strip() for cell in row.split("|")[1:-1])
+    assert backend == "numpy" and float(accuracy) > 95
+    assert any(f"{name} ran on numpy" in note and "backend='numpy'" in note for note in notes)
+
+
+def test_classify_all_has_a_row_for_each_estimator_on_a_folder(capsys, tmp_path, folder):
+    assert call("classify", "--data", folder, "--estimator", "all", "--out", tmp_path / "o") == 0
+    out, err = capsys.readouterr()
+    assert "60 training and 20 test images of 3 × 5, 2 classes" in err
+    rows = [line for line in out.splitlines() if line.startswith("| ")][2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["RBFClassifier", "FSVC", "SVC"]
+    assert all(row.split("|")[6].strip() == "100.00" for row in rows)
+
+
+def test_classify_draws_a_picture_for_each_estimator(capsys, tmp_path, folder):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "new" / "folder"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 0
+    (path,) = out.iterdir()
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"picture: {path}" in capsys.readouterr().out
+
+
+def test_classify_without_matplotlib_says_how_to_get_it_and_goes_on(
+    capsys, tmp_path, folder, without_matplotlib
+):
+    out = tmp_path / "out"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 0
+    assert "python -m pip install matplotlib" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_worst_mistakes_are_the_most_confident_ones():
+    classes = np.array([3, 5, 7])
+    y = np.array([3, 5, 7, 7, 9])
+    predicted = np.array([3, 7, 3, 7, 3])
+    scores = np.array([[1, 0, 0], [0, 0.2, 0.9], [2, 0, 0], [0, 0, 1], [9, 0, 8]], float)
+    assert picture.worst_mistakes(y[:4], predicted[:4], classes, scores[:4]).tolist() == [2, 1]
+    assert set(picture.worst_mistakes(y, predicted, classes, scores)) == {1, 2, 4}
+    binary = picture.worst_mistakes(
+        np.array([0, 1, 1]), np.array([1, 0, 1]), np.array([0, 1]), np.array([0.1, -3.0, 2.0])
+    )
+    assert binary.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "COMMAND"),
+        (("train",), "invalid choice: 'train'"),
+        (("classify", "--data", "/no/such/folder"), "/no/such/folder"),
+        (("classify", "--backend", "abacus"), "invalid choice: 'abacus'"),
+        (("classify", "--estimator", "forest"), "invalid choice: 'forest'"),
+        (("bench", "lunch"), "invalid choice: 'lunch'"),
+        (("info", "--loud"), "unrecognized arguments: --loud"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message):
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert message in err and "Traceback" not in err
+    lines = [line for line in err.splitlines() if not line.startswith("reading ")]
+    assert len(lines) == 1
+    assert not out
+
+
+def test_damaged_data_are_one_line_and_exit_code_2(capsys, folder):
+    path = folder / "t10k-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert call("classify", "--data", folder) == 2
+    assert "truncated" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_data_that_an_estimator_refuses_are_one_line_and_exit_code_2(capsys, folder):
+    labels = struct.pack(">HBBI", 0, 8, 1, 60) + bytes(60)
+    (folder / "train-labels-idx1-ubyte").write_bytes(labels)
+    assert call("classify", "--data", folder, "--backend", "numpy") == 2
+    assert "class" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line_and_exit_code_2(capsys, tmp_path, folder):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 2
+    assert str(out) in capsys.readouterr().err.splitlines()[-1]
+
+
+def missing():
+    raise BackendUnavailable("no abacus found: buy one")
+
+
+def test_a_backend_that_is_missing_is_refused_with_the_way_to_get_it(capsys, monkeypatch):
+    monkeypatch.setitem(backends.LOADERS, "abacus", missing)
+    assert call("classify", "--backend", "abacus") == 2
+    err = capsys.readouterr().err
+    assert err.splitlines() == ["gpurbf classify: no abacus found: buy one"]
+
+
+def test_info_names_every_backend_and_why_it_is_missing(capsys, monkeypatch):
+    monkeypatch.setitem(backends.LOADERS, "abacus", missing)
+    assert call("info") == 0
+    out = capsys.readouterr().out
+    for name in backends.LOADERS:
+        assert f"\n  {name} " in out
+    assert "abacus" in out and "no abacus found: buy one" in out
+    assert gpurbf.__version__ in out and "scikit-learn" in out
+
+
+def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkeypatch):
+    monkeypatch.setenv("GPURBF_BACKEND", "abacus")
+    assert call("classify") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'abacus'" in line
+    assert call("info") == 0
+    assert "'abacus'" in capsys.readouterr().out
+
+
+def test_every_command_has_help(capsys):
+    for command in COMMANDS:
+        assert call(command, "--help") == 0
+        assert command in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
+def test_quick_benchmarks_run_and_leave_the_pages_alone(capsys, monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    assert call("bench", name, "--quick") == 0
+    assert "| " in capsys.readouterr().out
+    assert not list((tmp_path / "docs" / "benchmarks").iterdir())

@@ -1,0 +1,169 @@
+"""IDX files are read exactly or refused with a reason; data are looked for in stated places."""
+
+import gzip
+import struct
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpurbf import datasets
+
+CODES = {"u1": 0x08, "i1": 0x09, ">i2": 0x0B, ">i4": 0x0C, ">f4": 0x0D, ">f8": 0x0E}
+
+
+def idx_bytes(array, code):
+    """The array as an IDX file."""
+    return struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_folder(folder, n_train=5, n_test=3, side=4, suffix=""):
+    """A folder in MNIST's layout; returns what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    written = []
+    for part, n in (("train", n_train), ("t10k", n_test)):
+        images = rng.integers(0, 256, (n, side, side)).astype(np.uint8)
+        labels = (np.arange(n) % 3).astype(np.uint8)
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            content = idx_bytes(array, 0x08)
+            path = folder / f"{part}-{name}-ubyte{suffix}"
+            path.write_bytes(gzip.compress(content) if suffix else content)
+            written.append(array)
+    return written
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """No system data sets, and no network behind fetch_openml."""
+    monkeypatch.setattr(datasets, "_SYSTEM", tmp_path / "system")
+
+    def closed(name, **kwargs):
+        raise OSError("the network is closed")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", closed)
+    return tmp_path
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", CODES)
+def test_idx_gives_back_every_type_and_shape(tmp_path, kind, compressed):
+    rng = np.random.default_rng(0)
+    for shape in [(7,), (3, 4), (2, 3, 5), (0, 4)]:
+        array = rng.integers(0, 100, shape).astype(kind)
+        content = idx_bytes(array, CODES[kind])
+        path = tmp_path / "array"
+        path.write_bytes(gzip.compress(content) if compressed else content)
+        result = datasets.load_idx(path)
+        np.testing.assert_array_equal(result, array)
+        assert result.dtype == array.dtype.newbyteorder("=")
+        assert result.dtype.isnative
+        assert result.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"not an IDX file\. .*nothing"),
+        (b"\x89PNG....", "not an IDX file"),
+        (b"\0\0\x07\x01\0\0\0\0", "not an IDX file"),
+        (b"\0\0\x08\x03\0\0\0\x01", "truncated in the header, at 8 of 16 bytes"),
+        (idx_bytes(np.zeros(9, np.uint8), 8)[:-1], "truncated, 16 bytes where .* 17"),
+        (idx_bytes(np.zeros(9, np.uint8), 8) + b"\0", "too long, 18 bytes where .* 17"),
+        (gzip.compress(bytes(1000))[:-9], "damaged or truncated gzip"),
+        (struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**31, 2**31), "truncated, 16 bytes"),
+    ],
+)
+def test_what_is_not_a_whole_idx_file_is_refused_with_a_reason(tmp_path, content, message):
+    path = tmp_path / "broken"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        datasets.load_idx(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_idx_file_is_a_file_not_found_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        datasets.load_idx(tmp_path / "none")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("sub", ["", "mnist"])
+def test_mnist_is_found_in_data_home_or_its_folder(nowhere, sub, suffix):
+    images, labels, test_images, test_labels = write_folder(nowhere / "home" / sub, suffix=suffix)
+    X_train, y_train, X_test, y_test = datasets.load_mnist(nowhere / "home")
+    np.testing.assert_array_equal(X_train, images.reshape(5, 16))
+    np.testing.assert_array_equal(y_train, labels)
+    np.testing.assert_array_equal(X_test, test_images.reshape(3, 16))
+    np.testing.assert_array_equal(y_test, test_labels)
+    assert X_train.dtype == y_train.dtype == X_test.dtype == y_test.dtype == np.uint8
+
+
+def test_fashion_mnist_is_found_where_debian_puts_it(nowhere):
+    images, *_ = write_folder(nowhere / "system" / "fashion-mnist", suffix=".gz")
+    found = datasets.load_fashion_mnist()
+    np.testing.assert_array_equal(found.X_train, images.reshape(5, 16))
+    with pytest.raises(FileNotFoundError):
+        datasets.load_mnist()
+
+
+@pytest.mark.parametrize(
+    ("load", "folder", "name"),
+    [
+        (datasets.load_mnist, "mnist", "mnist_784"),
+        (datasets.load_fashion_mnist, "fashion-mnist", "Fashion-MNIST"),
+    ],
+)
+def test_the_error_names_every_place_that_was_tried(nowhere, load, folder, name):
+    (nowhere / "home").mkdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        load(nowhere / "home")
+    message = str(caught.value)
+    for place in ("home", f"home/{folder}", f"system/{folder}", name, "the network is closed"):
+        assert place in message
+    assert "data_home" in message
+
+
+def test_openml_rows_are_split_as_in_the_original_files(monkeypatch, nowhere):
+    asked = {}
+
+    def fetch(name, **kwargs):
+        asked.update(kwargs, name=name)
+        data = np.zeros((70_000, 2))
+        data[:, 0] = np.arange(70_000) % 256
+        return SimpleNamespace(data=data, target=np.array(["7", "3"] * 35_000, object))
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
+    X_train, y_train, X_test, y_test = datasets.load_mnist(nowhere / "cache")
+    assert asked["name"] == "mnist_784"
+    assert asked["data_home"] == nowhere / "cache"
+    assert X_train.shape == (60_000, 2) and X_test.shape == (10_000, 2)
+    assert X_train.dtype == y_train.dtype == np.uint8
+    assert X_test[0, 0] == 60_000 % 256 and y_test[:2].tolist() == [7, 3]
+
+
+def test_images_and_labels_that_do_not_belong_together_are_refused(nowhere):
+    folder = nowhere / "odd"
+    write_folder(folder)
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(4, np.uint8), 8))
+    with pytest.raises(ValueError, match=r"t10k images of shape .* do not go with labels"):
+        datasets.load_mnist(folder)
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(2, np.uint8), 8))
+    (folder / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 5, 5), np.uint8), 8))
+    with pytest.raises(ValueError, match=r"training images are \(4, 4\), test images \(5, 5\)"):
+        datasets.load_mnist(folder)
+
+
+def test_a_folder_that_lacks_one_file_names_it(nowhere):
+    folder = nowhere / "part"
+    write_folder(folder)
+    (folder / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(FileNotFoundError, match="no file t10k-labels-idx1-ubyte"):
+        datasets.load_folder(folder)
+
+
+def test_real_mnist_has_the_published_sizes(mnist):
+    X_train, y_train, X_test, y_test = mnist
+    assert X_train.shape == (60_000, 784) and X_test.shape == (10_000, 784)
+    assert np.bincount(y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert X_train.max() == 255 and y_train[:5].tolist() == [5, 0, 4, 1, 9]

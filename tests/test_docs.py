@@ -1,0 +1,50 @@
+"""The documentation's links lead somewhere and its examples run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpurbf.bench import BENCHMARKS
+from gpurbf.report import BEGIN, END
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(p.read_text())], ids=name)
+def test_examples_run_from_top_to_bottom(page, capsys):
+    namespace = {}
+    for example in EXAMPLE.findall(page.read_text(encoding="utf-8")):
+        exec(compile(example, name(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_benchmark_has_a_page_with_marks_and_a_line_in_the_index(benchmark):
+    folder = ROOT / "docs" / "benchmarks"
+    page = (folder / f"{benchmark}.md").read_text(encoding="utf-8")
+    assert page.count(BEGIN) == page.count(END) == 1
+    assert f"({benchmark}.md)" in (folder / "index.md").read_text(encoding="utf-8")
