@@ -1,0 +1,36 @@
+"""The data that benchmarks run on, and references in float64 to verify against."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpurbf import datasets
+
+__all__ = ["distances", "images", "memory_setup"]
+
+
+def images(quick: bool, data_home: str | None) -> datasets.Images:
+    """MNIST; scikit-learn's digits, which need no file, for a quick run."""
+    if not quick:
+        return datasets.load_mnist(data_home)
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    X, y = digits.data.astype(np.uint8), digits.target.astype(np.uint8)
+    return datasets.Images(X[:1400], y[:1400], X[1400:], y[1400:])
+
+
+def memory_setup(quick: bool, data_home: str | None) -> str:
+    """Python lines that do the same in a fresh process."""
+    return (
+        "from gpurbf.bench.data import images\n"
+        f"X_train, y_train, X_test, y_test = images({quick!r}, {data_home!r})\n"
+    )
+
+
+def distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
+    """Squared Euclidean or Manhattan distances by direct float64 differences."""
+    from scipy.spatial.distance import cdist
+
+    name = {"euclidean": "sqeuclidean", "manhattan": "cityblock"}[metric]
+    return cdist(X.astype(np.float64), C.astype(np.float64), name)
