@@ -65,6 +65,10 @@ class BackendUnavailable(RuntimeError):
 class Backend:
     """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
 
+    ``kernel`` says what does the work here. "auto" takes the backend of the largest ``preference``:
+    3 for tiles in vector or matrix instructions (measured faster than every BLAS product tried, in
+    float64 too), 2 for MKL, 1 for NumPy, 0 for tiles in plain compiled code.
+
     ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
@@ -74,6 +78,7 @@ class Backend:
     name: str
     xp: ModuleType
     kernel: str
+    preference: int
     prepare: Callable[..., Any]
     outputs: Callable[..., Any]
     scores: Callable[..., Any]
@@ -85,7 +90,6 @@ def _module(name: str) -> Callable[[], Backend]:
     return lambda: importlib.import_module(f"gpurbf.backends.{name}").load()
 
 
-# In order of preference for "auto".
 LOADERS: dict[str, Callable[[], Backend]] = {
     "numba": _module("numba_"),
     "mkl": _module("mkl"),
@@ -105,7 +109,7 @@ def get_backend(name: str = "auto") -> tuple[Backend, str]:
     ----------
     name : str
         A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
-        variable ``GPURBF_BACKEND``, then the first of ``LOADERS`` that is available.
+        variable ``GPURBF_BACKEND``, then the available one of the largest preference.
 
     Returns
     -------
@@ -129,13 +133,9 @@ def get_backend(name: str = "auto") -> tuple[Backend, str]:
         if name not in LOADERS:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
-    reasons: list[str] = []
-    for candidate in LOADERS:
-        try:
-            return _load(candidate), "auto: " + "; ".join([*reasons, "first that is available"])
-        except BackendUnavailable as error:
-            reasons.append(f"{candidate} is not available ({error})")
-    raise BackendUnavailable("; ".join(reasons))
+    found = [_load(name) for name, problem in available_backends().items() if problem is None]
+    best = max(found, key=lambda backend: backend.preference)
+    return best, "auto: the fastest of " + ", ".join(backend.name for backend in found)
 
 
 def available_backends() -> dict[str, str | None]:

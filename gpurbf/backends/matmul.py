@@ -63,6 +63,7 @@ def build(
     name: str,
     xp: ModuleType,
     kernel: str,
+    preference: int,
     products: Callable[[np.dtype, int, bool], Product],
     epilogue: Callable[..., None],
 ) -> Backend:
@@ -72,6 +73,7 @@ def build(
         name=name,
         xp=xp,
         kernel=kernel,
+        preference=preference,
         prepare=partial(_prepare, xp, products),
         outputs=outputs,
         scores=partial(_scores, xp, outputs),

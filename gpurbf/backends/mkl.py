@@ -198,4 +198,4 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    return with_manhattan(build("mkl", np, kernel, products, epilogue))
+    return with_manhattan(build("mkl", np, kernel, 2, products, epilogue))

@@ -16,7 +16,7 @@ from gpurbf.backends.threads import parallel_for, thread_limit
 _INT32_FEATURES = 33_024
 # A block of packed rows should leave room in L2 for the centers that it meets.
 _BLOCK_BYTES = 1 << 18
-_BLOCK_ROWS = 48
+_BLOCK_ROWS = 192
 
 
 class Packed(NamedTuple):
@@ -328,4 +328,5 @@ def normal(
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
-    return Backend("numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal)
+    preference = 0 if kernel == "generic" else 3
+    return Backend("numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal)

@@ -30,4 +30,4 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 
 def load() -> Backend:
     """The backend; it is always available."""
-    return with_manhattan(build("numpy", np, "sgemm/dgemm of NumPy's BLAS", products, epilogue))
+    return with_manhattan(build("numpy", np, "sgemm/dgemm of NumPy's BLAS", 1, products, epilogue))

@@ -128,18 +128,28 @@ def profile_address(name, dtype):
         return _compiled(function, np.dtype(dtype)).address
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy", inline="never")
-def finish(products, terms, row, alpha, factor, form, buffer):
-    """Turn one row of products into distances (squared if so asked) or dot products."""
-    kind, real = terms.dtype.type, buffer.dtype.type
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, alpha, factor, form):
+    """Turn products P[top:, left:] into distances (squared if so asked) or dot products H."""
+    kind, real = column_terms.dtype.type, H.dtype.type
     scale = real(factor)
     low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
-    for j in range(products.size):
-        t = real(kind(kind(row + terms[j]) + kind(alpha * kind(products[j]))))
-        buffer[j] = scale * max(t, low)
+    terms = column_terms[left : left + n_columns]
+    for r in range(n_rows):
+        row, h = row_terms[top + r], H[r]
+        products = P[top + r, left : left + n_columns]
+        if alpha == -2:  # two additions are faster than an integer multiplication
+            for j in range(n_columns):
+                p = kind(products[j])
+                t = real(kind(kind(row + terms[j]) - kind(p + p)))
+                h[j] = scale * max(t, low)
+        else:
+            for j in range(n_columns):
+                t = real(kind(kind(row + terms[j]) + kind(products[j])))
+                h[j] = scale * max(t, low)
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy", inline="never")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def activate(buffer, form, profile, gamma, coef0, degree):
     """Root or square, then the profile, in place on a contiguous buffer."""
     if form == ROOT:
@@ -160,22 +170,13 @@ def epilogue_rows(
     use_widest_vectors()
     # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
     # memory through two arrays; hence a buffer between them.
-    whole = np.empty(CHUNK, out.dtype)
+    H = np.empty((1, CHUNK), out.dtype)
     for i in range(begin, end):
-        for start in range(0, P.shape[1], CHUNK):
-            stop = min(start + CHUNK, P.shape[1])
-            buffer = whole[: stop - start]
-            finish(
-                P[i, start:stop],
-                column_terms[start:stop],
-                row_terms[i],
-                alpha,
-                factor,
-                form,
-                buffer,
-            )
-            activate(buffer, form, profile, gamma, coef0, degree)
-            out[i, start:stop] = buffer
+        for left in range(0, P.shape[1], CHUNK):
+            n = min(CHUNK, P.shape[1] - left)
+            finish(P, i, left, H, 1, n, row_terms, column_terms, alpha, factor, form)
+            activate(H[0, :n], form, profile, gamma, coef0, degree)
+            out[i, left : left + n] = H[0, :n]
 
 
 def epilogue_arguments(
@@ -199,7 +200,7 @@ def epilogue(P, row_terms, column_terms, alpha, factor, form, profile, gamma, co
     row_terms, column_terms : arrays of shape (N,) and (m,), int32, int64, float32 or float64
         Of one dtype, in which ``row + column + alpha * P`` is computed (int32 wraps around, which
         is harmless where the sum itself fits).
-    alpha : -2 for squared Euclidean distances, 1 else.
+    alpha : -2 (squared Euclidean distances) or 1
     factor : float
         Multiplies that sum after conversion to the dtype of `out`.
     form : {"squared", "root", "square", "dot"}

@@ -12,7 +12,16 @@ PANELS = SIDE // LANES
 DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
+def add_tile(tile, sums, top, left):
+    """sums[top:, left:] += tile, in a function of its own: its slices then need no counting."""
+    for i in range(tile.shape[0]):
+        source, target = tile[i], sums[top + i, left : left + tile.shape[1]]
+        for j in range(source.size):
+            target[j] += np.float64(source[j])
+
+
+@njit(nogil=True)
 def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip, tile, sums):
     """sums = AᵀB for the panels left … of A and right … of B; kernels take `strip` panels of B."""
     size = panels.itemsize
@@ -29,10 +38,7 @@ def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip
                         kernel, x + r * size, c, c_stride, steps,
                         tile.ctypes.data, strip * LANES * size,
                     )  # fmt: skip
-                    for i in range(rows):
-                        line = sums[p * LANES + r + i, q * LANES : (q + strip) * LANES]
-                        for j in range(strip * LANES):
-                            line[j] += np.float64(tile[i, j])
+                    add_tile(tile, sums, p * LANES + r, q * LANES)
 
 
 @njit(nogil=True, cache=True)

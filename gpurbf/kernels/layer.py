@@ -20,15 +20,16 @@ STORE, SCORES, GRAM = range(3)
 CHUNK = 12  # rows; every score kernel's rows divide it
 
 
-@njit(nogil=True, inline="never")
-def store(H, out):
-    """Copy activations row by row."""
-    for r in range(H.shape[0]):
-        for j in range(H.shape[1]):
-            out[r, j] = H[r, j]
+@njit(nogil=True)
+def store(H, n_rows, n_columns, out, top, left):
+    """Copy activations to out[top:, left:]."""
+    for r in range(n_rows):
+        h, target = H[r], out[top + r, left : left + n_columns]
+        for j in range(n_columns):
+            target[j] = h[j]
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
 def add_scores(H, count, W, first, kernel, rows, sums, scores):
     """scores += H[:, :count] @ W[first : first + count], W in panels of 16 outputs."""
     size = H.itemsize
@@ -44,7 +45,7 @@ def add_scores(H, count, W, first, kernel, rows, sums, scores):
                     scores[r + q, o * LANES + k] += sums[q, k]
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
 def pack_gram(H, weights, mean, panels):
     """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
     for r in range(H.shape[0]):
@@ -70,6 +71,7 @@ def layer_rows(
     P = aligned_bytes(block * BLOCK * terms.itemsize).view(kind).reshape(block, BLOCK)
     H = aligned_bytes(CHUNK * BLOCK * out.itemsize).view(real).reshape(CHUNK, BLOCK)
     sums = aligned_bytes(CHUNK * LANES * out.itemsize).view(real).reshape(CHUNK, LANES)
+    row_terms = np.empty(block, kind)
     line = aligned_bytes(width * x_size).view(blank.dtype)
     x = aligned_bytes(block * width * x_size).view(blank.dtype)
     H[:] = 0  # the score kernel reads rows beyond the last
@@ -79,8 +81,11 @@ def layer_rows(
         n_rows = min(block, end - i)
         totals, squares = pack(X, i, i + n_rows, shift, rows, group, line, x)
         n_panels = -(-n_rows // rows)
+        for r in range(n_rows):
+            row_terms[r] = quadratic * squares[r] + linear * totals[r]
         for first in range(0, m, BLOCK):
             count = min(BLOCK, m - first)
+            column_terms = terms[first : first + count]
             for j in range(0, count, strip * LANES):
                 c = C.ctypes.data + (first + j) // LANES * c_step
                 for p in range(n_panels):
@@ -91,12 +96,7 @@ def layer_rows(
                     )  # fmt: skip
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
-                for q in range(n):
-                    row = terms.dtype.type(quadratic * squares[r + q] + linear * totals[r + q])
-                    finish(
-                        P[r + q, :count], terms[first : first + count], row,
-                        alpha, factor, form, H[q, :count],
-                    )  # fmt: skip
+                finish(P, r, 0, H, n, count, row_terms, column_terms, alpha, factor, form)
                 if count == BLOCK:
                     activate(H[:n].reshape(n * BLOCK), form, profile, gamma, coef0, degree)
                 else:
@@ -104,7 +104,7 @@ def layer_rows(
                         activate(H[q, :count], form, profile, gamma, coef0, degree)
                 top = i + r
                 if mode == STORE:
-                    store(H[:n, :count], out[top : top + n, first : first + count])
+                    store(H, n, count, out, top, first)
                 elif mode == SCORES:
                     add_scores(
                         H, count, W, first, score_kernel, score_rows, sums, scores[top : top + n]

@@ -16,7 +16,7 @@ def aligned(size, dtype, alignment=64):
     return raw[start : start + size * dtype.itemsize].view(dtype)
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
 def aligned_bytes(size):
     """The same inside a kernel, as bytes."""
     raw = np.empty(size + 64, np.uint8)
@@ -24,7 +24,7 @@ def aligned_bytes(size):
     return raw[start : start + size]
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="never")
+@njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""
     one = shift.dtype.type(1)
@@ -37,7 +37,7 @@ def convert_row(row, shift, line):
     return total, squares
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
 def scatter(words, panel, offset, stride, size):
     """Spread a packed line over its panel: `size` words at a time, `stride` words apart."""
     for s in range(words.size // size):
@@ -45,7 +45,7 @@ def scatter(words, panel, offset, stride, size):
             panel[offset + s * stride + k] = words[s * size + k]
 
 
-@njit(nogil=True, inline="never")
+@njit(nogil=True)
 def pack(X, begin, end, shift, rows, group, line, panels):
     """Pack X[begin:end] into `panels`, both padded with zeros; sums and sums of squares by row."""
     width, n_panels = line.size, -(-(end - begin) // rows)
