@@ -63,3 +63,61 @@ def ridge(H, T, weights, alpha, fit_intercept):
 
 # Largest relative or absolute error by dtype of the activations, float32 products of real data.
 TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 1e-13}
+
+
+def fsvc_unit(d, kernel, radius):
+    """FSVC's units of a distance d."""
+    if kernel == "gaussian":
+        return np.exp(-(d**2) / (2 * radius**2))
+    return np.maximum(0, 1 - d / (np.sqrt(2 * np.pi) * radius))
+
+
+def fsvc_distance(X, c, metric):
+    D = np.asarray(X, float) - np.asarray(c, float)
+    d = np.abs(D).sum(axis=1) if metric == "manhattan" else (D**2).sum(axis=1)
+    return np.sqrt(d) if metric == "euclidean" else d
+
+
+def fsvc_pass(X, radius, overlap, kernel, metric, y=None, margin=np.inf):
+    """Indices of the centers of one sequential pass; with y, only those that are nearly wrong."""
+    centers = []
+    for i, x in enumerate(X):
+        phi = fsvc_unit(fsvc_distance(X[centers], x, metric), kernel, radius)
+        novel = phi.sum() < overlap
+        if novel and y is not None:
+            votes = np.array([phi[y[centers] == c].sum() for c in range(y.max() + 1)])
+            rival = np.delete(votes, y[i]).max()
+            lead = votes[y[i]] - rival
+            novel = lead <= 0 or lead < margin * phi.sum()
+        if novel:
+            centers.append(i)
+    return np.array(centers)
+
+
+def lms(H, T, W, learning_rate, n_epochs):
+    """On-line delta rule, one sample after the other."""
+    W = np.array(W, float)
+    for _ in range(n_epochs):
+        for z, t in zip(H, T):
+            W += learning_rate * np.outer(z, t - z @ W)
+    return W
+
+
+def svc_dual(K, y, C, beta):
+    """What decides about a binary SVC with labels y of -1 and 1 and beta = y alpha."""
+    alpha, f = y * beta, y - K @ beta
+    up = np.where(y > 0, alpha < C, alpha > 0)
+    down = np.where(y > 0, alpha > 0, alpha < C)
+    violation = f[up].max() - f[down].min()
+    free = (alpha > 0) & (alpha < C)
+    b = f[free].mean() if free.any() else (f[up].max() + f[down].min()) / 2
+    objective = beta @ K @ beta / 2 - alpha.sum()
+    primal = beta @ K @ beta / 2 + (C * np.maximum(0, 1 - y * (K @ beta + b))).sum()
+    inside = (alpha >= 0).all() and (alpha <= C).all()
+    return {
+        "feasible": bool(inside and abs(beta.sum()) < 1e-9 * len(y)),
+        "objective": objective,
+        "violation": violation,
+        "intercept": b,
+        "gap": primal + objective,
+    }

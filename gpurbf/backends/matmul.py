@@ -65,9 +65,10 @@ def build(
     kernel: str,
     preference: int,
     products: Callable[[np.dtype, int, bool], Product],
+    gram: Callable[[Any], Any],
     epilogue: Callable[..., None],
 ) -> Backend:
-    """A backend from its array namespace, its choice of products and its epilogue."""
+    """A backend from its array namespace, its products, its HᵀH of a tile and its epilogue."""
     outputs = partial(_outputs, xp, epilogue)
     return Backend(
         name=name,
@@ -76,8 +77,8 @@ def build(
         preference=preference,
         prepare=partial(_prepare, xp, products),
         outputs=outputs,
-        scores=partial(_scores, xp, outputs),
-        normal=partial(_normal, xp, outputs),
+        scores=partial(_scores, xp, products, outputs),
+        normal=partial(_normal, xp, gram, outputs),
     )
 
 
@@ -183,21 +184,31 @@ def _outputs(
     return out
 
 
-def _scores(xp: ModuleType, outputs: Callable[..., Any], operand: Operand, X: Any, W: Any) -> Any:
+def _scores(
+    xp: ModuleType,
+    products: Callable[[np.dtype, int, bool], Product],
+    outputs: Callable[..., Any],
+    operand: Operand,
+    X: Any,
+    W: Any,
+) -> Any:
     """H @ W (N, k), a tile of H at a time."""
     m = operand.centers.shape[0]
-    W = xp.ascontiguousarray(W, dtype=operand.dtype)
+    product = products(operand.dtype, m, False)
+    W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
     rows = _rows_a_tile(m, operand.dtype.itemsize, 4)
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
-    S = xp.empty((len(X), W.shape[1]), operand.dtype)
+    S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
-        S[start : start + rows] = outputs(operand, part, H[: len(part)]) @ W
+        tile = outputs(operand, part, H[: len(part)])
+        product.multiply(product.pack(tile), W, S[start : start + len(part)])
     return S
 
 
 def _normal(
     xp: ModuleType,
+    gram: Callable[[Any], Any],
     outputs: Callable[..., Any],
     operand: Operand,
     X: Any,
@@ -222,6 +233,5 @@ def _normal(
             root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
             tile *= root
             targets = targets * root
-        # NumPy sees the transposed self and calls the symmetric product, half the work.
-        G += tile.T @ tile
+        G += gram(tile)
         B += tile.T @ targets

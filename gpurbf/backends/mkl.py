@@ -29,7 +29,7 @@ from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Product, build, shifted
 
-_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _OFFSET_FIX = 101, 111, 112, 173
+_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 _EXACT_FLOAT32 = 2**24
 # Sums of n products of at most 255 * 128 must stay below 2³¹.
 _INT32_FEATURES = 65_793
@@ -84,6 +84,26 @@ def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
         )  # fmt: skip
 
     return multiply
+
+
+def _gram(H: np.ndarray) -> np.ndarray:
+    """HᵀH by cblas_?syrk, which computes the lower triangle; the upper one is its mirror."""
+    N, m = H.shape
+    symbol: str = "cblas_dsyrk_64"
+    scalar: Any = ctypes.c_double
+    if H.dtype == np.float32:
+        symbol, scalar = "cblas_ssyrk_64", ctypes.c_float
+    G = np.zeros((m, m), H.dtype)
+    if N and m:
+        size, pointer = ctypes.c_int64, ctypes.c_void_p
+        getattr(_library(), symbol)(
+            _ROW_MAJOR, _LOWER, _TRANSPOSE, size(m), size(N), scalar(1), pointer(H.ctypes.data),
+            size(m), scalar(0), pointer(G.ctypes.data), size(m),
+        )  # fmt: skip
+    diagonal = G.diagonal().copy()
+    G = G + G.T
+    np.fill_diagonal(G, diagonal)
+    return G
 
 
 def _bf16(A: np.ndarray) -> np.ndarray:
@@ -198,4 +218,4 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    return with_manhattan(build("mkl", np, kernel, 2, products, epilogue))
+    return with_manhattan(build("mkl", np, kernel, 2, products, _gram, epilogue))

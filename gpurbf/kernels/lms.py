@@ -2,8 +2,9 @@
 
 A step a row would read and write all weights for four operations on each, so memory decides. The
 outputs of a group of rows z_1 … z_4 for the weights before it, and the products z_p·z_q, give the
-group's steps in order (step p moves the output for z_q by step_p z_p·z_q); the update by these rows
-and the outputs for the next group then share a sweep. The result is the plain loop's, up to rounding.
+group's steps in order (step p moves the output for z_q by step_p z_p·z_q); the update by these
+rows and the outputs for the next group then share a sweep. The result is the plain loop's, up to
+rounding.
 """
 
 import numba as nb
@@ -34,6 +35,15 @@ def _load(builder, base, index, element):
     return (value if element == _REAL else builder.fpext(value, _VECTOR)), pointer
 
 
+def _prefetch(builder, base, index, element):
+    """Ask for the numbers at base + index to be brought into the second-level cache."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    place = builder.add(base, builder.mul(index, _SIZE(8 if element == _REAL else 4)))
+    builder.call(fetch, [builder.inttoptr(place, byte), number(0), number(2), number(1)])
+
+
 def _store_sum(builder, lanes, base, index):
     """Add the sum of a vector's eight numbers, taken in halves, to the number at an address."""
     for half in (4, 2, 1):
@@ -59,38 +69,53 @@ def _add_product(builder, total, a, b):
     builder.store(builder.fadd(builder.load(total), product, flags=_CONTRACT), total)
 
 
-@intrinsic
-def sweep(typing_context, w, before, now, stride, chunks, like, steps, outputs):
-    """w += Σ_p steps[p] before[p], outputs[q] += w·now[q], over `chunks` times 8 columns.
+def _sweep(n_outputs):
+    """The intrinsic for so many rows of weights at once, which share the loads of activations."""
 
-    All arrays are addresses, which spare the vectors a proof that nothing overlaps; rows are `stride`
-    elements of the type of `like` apart, all else is float64.
-    """
+    @intrinsic
+    def sweep(typing_context, w, w_stride, before, now, stride, chunks, like, steps, outputs):
+        """w += Σ_p steps[p] before[p], outputs[q] += w·now[q], over `chunks` times 8 columns.
 
-    def generate(context, builder, signature, args):
-        w, before, now, stride, chunks, _, steps, outputs = args
-        element = context.get_value_type(signature.args[5])
-        splats = [_splat(builder, steps, row) for row in range(ROWS)]
-        starts = [builder.mul(stride, _SIZE(row)) for row in range(ROWS)]
-        value = cgutils.alloca_once(builder, _VECTOR)
-        sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in range(ROWS)]
-        with cgutils.for_range(builder, chunks) as loop:
-            column = builder.mul(loop.index, _SIZE(_LANES))
-            weights, place = _load(builder, w, column, _REAL)
-            builder.store(weights, value)
-            for step, start in zip(splats, starts):
-                z, _ = _load(builder, before, builder.add(start, column), element)
-                _add_product(builder, value, step, z)
-            updated = builder.load(value)
-            builder.store(updated, place, align=8)
-            for total, start in zip(sums, starts):
-                z, _ = _load(builder, now, builder.add(start, column), element)
-                _add_product(builder, total, updated, z)
-        for row, total in enumerate(sums):
-            _store_sum(builder, builder.load(total), outputs, row)
-        return context.get_dummy_value()
+        All arrays are addresses, which spare the vectors a proof that nothing overlaps; rows are
+        `stride` elements of the type of `like` apart, all else is float64.
+        """
 
-    return types.void(*[types.intp] * 5, like, types.intp, types.intp), generate
+        def generate(context, builder, signature, args):
+            w, w_stride, before, now, stride, chunks, _, steps, outputs = args
+            element = context.get_value_type(signature.args[6])
+            splats = [_splat(builder, steps, n) for n in range(n_outputs * ROWS)]
+            starts = [builder.mul(stride, _SIZE(row)) for row in range(ROWS)]
+            rows = [builder.mul(w_stride, _SIZE(c)) for c in range(n_outputs)]
+            values = [cgutils.alloca_once(builder, _VECTOR) for _ in rows]
+            sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in splats]
+            with cgutils.for_range(builder, chunks) as loop:
+                column = builder.mul(loop.index, _SIZE(_LANES))
+                places = []
+                for row, value in zip(rows, values):
+                    weights, place = _load(builder, w, builder.add(row, column), _REAL)
+                    builder.store(weights, value)
+                    places.append(place)
+                for p, start in enumerate(starts):
+                    z, _ = _load(builder, before, builder.add(start, column), element)
+                    for c, value in enumerate(values):
+                        _add_product(builder, value, splats[c * ROWS + p], z)
+                updated = [builder.load(value) for value in values]
+                for value, place in zip(updated, places):
+                    builder.store(value, place, align=8)
+                for q, start in enumerate(starts):
+                    z, _ = _load(builder, now, builder.add(start, column), element)
+                    for c, value in enumerate(updated):
+                        _add_product(builder, sums[c * ROWS + q], value, z)
+            for n, total in enumerate(sums):
+                _store_sum(builder, builder.load(total), outputs, n)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6, like, types.intp, types.intp), generate
+
+    return sweep
+
+
+sweep_one, sweep_two = _sweep(1), _sweep(2)
 
 
 @intrinsic
@@ -105,7 +130,10 @@ def products(typing_context, z, stride, chunks, like, gram):
         with cgutils.for_range(builder, chunks) as loop:
             column = builder.mul(loop.index, _SIZE(_LANES))
             starts = [builder.add(builder.mul(stride, _SIZE(r)), column) for r in range(ROWS)]
+            ahead = builder.mul(stride, _SIZE(ROWS))
             rows = [_load(builder, z, start, element)[0] for start in starts]
+            for start in starts:  # rows end too often for the CPU to guess what comes next
+                _prefetch(builder, z, builder.add(start, ahead), element)
             for total, (p, q) in zip(sums, pairs):
                 _add_product(builder, total, rows[p], rows[q])
         for total, (p, q) in zip(sums, pairs):
@@ -113,22 +141,6 @@ def products(typing_context, z, stride, chunks, like, gram):
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 3, like, types.intp), generate
-
-
-@nb.njit(nogil=True, cache=True, error_model="numpy")
-def grams(H, G, begin, end):
-    """Write the products of each group's rows with each other, z_p·z_q for p <= q, into G (·, 4, 4)."""
-    use_widest_vectors()
-    m = H.shape[1]
-    for group in range(begin, end):
-        first = group * ROWS
-        G[group] = 0.0
-        address = H.ctypes.data + H.itemsize * first * m
-        products(address, m, m // _LANES, H[0, 0], G[group].ctypes.data)
-        for j in range(m - m % _LANES, m):
-            for p in range(ROWS):
-                for q in range(p, ROWS):
-                    G[group, p, q] += np.float64(H[first + p, j]) * np.float64(H[first + q, j])
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
@@ -148,24 +160,32 @@ def effective_rate(square, learning_rate, weight):
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
-def sweep_rows(W, H, before, now, steps, outputs):
-    """Update W by the group of rows that starts at `before`; write outputs for that at `now`."""
+def sweep_rows(W, H, before, now, steps, outputs, gram):
+    """Update W by the group of rows that starts at `before`; write what that at `now` needs.
+
+    That is W·z for each output and row, and z_p·z_q, p <= q, for its rows.
+    """
     use_widest_vectors()
     k, m = steps.shape[0], H.shape[1]
     address, item, w_stride = H.ctypes.data, H.itemsize, W.shape[1]
     outputs[:] = 0.0
+    gram[:] = 0.0
     for start in range(0, m, _TILE):
-        for c in range(k):
-            sweep(
-                W.ctypes.data + 8 * (c * w_stride + start),
-                address + item * (before * m + start),
-                address + item * (now * m + start),
-                m,
-                min(_TILE, m - start) // _LANES,
-                H[0, 0],
-                steps.ctypes.data + 8 * ROWS * c,
-                outputs.ctypes.data + 8 * ROWS * c,
-            )
+        old, new = address + item * (before * m + start), address + item * (now * m + start)
+        chunks = min(_TILE, m - start) // _LANES
+        for c in range(0, k, 2):
+            w = W.ctypes.data + 8 * (c * w_stride + start)
+            step = steps.ctypes.data + 8 * ROWS * c
+            output = outputs.ctypes.data + 8 * ROWS * c
+            if c + 1 < k:
+                sweep_two(w, w_stride, old, new, m, chunks, H[0, 0], step, output)
+            else:
+                sweep_one(w, w_stride, old, new, m, chunks, H[0, 0], step, output)
+        products(new, m, chunks, H[0, 0], gram.ctypes.data)
+    for j in range(m - m % _LANES, m):
+        for p in range(ROWS):
+            for q in range(p, ROWS):
+                gram[p, q] += np.float64(H[now + p, j]) * np.float64(H[now + q, j])
     for c in range(k):
         for j in range(m - m % _LANES, m):
             for p in range(ROWS):
@@ -175,14 +195,12 @@ def sweep_rows(W, H, before, now, steps, outputs):
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
-def rows(H, G, T, W, learning_rate, weights):
+def rows(H, T, W, learning_rate, weights):
     """For each row z of H in order: W[c] += rate * (t[c] - W[c]·z) * z for all outputs c.
 
     Parameters
     ----------
     H : array of shape (b, m), float32 or float64, C-contiguous
-    G : float64 array of shape (b // 4, 4, 4)
-        See `grams`.
     T : float64 array of shape (b, k)
         Targets.
     W : float64 array of shape (k, at least m), C-contiguous
@@ -193,11 +211,10 @@ def rows(H, G, T, W, learning_rate, weights):
         ``learning_rate * (w - floor(w))``.
     """
     b, k = T.shape
-    steps, outputs = np.zeros((k, ROWS)), np.empty((k, ROWS))
-    for group in range(len(G)):
-        first = group * ROWS
-        sweep_rows(W, H, max(first - ROWS, 0), first, steps, outputs)
-        gram = G[group]
+    steps, outputs, gram = np.zeros((k, ROWS)), np.empty((k, ROWS)), np.empty((ROWS, ROWS))
+    grouped = b - b % ROWS
+    for first in range(0, grouped, ROWS):
+        sweep_rows(W, H, max(first - ROWS, 0), first, steps, outputs, gram)
         for q in range(ROWS):
             rate = learning_rate
             if len(weights):
@@ -207,10 +224,9 @@ def rows(H, G, T, W, learning_rate, weights):
                 for p in range(q):
                     output += steps[c, p] * gram[p, q]
                 steps[c, q] = rate * (T[first + q, c] - output)
-    if len(G):
-        last = (len(G) - 1) * ROWS
-        sweep_rows(W, H, last, last, steps, outputs)
-    for i in range(len(G) * ROWS, b):
+    if grouped:
+        sweep_rows(W, H, grouped - ROWS, grouped - ROWS, steps, outputs, gram)
+    for i in range(grouped, b):
         z, rate = H[i], learning_rate
         if len(weights):
             rate = effective_rate(np.sum(np.square(z.astype(np.float64))), rate, weights[i])

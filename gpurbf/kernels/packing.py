@@ -7,12 +7,14 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 import numpy as np
 from numba import njit
 
+from gpurbf.kernels.tiles import LANES
 
-def aligned(size, dtype, alignment=64):
+
+def aligned(size, dtype):
     """An uninitialised array of `size` numbers at an address divisible by 64."""
     dtype = np.dtype(dtype)
-    raw = np.empty(size * dtype.itemsize + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
+    raw = np.empty(size * dtype.itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
     return raw[start : start + size * dtype.itemsize].view(dtype)
 
 
@@ -39,7 +41,7 @@ def convert_row(row, shift, line):
 
 @njit(nogil=True)
 def scatter(words, panel, offset, stride, size):
-    """Spread a packed line over its panel: `size` words at a time, `stride` words apart."""
+    """Spread a line over its panel: groups of `size` words, `stride` words apart."""
     for s in range(words.size // size):
         for k in range(size):
             panel[offset + s * stride + k] = words[s * size + k]
@@ -47,7 +49,10 @@ def scatter(words, panel, offset, stride, size):
 
 @njit(nogil=True)
 def pack(X, begin, end, shift, rows, group, line, panels):
-    """Pack X[begin:end] into `panels`, both padded with zeros; sums and sums of squares by row."""
+    """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
+
+    `line` is scratch for one padded row; its length and dtype are those of the panels.
+    """
     width, n_panels = line.size, -(-(end - begin) // rows)
     unit = group * line.itemsize
     totals = np.zeros(n_panels * rows, shift.dtype)
@@ -58,14 +63,22 @@ def pack(X, begin, end, shift, rows, group, line, panels):
             totals[r], squares[r] = convert_row(X[begin + r], shift, line[: X.shape[1]])
         else:
             line[:] = 0
-        panel = panels[r // rows * rows * width :][: rows * width]
-        place = r % rows
-        # Whole words where the group is one: a panel's stride is many times its group.
-        if unit == 4:
-            scatter(line.view(np.uint32), panel.view(np.uint32), place, rows, 1)
-        elif unit % 8 == 0:
-            size = unit // 8
-            scatter(line.view(np.uint64), panel.view(np.uint64), place * size, rows * size, size)
+        panel, place = panels[r // rows * rows * width :][: rows * width], r % rows
+        if unit % 4 == 0:
+            size = unit // 4
+            words, target = line.view(np.uint32), panel.view(np.uint32)
+            scatter(words, target, place * size, rows * size, size)
         else:
-            scatter(line, panel, place * group, rows * group, group)
+            scatter(line.view(np.uint8), panel.view(np.uint8), place * unit, rows * unit, unit)
     return totals, squares
+
+
+def pack_centers(C, n_panels, width, group, dtype):
+    """The same for centers, once per layer: n_panels of 16 rows, the inputs padded to width."""
+    m, n = C.shape
+    padded = np.zeros((n_panels * LANES, width), dtype)
+    padded[:m, :n] = C
+    panels = aligned(padded.size, dtype)
+    shape = (n_panels, LANES, width // group, group)
+    panels.reshape(n_panels, width // group, LANES, group)[:] = padded.reshape(shape).swapaxes(1, 2)
+    return panels

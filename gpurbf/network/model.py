@@ -47,6 +47,7 @@ def choose_layer(
             n_centers,
             weights=weights,
             random_state=random_state,
+            layer=HiddenLayer,
             activation=activation,
             backend=backend,
             precision=precision,

@@ -4,9 +4,9 @@
     SOLVERS     solvers that see the samples: functions of one signature, add yours here
     smo/        the support vector machine's, over rows of a kernel matrix
 
-A function of ``SOLVERS`` is called as ``solver(layer, X, T, weights, *, center_targets) -> W`` (m, k).
-``layer.outputs`` gives activations, T (N, k) are targets, weights (N,) or None those of the samples,
-center_targets (m, k) the targets of the centers where these are samples, else None.
+A function of ``SOLVERS`` is called as ``solver(layer, X, T, weights, *, center_targets)`` and
+returns W (m, k). ``layer.outputs`` gives activations, T (N, k) are targets, weights (N,) or None
+those of the samples, center_targets (m, k) the targets of centers that are samples, else None.
 """
 
 from __future__ import annotations

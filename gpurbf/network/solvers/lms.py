@@ -63,15 +63,17 @@ def lms(
     """
     order = np.arange(X.shape[0]) if order is None else order
     m, k = len(layer.centers), T.shape[1]
-    # A row an output, its length a multiple of the vectors'.
-    W = aligned((k, -(-m // 8) * 8), np.float64)
+    # A row an output, its length a multiple of the vectors'; activations that are kept likewise.
+    padded = -(-m // 8) * 8
+    W = aligned((k, padded), np.float64)
     W[:] = 0
     if center_targets is not None:
         W[:, :m] = center_targets.T
     budget = get_config()["memory"] * 2**20 / 4
     fits = len(order) * m * layer.dtype.itemsize <= budget
     n_rows = len(order) if fits else max(64, min(_ROWS, int(budget / (m * layer.dtype.itemsize))))
-    H = aligned((min(n_rows, len(order)), m), layer.dtype)
+    H = aligned((min(n_rows, len(order)), padded if fits else m), layer.dtype)
+    H[:, m:] = 0
     for epoch in range(1, n_epochs + 1):
         for start in range(0, len(order), n_rows):
             rows = order[start : start + n_rows]
@@ -79,7 +81,10 @@ def lms(
             if epoch == 1 or not fits:
                 for part in range(0, len(rows), _ROWS):
                     piece = slice(part, part + _ROWS)
-                    layer.outputs(X[rows[piece]], out=Z[piece])
+                    if padded == m or not fits:
+                        layer.outputs(X[rows[piece]], out=Z[piece])
+                    else:  # a backend writes whole rows only
+                        Z[piece, :m] = layer.outputs(X[rows[piece]])
             if learning_rate is None:
                 learning_rate = 1 / max(np.einsum("ij,ij->i", Z, Z, dtype=np.float64).max(), 1e-300)
             w = None if weights is None else weights[rows]

@@ -1,0 +1,53 @@
+"""The order in which a pass sees the samples: drawn from their values, not from their places.
+
+A shuffle by position would make the model depend on the order of the file, and a sample that is
+repeated would not be where its weighted twin is. Sorted by a random hash of their values, samples
+come in random order, the same one however they were stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["drawn_order", "held_out", "sums_of_repeats", "without_repeats"]
+
+
+def drawn_order(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The permutation that sorts samples by their random keys, equal samples by class."""
+    return np.lexsort((y, keys))
+
+
+def without_repeats(order: np.ndarray, keys: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The first of each run of equal samples of one class in a drawn order."""
+    return order[_firsts(keys[order], y[order])]
+
+
+def sums_of_repeats(
+    order: np.ndarray, keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray:
+    """The weights of those runs."""
+    weights = np.ones(len(order)) if weights is None else weights[order]
+    return np.add.reduceat(weights, _firsts(keys[order], y[order]))
+
+
+def _firsts(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
+    new = (keys[1:] != keys[:-1]) | (y[1:] != y[:-1])
+    return np.flatnonzero(np.concatenate([[True], new]))
+
+
+def held_out(
+    keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None, fraction: float
+) -> np.ndarray:
+    """A mask of about `fraction` of each class's weight; equal samples stay on one side.
+
+    At least one distinct sample of every class is left on the other side.
+    """
+    mask = np.zeros(len(keys), bool)
+    for c in np.unique(y):
+        members = np.flatnonzero(y == c)
+        _, group = np.unique(keys[members], return_inverse=True)
+        mass = np.bincount(group, None if weights is None else weights[members]).astype(float)
+        out = np.cumsum(mass) - mass / 2 < fraction * mass.sum()
+        out[-1] = False
+        mask[members] = out[group]
+    return mask

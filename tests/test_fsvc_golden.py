@@ -1,0 +1,58 @@
+"""FSVC's published figures, and golden values of the recipe, to the digit on every backend."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from gpurbf import FSVC
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
+
+# overlap, radius, kernel, metric; centers, sum of indices, correct of 797 without and with LMS
+DIGITS = [
+    (1, 7.6, "triangular", "manhattan", 329, 128962, 759, 761),
+    (0.25, 1, "gaussian", "euclidean", 679, 306613, 772, 772),
+    (4, 1.35, "gaussian", "euclidean", 935, 451208, 763, 771),
+    (1, 3, "triangular", "euclidean", 14, 2209, 478, 603),
+]
+# data, overlap, radius, kernel, metric; centers, test accuracy in %
+PUBLISHED = [
+    ("optd64", 0.25, 1, "gaussian", "euclidean", 1720, 98.664),
+    ("optd64", 1, 7.6, "triangular", "manhattan", 595, 97.663),
+    ("iris_fsvc", 1, 0.6, "triangular", "manhattan", 15, 100),
+    ("iris_fsvc", 0.1, 0.5, "triangular", "manhattan", 7, 100),
+]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    X = X / 8 - 1
+    return X[:1000], y[:1000], X[1000:], y[1000:]
+
+
+@pytest.mark.parametrize("precision", ["auto", "exact", "float64"])
+@pytest.mark.parametrize("row", DIGITS, ids=str)
+def test_golden_values_on_digits(row, precision, backend, digits):
+    overlap, radius, kernel, metric, m, places, votes, trained = row
+    X, y, X_test, y_test = digits
+    unit = {"overlap": overlap, "kernel": kernel, "metric": metric}
+    recipe = FSVC.published(radius, **unit, backend=backend, precision=precision).fit(X, y)
+    assert len(recipe.centers_) == m
+    assert recipe.center_indices_.sum() == places
+    assert np.sum(recipe.predict(X_test) == y_test) == votes
+    recipe = FSVC.published(
+        radius, **unit, learning_rate=1 / 16, n_epochs=8, backend=backend, precision=precision
+    ).fit(X, y)
+    assert recipe.center_indices_.sum() == places
+    assert np.sum(recipe.predict(X_test) == y_test) == trained
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=str)
+def test_published_results(row, backend, request):
+    data, overlap, radius, kernel, metric, m, accuracy = row
+    arrays = request.getfixturevalue(data)
+    recipe = FSVC.published(radius, overlap=overlap, kernel=kernel, metric=metric, backend=backend)
+    recipe.fit(arrays["X_train"], arrays["y_train"])
+    assert len(recipe.centers_) == m
+    assert round(100 * recipe.score(arrays["X_test"], arrays["y_test"]), 3) == accuracy
