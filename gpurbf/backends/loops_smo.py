@@ -1,0 +1,68 @@
+"""SVC's sequential loops for `network`: the Numba kernels, imported when they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpurbf.backends.threads import parallel_for
+
+# Below so many products one thread is done before a second has started.
+_PRODUCTS = 1 << 19
+_ROWS = 512
+
+
+def solve_block(
+    K: np.ndarray,
+    diagonal: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    beta: np.ndarray,
+    f: np.ndarray,
+    goal: float,
+    max_steps: int,
+) -> tuple[int, float, bool]:
+    """See :func:`gpurbf.kernels.smo.solve_block`."""
+    from gpurbf.kernels import smo
+
+    return smo.solve_block(K, diagonal, low, high, beta, f, goal, max_steps)
+
+
+def subtract_rows(
+    rows: np.ndarray, slots: np.ndarray, change: np.ndarray, f: np.ndarray, first: int = 0
+) -> None:
+    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64."""
+    from gpurbf.kernels import smo
+
+    n = len(f)
+    n_strips = max(1, min(n // smo.COLUMNS, n * len(slots) // _PRODUCTS))
+    bounds = [n * i // n_strips for i in range(n_strips + 1)]
+    parallel_for(
+        lambda i: smo.subtract_rows(rows, first, slots, change, f, bounds[i], bounds[i + 1]),
+        n_strips,
+    )
+
+
+def row_keys(X: Any) -> np.ndarray:
+    """A 64-bit key of each row of X, dense or CSR: a function of its values alone."""
+    from gpurbf.kernels import smo
+
+    odd = np.random.RandomState(0).randint(0, 2**62, X.shape[1], np.int64).astype(np.uint64) * 2 + 1
+    keys = np.empty(X.shape[0], np.uint64)
+
+    def block(i: int) -> None:
+        rows = slice(i * _ROWS, (i + 1) * _ROWS)
+        if sparse:
+            indptr = X.indptr[rows.start : rows.stop + 1]
+            smo.csr_row_keys(indptr, X.indices, values, odd, keys[rows])
+        else:
+            smo.row_keys(np.ascontiguousarray(X[rows], np.float64), odd, keys[rows])
+
+    if sparse := hasattr(X, "indptr"):
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        values = X.data.astype(np.float64)
+    parallel_for(block, -(-X.shape[0] // _ROWS))
+    return keys

@@ -1,0 +1,357 @@
+"""SVC: the support vector classifier of scikit-learn, trained and evaluated by the hidden layer."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from gpurbf.backends.threads import limited
+from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
+from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
+from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
+from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._validation import check_X, with_class_weights
+from gpurbf.network.gamma import resolve_gamma
+from gpurbf.network.hidden import Activation
+from gpurbf.network.kernel_rows import compact
+from gpurbf.network.one_vs_one import SupportLayer, class_scores, votes
+from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
+
+
+class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+    """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
+
+    The same problem, solution, fitted attributes and tie rules, one binary problem a pair of
+    classes. Kernel values come from the hidden layer in blocks, on integer data exactly; pairs are
+    solved side by side and share them.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Weight of the errors against the margin, > 0; ``numpy.inf`` allows no errors.
+    kernel : {"rbf", "laplacian", "linear", "poly", "sigmoid", "precomputed"} or callable
+        ``callable(X, Y)`` returns the kernel matrix between rows of X and of Y. Default "rbf".
+    degree : int, default=3
+        Of "poly".
+    gamma : {"scale", "auto"} or float, default="scale"
+        Of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)), 1 / n_features, or
+        the number. The variance counts a sample as often as its weight says.
+    coef0 : float, default=0.0
+        Of "poly" and "sigmoid".
+    shrinking : bool, default=True
+        Accepted for scikit-learn's sake. The working sets leave out what shrinking would, and the
+        gradient of all samples is kept exact, so there is nothing to switch off.
+    tol : float, default=1e-3
+        Largest violation of the optimality conditions in the end, as in LIBSVM.
+    cache_size : float, default=200
+        Megabytes that kernel rows may take.
+    class_weight : dict, "balanced" or None, default=None
+        Factors of C by class. "balanced" gives classes equal weight, sample weights included.
+    verbose : bool or int, default=False
+        Print a line for each pair; above 1 for each working set.
+    max_iter : int, default=10_000_000
+        Steps of a pair at most (LIBSVM's own limit); -1 for no limit.
+    decision_function_shape : {"ovr", "ovo"}, default="ovr"
+        What ``decision_function`` returns for more than two classes.
+    break_ties : bool, default=False
+        Whether ``predict`` breaks ties of votes by ``decision_function`` (only "ovr").
+    random_state : int, RandomState or None, default=None
+        Accepted for scikit-learn's sake; nothing here is random.
+    backend : str, default="auto"
+        Who evaluates the kernel, see :func:`gpurbf.backends.get_backend`.
+    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+        Of the kernel's distances, see :class:`RBFLayer`.
+    n_jobs : int or None, default=None
+        Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    class_weight_ : ndarray of shape (n_classes,)
+        Factors of C.
+    support_ : ndarray of shape (n_SV,)
+        Samples that are support vectors, by class, then in order.
+    support_vectors_ : ndarray or CSR of shape (n_SV, n_features)
+        Empty for a kernel that is precomputed or callable.
+    n_support_ : ndarray of shape (n_classes,)
+        Support vectors of each class.
+    dual_coef_ : ndarray or CSR of shape (n_classes - 1, n_SV)
+        Coefficients of the support vectors, laid out and signed as in scikit-learn.
+    intercept_ : ndarray of shape (n_pairs,)
+    coef_ : ndarray or CSR of shape (n_pairs, n_features)
+        Weights of the features; only for "linear".
+    n_iter_ : ndarray of shape (n_pairs,)
+        Steps.
+    violation_, dual_gap_, objective_ : ndarray of shape (n_pairs,)
+        At the end: largest violation of the optimality conditions; primal minus dual objective;
+        dual objective (LIBSVM's sign: it is minimised).
+    fit_status_ : int
+        0 if all pairs converged, else 1.
+    shape_fit_ : tuple of int
+        Shape of X.
+    backend_, backend_info_ : str
+        The backend that ran ("none" where the kernel is a matrix), and with which kernel,
+        arithmetic and reason.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Only if X had string feature names.
+
+    Notes
+    -----
+    There is no ``probability`` (scikit-learn is removing it): wrap the classifier in
+    ``CalibratedClassifierCV(SVC(), ensemble=False)``.
+
+    References
+    ----------
+    Fan, Chen and Lin, "Working set selection using second order information for training support
+    vector machines", 2005. Chang and Lin, "LIBSVM: a library for support vector machines", 2011.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpurbf import SVC
+    >>> X, y = load_digits(return_X_y=True)
+    >>> SVC(gamma=0.001).fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.95
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: Any = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: Any = None,
+        verbose: bool | int = False,
+        max_iter: int = 10_000_000,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+        backend: str = "auto",
+        precision: str = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.sparse = self.kernel != "precomputed"
+        return tags
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
+        """Train on samples and their labels.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            float64, float32 and uint8 are used as they are, other dtypes as float64. For
+            "precomputed" the kernel matrix (n_samples, n_samples); for a callable kernel whatever
+            it takes.
+        y : array-like of shape (n_samples,)
+            Labels of any type, two classes or more.
+        sample_weight : array-like of shape (n_samples,), optional
+            Factors of C. A sample of weight 2 is the same as the sample twice; those without
+            positive weight are left out.
+
+        Returns
+        -------
+        self : SVC
+
+        Warns
+        -----
+        ConvergenceWarning
+            If a pair ended before ``tol`` was reached; it names the pair.
+        """
+        check_parameters(self, tuple(KERNELS))
+        X, y = self._check_training_data(X, y)
+        y = column_or_1d(y, warn=True)
+        weights = effective_weights(sample_weight, X, y)
+        used: Any = slice(None)
+        if weights is not None and not weights.all():
+            used = np.flatnonzero(weights)
+        self.classes_, codes = labels(y[used], masked=not isinstance(used, slice))
+        weights = None if weights is None else weights[used]
+        C = with_class_weights(self.class_weight, self.classes_, codes, weights)
+        C = np.full(len(codes), float(self.C)) if C is None else C * self.C
+        self._set_class_weight(codes, weights)
+        with limited(self.n_jobs):
+            models = self._train(X, used, codes, weights, C)
+        self._keep(X, used, codes, models)
+        return self
+
+    def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """X and y validated; X is a matrix of kernel values if the kernel is a function."""
+        self._sparse = sp.issparse(X) and not callable(self.kernel)
+        if callable(self.kernel):
+            check_consistent_length(X, y)
+            self._X_fit = X
+            self.shape_fit_ = X.shape if hasattr(X, "shape") else (len(X),)
+            K = self._call_kernel(X)
+            if K.shape[0] != K.shape[1]:
+                raise ValueError("X.shape[0] should be equal to X.shape[1]")
+            return K, y
+        if self._sparse and self.kernel == "precomputed":
+            raise TypeError("Sparse precomputed kernels are not supported.")
+        X, y = check_X(self, X, y=y, reset=True)
+        self.shape_fit_ = X.shape
+        if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
+            raise ValueError(
+                "Precomputed matrix must be a square matrix."
+                f" Input is a {X.shape[0]}x{X.shape[1]} matrix."
+            )
+        return X, y
+
+    def _set_class_weight(self, codes: np.ndarray, weights: np.ndarray | None) -> None:
+        factors = with_class_weights(self.class_weight, self.classes_, codes, weights)
+        first = np.unique(codes, return_index=True)[1]
+        own = np.ones(len(first)) if weights is None else weights[first]
+        self.class_weight_ = np.ones(len(first)) if factors is None else factors[first] / own
+
+    def _train(
+        self, X: Any, used: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray
+    ) -> PairModels:
+        """The trained pairs for the samples in use."""
+        names = [self.classes_[[a, b]] for a, b in combinations(range(len(self.classes_)), 2)]
+        if not isinstance(used, slice):
+            X = X[np.ix_(used, used)] if self._given() else X[used]
+        progress = Progress(self, names, X, self.classes_[codes])
+        if self._given():
+            self._gamma, activation = 0.0, None
+            groups = group_samples(None, codes, weights)
+        else:
+            groups = group_samples(X, codes, weights)
+            activation = self._resolve(X, groups, weights)
+            # Codes first: sorted, samples off the lattice are a copy of the data.
+            X, activation, _ = compact(X, activation, self.precision)
+            X = X[groups.first]
+        try:
+            models = train_pairs(
+                X,
+                codes,
+                C,
+                activation,
+                groups=groups,
+                backend=self.backend,
+                precision=self.precision,
+                tol=float(self.tol),
+                max_iter=self.max_iter,
+                cache_bytes=self.cache_size * 2**20,
+                stepped=progress.stepped,
+                solved=progress.solved,
+            )
+        except FloatingPointError:
+            raise ValueError(
+                "The dual coefficients or intercepts are not finite. The input data may contain "
+                "large values and need to be preprocessed."
+            ) from None
+        progress.finish()
+        return models
+
+    def _resolve(self, X: Any, groups: Groups, weights: np.ndarray | None) -> Activation:
+        """The kernel as an activation; sets the number that gamma stands for."""
+        metric, profile = KERNELS[self.kernel]
+        repeated = len(groups.starts) - 1 < X.shape[0]
+        if self.gamma == "scale" and (repeated or weights is not None):
+            # The variance of the weighted or repeated samples, summed in the same order for both.
+            mass = groups.sums(np.ones(X.shape[0]) if weights is None else weights)
+            X, weights = X[groups.first], mass
+        self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
+        return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
+
+    def _keep(self, X: Any, used: Any, codes: np.ndarray, models: PairModels) -> None:
+        """Set the fitted attributes from the trained pairs."""
+        solutions = models.solutions
+        numbers_used = np.arange(len(codes)) if isinstance(used, slice) else used
+        self.support_ = numbers_used[models.support].astype(np.int32)
+        self._n_support = models.n_support.astype(np.int32)
+        self._dual_coef_ = models.dual_coef
+        self._intercept_ = np.array([solution.intercept for solution in solutions])
+        # The first class is +1 inside; for two classes the second is in what users see.
+        sign = -1.0 if len(self.classes_) == 2 else 1.0
+        self.dual_coef_ = sign * self._dual_coef_
+        self.intercept_ = sign * self._intercept_
+        if self._given():
+            self.support_vectors_ = np.empty((0, 0))
+        else:
+            self.support_vectors_ = X[self.support_].astype(np.float64, copy=False)
+        if self._sparse:
+            self.dual_coef_ = sp.csr_matrix(self.dual_coef_)
+        self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
+        self.violation_ = np.array([solution.violation for solution in solutions])
+        self.dual_gap_ = np.array([solution.gap for solution in solutions])
+        self.objective_ = np.array([solution.objective for solution in solutions])
+        self.fit_status_ = int(not all(solution.converged for solution in solutions))
+        self.backend_ = models.backend
+        self.backend_info_ = models.description
+        self._cache: dict[Any, SupportLayer] = {}
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Outputs of the pairs, or a score for each class made of them.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            For "precomputed" the kernel matrix (n_samples, n_training_samples).
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,), (n_samples, n_pairs) or (n_samples, n_classes)
+            For two classes one number, positive for the second. For more, "ovo" gives the pairs'
+            outputs, positive for the first of the pair; "ovr" votes, plus their summed outputs
+            squeezed into (-1/3, 1/3).
+        """
+        outputs = self._outputs(X)
+        if len(self.classes_) == 2:
+            return -outputs.ravel()
+        if self.decision_function_shape == "ovr":
+            return class_scores(outputs, len(self.classes_))
+        return outputs
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class that wins most pairs, the first of them in a tie.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            For "precomputed" the kernel matrix (n_samples, n_training_samples).
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        outputs, n_classes = self._outputs(X), len(self.classes_)
+        if self.break_ties and n_classes > 2:
+            return self.classes_[class_scores(outputs, n_classes).argmax(axis=1)]
+        return self.classes_[votes(outputs, n_classes).argmax(axis=1)]

@@ -1,0 +1,221 @@
+"""Sequential minimal optimization on a dense kernel block, and the update of all from its rows.
+
+The dual of a binary SVC in the variables ``beta_i = y_i alpha_i``: with ``f = y - K beta`` (minus
+y times LIBSVM's gradient), maximize ``y·beta - beta·K beta / 2`` for ``sum(beta) = 0`` and
+``low <= beta <= high``. A step moves `step` from one beta to another; it raises the objective as
+long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
+"""
+
+import numba as nb
+import numpy as np
+
+from gpurbf.kernels.llvm import use_widest_vectors
+
+# What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
+TAU = 1e-12
+_STRIP = 64
+COLUMNS = 2048
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+_compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_compiled
+def _key(x):
+    """An integer ordered as the float64 x is: LLVM finds the largest of those in vectors."""
+    bits = np.float64(x).view(np.int64)
+    return bits ^ ((bits >> 63) & np.int64(_HIGHEST))
+
+
+@_compiled
+def _gain(difference, curvature):
+    """Twice what the objective gains by a pair's best step, not negative, as an integer key."""
+    difference = difference if difference > 0.0 else 0.0
+    curvature = curvature if curvature > 0.0 else TAU
+    return np.float64(difference * difference / curvature).view(np.int64)
+
+
+@_compiled
+def _receiver(f, closed_up):
+    """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
+    use_widest_vectors()
+    n = len(f)
+    best, strip = np.int64(_LOWEST), 0
+    for start in range(0, n, _STRIP):
+        # Slices, because an index that LLVM believes may be negative stops it from using vectors.
+        g, closed = f[start : start + _STRIP], closed_up[start : start + _STRIP]
+        top = np.int64(_LOWEST)
+        for k in range(len(g)):
+            top = max(top, _key(g[k] + closed[k]))
+        if top >= best:
+            best, strip = top, start
+    for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
+        if _key(f[k] + closed_up[k]) == best:
+            return k
+    return -1
+
+
+@_compiled
+def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
+    """Last index of the largest gain against f_i, and the smallest f, of those that may fall."""
+    use_widest_vectors()
+    n = len(f)
+    best, strip = np.int64(0), -1
+    smallest = np.int64(_HIGHEST)
+    for start in range(0, n, _STRIP):
+        part = slice(start, start + _STRIP)
+        g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
+        top, least = np.int64(0), np.int64(_HIGHEST)
+        for k in range(len(g)):
+            value = g[k] + closed[k]
+            least = min(least, _key(value))
+            top = max(top, _gain(f_i - value, diagonal_i + d[k] - 2.0 * r[k]))
+        smallest = min(smallest, least)
+        if top >= best and top > 0:
+            best, strip = top, start
+    # The key is its own inverse.
+    lowest = np.int64(smallest ^ ((smallest >> 63) & np.int64(_HIGHEST))).view(np.float64)
+    if strip >= 0:
+        for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
+            difference = f_i - (f[k] + closed_down[k])
+            if _gain(difference, diagonal_i + diagonal[k] - 2.0 * row[k]) == best:
+                return k, lowest
+    return -1, lowest
+
+
+@_compiled
+def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
+    """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
+
+    Parameters
+    ----------
+    K : float array of shape (n, n)
+        Kernel between the samples of the block; rows are read.
+    diagonal, low, high : float64 array of shape (n,)
+        Of the kernel; bounds of beta.
+    beta, f : float64 array of shape (n,)
+        Updated in place, so that a call goes on where the last one ended.
+    goal : float
+    max_steps : int
+
+    Returns
+    -------
+    steps : int
+    violation : float
+        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged.
+    stuck : bool
+        Whether the best step is too small for the floating-point numbers at hand.
+    """
+    use_widest_vectors()
+    n = len(f)
+    closed_up = np.zeros(n)
+    closed_down = np.zeros(n)
+    for k in range(n):
+        if not beta[k] < high[k]:
+            closed_up[k] = -np.inf
+        if not beta[k] > low[k]:
+            closed_down[k] = np.inf
+    steps, violation = 0, np.inf
+    while True:
+        i = _receiver(f, closed_up)
+        if i < 0 or not beta[i] < high[i]:
+            return steps, -np.inf, False
+        f_i = f[i]
+        row_i = K[i]
+        j, smallest = _giver(f, closed_down, row_i, diagonal, diagonal[i], f_i)
+        violation = f_i - smallest
+        if violation < goal or j < 0:
+            return steps, violation, False
+        if steps >= max_steps:
+            return steps, violation, False
+        curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
+        if not curvature > 0.0:
+            curvature = TAU
+        step = (f_i - f[j]) / curvature
+        rise, fall = high[i] - beta[i], beta[j] - low[j]
+        before_i, before_j = beta[i], beta[j]
+        if step < rise and step < fall:
+            beta[i] += step
+            beta[j] -= step
+        elif rise <= fall:
+            step = rise
+            beta[j] -= step
+            beta[i] = high[i]
+            if rise == fall:
+                beta[j] = low[j]
+        else:
+            step = fall
+            beta[i] += step
+            beta[j] = low[j]
+        if beta[i] == before_i and beta[j] == before_j:
+            return steps, violation, True
+        steps += 1
+        closed_up[i] = 0.0 if beta[i] < high[i] else -np.inf
+        closed_up[j] = 0.0
+        closed_down[i] = 0.0
+        closed_down[j] = 0.0 if beta[j] > low[j] else np.inf
+        row_j = K[j]
+        for k in range(n):
+            f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
+
+
+@_compiled
+def subtract_rows(rows, first, slots, change, f, begin, end):
+    """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.
+
+    A strip of f stays in the first cache while the rows pass by.
+    """
+    use_widest_vectors()
+    count = len(slots)
+    for start in range(begin, end, COLUMNS):
+        stop = min(start + COLUMNS, end)
+        g = f[start:stop]
+        columns = slice(first + start, first + stop)
+        for r in range(0, count - 3, 4):
+            a, b, c, d = change[r], change[r + 1], change[r + 2], change[r + 3]
+            A, B = rows[slots[r], columns], rows[slots[r + 1], columns]
+            C, D = rows[slots[r + 2], columns], rows[slots[r + 3], columns]
+            for k in range(stop - start):
+                g[k] -= (a * A[k] + b * B[k]) + (c * C[k] + d * D[k])
+        for r in range(count - count % 4, count):
+            a, A = change[r], rows[slots[r], columns]
+            for k in range(stop - start):
+                g[k] -= a * A[k]
+
+
+@nb.njit(nogil=True, cache=True)
+def _spread_bits(x):
+    """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
+    # Adding 0.0 makes one zero of two; small integers have their bits on the high end.
+    bits = np.float64(x + 0.0).view(np.uint64)
+    return bits ^ (bits >> np.uint64(33))
+
+
+@nb.njit(nogil=True, cache=True)
+def _mixed(key):
+    """The finish of splitmix64 (Steele, Lea, Flood, 2014)."""
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))
+
+
+@nb.njit(nogil=True, cache=True)
+def row_keys(X, odd, keys):
+    """Write a 64-bit key of each row of X (float64): equal rows, equal keys, in every run."""
+    use_widest_vectors()
+    for i in range(X.shape[0]):
+        key = np.uint64(0)
+        for j in range(X.shape[1]):
+            key += _spread_bits(X[i, j]) * odd[j]
+        keys[i] = _mixed(key)
+
+
+@nb.njit(nogil=True, cache=True)
+def csr_row_keys(indptr, indices, values, odd, keys):
+    """The keys of the same rows as CSR: what is not stored is 0 and adds nothing."""
+    for i in range(len(indptr) - 1):
+        key = np.uint64(0)
+        for p in range(indptr[i], indptr[i + 1]):
+            key += _spread_bits(values[p]) * odd[indices[p]]
+        keys[i] = _mixed(key)

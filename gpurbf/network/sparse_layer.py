@@ -1,0 +1,94 @@
+"""The hidden layer of CSR data that would not fit into memory dense: sparse products on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.backends import Activation
+
+__all__ = ["SparseLayer", "stays_sparse"]
+
+_BYTES = 32 << 20
+
+PROFILES = {
+    "gaussian": lambda d2, a: np.exp(-a.gamma * d2),
+    "linear": lambda t, a: t,
+    "poly": lambda t, a: (a.gamma * t + a.coef0) ** a.degree,
+    "sigmoid": lambda t, a: np.tanh(a.gamma * t + a.coef0),
+}
+
+
+def stays_sparse(X: Any) -> bool:
+    """Whether X is CSR and would take more than twice its memory as a dense float64 array."""
+    if not sp.issparse(X):
+        return False
+    return 8 * X.shape[0] * X.shape[1] > 2 * (X.data.nbytes + X.indices.nbytes)
+
+
+class SparseLayer:
+    """H[i, j] = phi(d(x_i, c_j)) in float64 for CSR centers C (m, n), without a dense copy of them.
+
+    It has of :class:`HiddenLayer` what SVC asks for. |x - c|² comes from the norms and the product,
+    as in scikit-learn's and LIBSVM's sparse kernels.
+    """
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, C: Any, activation: Activation) -> None:
+        self.centers = _csr(C)
+        self.activation = activation
+        self._norms = _norms(self.centers)
+
+    def describe(self) -> str:
+        """What ran and why."""
+        return "SciPy [sparse products], float64 (the data are too wide to be made dense)"
+
+    def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """H, shape (N, m), for X dense or CSR."""
+        X = _csr(X)
+        H = np.empty((X.shape[0], self.centers.shape[0])) if out is None else out
+        for start, stop in self._parts(X.shape[0]):
+            H[start:stop] = self._values(X[start:stop])
+        return H
+
+    def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
+        """H @ W, shape (N, k)."""
+        X = _csr(X)
+        S = np.empty((X.shape[0], W.shape[1]))
+        for start, stop in self._parts(X.shape[0]):
+            S[start:stop] = self._values(X[start:stop]) @ W
+        return S
+
+    def _parts(self, N: int) -> list[tuple[int, int]]:
+        rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
+        return [(start, min(start + rows, N)) for start in range(0, N, rows)]
+
+    def _values(self, X: Any) -> np.ndarray:
+        if self.activation.metric == "manhattan":
+            from sklearn.metrics.pairwise import laplacian_kernel
+
+            return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
+        value = (X @ self.centers.T).toarray()
+        if self.activation.metric == "euclidean":
+            value *= -2
+            value += _norms(X)[:, None]
+            value += self._norms
+            np.maximum(value, 0, out=value)
+        return PROFILES[str(self.activation.profile)](value, self.activation)
+
+
+def _csr(X: Any) -> sp.csr_array:
+    """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice."""
+    X = sp.csr_array(X, dtype=np.float64)
+    if X.indices.dtype != np.int32 and max(X.nnz, *X.shape) < 2**31:
+        indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+        X = sp.csr_array((X.data, indices, indptr), shape=X.shape)
+    return X
+
+
+def _norms(X: Any) -> np.ndarray:
+    """Squared norms of the rows of a CSR array."""
+    return np.asarray(X.multiply(X).sum(axis=1)).ravel()

@@ -1,0 +1,280 @@
+"""The solver of SVC against the optimality conditions, whatever the sizes of sets and caches."""
+
+import threading
+from itertools import combinations
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse as sp
+
+from gpurbf.backends.loops_smo import row_keys, solve_block, subtract_rows
+from gpurbf.network.solvers.smo import binary, pairs, rows, solve_pairs
+from gpurbf.network.svm import group_samples
+
+
+class Matrix:
+    """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
+
+    def __init__(self, K, ready):
+        self.K, self.matrix = K, K if ready else None
+        self.dtype, self.diagonal = K.dtype, K.diagonal().astype(float)
+        self.asked = 0
+
+    def values(self, samples, columns, out):
+        if isinstance(columns, slice):
+            columns = np.arange(columns.start, columns.stop)
+        self.asked += out.size
+        out[:] = self.K[np.ix_(samples, columns)]
+
+
+def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
+    """Overlapping classes: kernel matrix in float32 values, class starts."""
+    rng = np.random.default_rng(seed)
+    X = np.vstack([rng.normal(c, 1.0, size=(n, 3)) for c, n in enumerate(sizes)])
+    K = reference.hidden(X, X, "euclidean", "gaussian", gamma)
+    return K.astype(np.float32).astype(float), np.append(0, np.cumsum(sizes))
+
+
+def solve(K, starts, C, *, ready=True, tol=1e-3, max_iter=-1, cache_bytes=1e9, **hooks):
+    kernel = Matrix(K, ready)
+    bounds = np.broadcast_to(C, len(K)).astype(float)
+    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
+    options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
+    return solve_pairs(kernel, starts, bounds, **options, **hooks), kernel
+
+
+def judged(K, starts, C, solutions):
+    """The reference's verdict on each pair."""
+    n = len(starts) - 1
+    for (a, b), solution in zip(combinations(range(n), 2), solutions):
+        members = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
+        y = np.repeat([1.0, -1.0], [starts[a + 1] - starts[a], starts[b + 1] - starts[b]])
+        bounds = np.broadcast_to(C, len(K))[members]
+        yield solution, reference.svc_dual(K[np.ix_(members, members)], y, bounds, solution.beta)
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    """Working sets so small that small problems need many."""
+    monkeypatch.setattr(binary, "WHOLE", 8)
+    monkeypatch.setattr(binary, "WORKING_SET", 16)
+    monkeypatch.setattr(pairs, "_MATRIX", 0)
+
+
+@pytest.mark.parametrize("C", [1e-3, 0.1, 1.0, 100.0, 1e6])
+@pytest.mark.parametrize("ready", [True, False])
+def test_solution_is_feasible_and_optimal(C, ready):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, C, ready=ready)
+    for solution, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 1e-3 + 1e-6 * C
+        assert solution.converged
+
+
+@pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
+def test_working_sets_reach_the_same_optimum(C, small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, C, ready=False, tol=1e-4)
+    for _, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 2e-4
+        assert truth["gap"] < 1e-3 * abs(truth["objective"])
+
+
+def test_what_a_solution_says_of_itself_is_true(small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 2.0, ready=False)
+    for solution, truth in judged(K, starts, 2.0, solutions):
+        for name in ("objective", "violation", "intercept", "gap"):
+            assert getattr(solution, name) == pytest.approx(truth[name], abs=1e-5)
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
+def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
+    monkeypatch.setattr(rows, "_LEAST", 4)
+    K, starts = problem()
+    expected, enough = solve(K, starts, 10.0, ready=False)
+    solutions, kernel = solve(K, starts, 10.0, ready=False, cache_bytes=cache_bytes)
+    assert kernel.asked >= enough.asked
+    for solution, same in zip(solutions, expected):
+        assert np.array_equal(solution.beta, same.beta)
+
+
+def test_rows_of_a_class_are_shared_between_its_pairs(small_sets):
+    K, starts = problem(sizes=(40,) * 4)
+    _, shared = solve(K, starts, 10.0, ready=False)
+    _, alone = solve(K, starts, 10.0, ready=False, cache_bytes=1)
+    assert shared.asked < alone.asked
+
+
+def test_each_sample_has_its_own_bound():
+    K, starts = problem()
+    C = np.random.default_rng(1).uniform(0.01, 5.0, len(K))
+    solutions, _ = solve(K, starts, C)
+    for _, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 1e-3
+
+
+def test_infinite_bounds_are_allowed():
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(-4, 1, (20, 2)), rng.normal(4, 1, (20, 2))])
+    solutions, _ = solve(X @ X.T, np.array([0, 20, 40]), np.inf)
+    assert solutions[0].converged
+    assert np.isfinite(solutions[0].beta).all()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_indefinite_kernel_comes_to_an_end(ready, small_sets):
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(60, 60)).astype(np.float32).astype(float)
+    solutions, _ = solve(A + A.T, np.array([0, 30, 60]), 10.0, ready=ready, max_iter=100_000)
+    beta = solutions[0].beta
+    assert np.abs(beta).max() <= 10.0
+    assert abs(beta.sum()) < 1e-6
+
+
+def test_equal_samples_of_both_classes_come_to_an_end():
+    K = np.ones((20, 20))
+    solutions, _ = solve(K, np.array([0, 10, 20]), 3.0)
+    assert solutions[0].converged
+    assert abs(solutions[0].beta.sum()) < 1e-9
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+@pytest.mark.parametrize("ready", [True, False])
+def test_limit_of_steps_is_kept_exactly(limit, ready, small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 100.0, ready=ready, max_iter=limit)
+    assert [solution.steps for solution in solutions] == [limit] * 3
+    assert not any(solution.converged for solution in solutions)
+
+
+def test_steps_that_numbers_cannot_hold_end_the_loop():
+    # The best step is lost beside coefficients of 1e20.
+    beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
+    low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
+    K = np.array([[1.0, 0.0], [0.0, 1.0]])
+    steps, violation, stuck = solve_block(K, np.ones(2), low, high, beta, f, 1e-3, 100)
+    assert (steps, violation, stuck) == (0, 2.0, True)
+
+
+def test_not_a_number_is_an_error():
+    K, starts = problem()
+    K[:] = np.nan
+    with pytest.raises(FloatingPointError):
+        solve(K, starts, 1.0)
+
+
+def test_a_pair_can_be_ended_from_outside(small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 100.0, stepped=lambda p, *_: p == 1)
+    assert [solution.converged for solution in solutions] == [True, False, True]
+
+
+def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
+    monkeypatch.setattr(pairs, "_ALONE", 10**6)
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
+    assert [solution.steps > 0 for solution in solutions] == [True, False, False]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, monkeypatch):
+    monkeypatch.setattr(pairs, "_ALONE", 0)
+    K, starts = problem(sizes=(30,) * 6)
+
+    def stepped(p, steps, violation):
+        if p == 4:
+            raise error
+        return False
+
+    with pytest.raises(error):
+        solve(K, starts, 1.0, ready=ready, stepped=stepped)
+
+
+def test_no_class_is_in_two_running_pairs():
+    names = [(a, b) for a in range(7) for b in range(a + 1, 7)]
+    schedule, budget = pairs._Schedule(names, 7), rows.Budget(0)
+    running, most, lock = [], [], threading.Lock()
+
+    def work():
+        while (p := schedule.take(budget)) is not None:
+            with lock:
+                running.append(p)
+                classes = [c for q in running for c in names[q]]
+                most.append(len(classes) == len(set(classes)))
+            with lock:
+                running.remove(p)
+            schedule.release(p)
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(most) == len(names)
+    assert all(most)
+
+
+@pytest.mark.parametrize("budget_rows", [0, 5, 1000])
+def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
+    monkeypatch.setattr(rows, "_LEAST", 3)
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(30, 30)).astype(np.float32)
+    cache = rows.RowCache(Matrix(K, False), slice(10, 20), rows.Budget(budget_rows * 40))
+    for partner in (slice(20, 30), slice(0, 10), slice(20, 30)):
+        cache.pair_with(partner, np.empty(25, np.float32))
+        samples = np.r_[10:20, partner]
+        for _ in range(20):
+            members = rng.permutation(20)[: rng.integers(1, 20)]
+            out = np.empty((len(members), 10), np.float32)
+            cache.read(members, out)
+            assert np.array_equal(out, K[samples[members], 10:20])
+            f, change = rng.normal(size=10), rng.normal(size=len(members))
+            expected = f - change @ K[samples[members], 10:20].astype(float)
+            cache.subtract(members, change, f)
+            assert f == pytest.approx(expected, abs=1e-12)
+    assert cache.n_bytes <= max(budget_rows, 3) * 40
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_subtracted_in_float64(dtype):
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(50, 5000)).astype(dtype)
+    slots, f = rng.permutation(50)[:41], rng.normal(size=4000)
+    change = rng.normal(size=41)
+    expected = f - change @ K[slots, 700:4700].astype(float)
+    subtract_rows(K, slots, change, f, 700)
+    assert f == pytest.approx(expected, abs=1e-11)
+
+
+def test_keys_of_rows_depend_on_values_only():
+    X = np.array([[0.0, 1.0, 2.0], [-0.0, 1.0, 2.0], [2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    keys = row_keys(X)
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    assert np.array_equal(keys, row_keys(sp.csr_array(X)))
+    assert np.array_equal(keys, row_keys(X.astype(np.float32)))
+
+
+def test_samples_without_twins_keep_their_order():
+    X, y = np.arange(12.0).reshape(6, 2), np.array([1, 0, 1, 0, 2, 1])
+    groups = group_samples(X, y, np.full(6, 3.0))
+    assert groups.first.tolist() == [1, 3, 0, 2, 5, 4]
+    assert groups.class_starts.tolist() == [0, 2, 5, 6]
+
+
+def test_equal_samples_of_a_class_become_one_wherever_they_are():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 2, size=(60, 3)).astype(float), rng.integers(0, 2, size=60)
+    weights = rng.integers(1, 4, size=60).astype(float)
+    order = rng.permutation(60)
+    a, b = group_samples(X, y, weights), group_samples(X[order], y[order], weights[order])
+    assert np.array_equal(X[a.first], X[order][b.first])
+    assert np.array_equal(a.sums(weights), b.sums(weights[order]))
+    distinct = {(*x, c) for x, c in zip(X, y)}
+    assert len(a.first) == len(distinct)
