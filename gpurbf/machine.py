@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 
 from gpurbf import __version__
-from gpurbf.backends import BackendUnavailable, available_backends, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
 from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing
 
 __all__ = ["backends", "hardware", "today", "versions"]
@@ -67,13 +67,15 @@ def hardware() -> dict[str, str]:
 def backends() -> dict[str, str]:
     """Each backend with its kernel, or why it is not available; then what auto takes."""
     report = {}
-    for name, problem in available_backends().items():
-        report[name] = problem or f"available: {get_backend(name)[0].kernel}"
-    try:
-        chosen, reason = get_backend("auto")
-        report["auto"] = f"{chosen.name} ({reason})"
-    except (BackendUnavailable, ValueError) as error:
-        report["auto"] = str(error)
+    for name in (*LOADERS, "auto"):
+        try:
+            backend, reason = get_backend(name)
+        except (BackendUnavailable, ValueError) as error:  # a variable may name what is not there
+            report[name] = str(error)
+        else:
+            report[name] = f"available: {backend.kernel}"
+            if name == "auto":
+                report[name] = f"{backend.name} ({reason})"
     return report
 
 

@@ -151,7 +151,7 @@ def test_hard_dependencies_are_these_five():
 
 def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in readme for command in README_COMMANDS)
     assert README_COMMANDS[1] in ci
 

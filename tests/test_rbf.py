@@ -49,7 +49,9 @@ def test_digits_are_classified(fitted):
     assert fitted.score(X_test, y_test) > 0.94
 
 
-@pytest.mark.parametrize("centers", ["random", "stratified", "kmeans", "kmeans-class"])
+@pytest.mark.parametrize(
+    "centers", ["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"]
+)
 def test_every_rule_trains(centers):
     model = RBFClassifier(100, centers=centers, random_state=0).fit(X_train, y_train)
     assert model.score(X_test, y_test) > 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ _INT32_FEATURES = 33_024
 # A block of packed rows should leave room in L2 for the centers that it meets.
 _BLOCK_BYTES = 1 << 18
 _BLOCK_ROWS = 192
+# Terms of a float32 sum before it is added to the rest.
+_SUMMED = 256
 
 
 class Packed(NamedTuple):
@@ -93,25 +96,23 @@ def _pack(
     from gpurbf.kernels import amx, packing, products
     from gpurbf.kernels.activation import FORMS, profile_address
     from gpurbf.kernels.layer import CHUNK
+    from gpurbf.kernels.tiles import LANES
 
     m, n = C.shape
     product = products.product(name)
     width = products.padded(n, product.depth)
-    n_panels = products.padded(m, products.LANES * product.panels) // products.LANES
+    n_panels = products.padded(m, LANES * product.panels) // LANES
     wide = np.float64 if lattice is None else np.int32
-    signed = product.c_dtype != np.uint8 and lattice is not None
     # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
     centered = lattice is None and activation.metric == "euclidean" and m > 0
     shift = C.mean(axis=0, dtype=np.float64) if centered else np.zeros(n, wide)
-    c_shift = np.full(n, 128, wide) if signed else shift
-    panels = packing.aligned(n_panels * products.LANES * width, product.c_dtype)
-    panels[:] = 0
-    line = packing.aligned(width, product.c_dtype)
-    totals, squares = packing.pack(
-        _rows(C, lattice is not None), 0, m, c_shift, products.LANES, product.c_group, line, panels
-    )
+    signed = lattice is not None and product.c_dtype != np.uint8
+    centers = (C - (np.int16(128) if signed else shift)).astype(product.c_dtype)
+    panels = packing.pack_centers(centers, n_panels, width, product.c_group, product.c_dtype)
+    totals = centers.sum(axis=1, dtype=wide)
+    squares = np.einsum("ij,ij->i", centers, centers, dtype=wide)
     row, columns, alpha = _terms(activation.metric, lattice, n, totals, squares)
-    terms = np.zeros(n_panels * products.LANES, product.out_dtype)
+    terms = np.zeros(n_panels * LANES, product.out_dtype)
     terms[: len(columns)] = columns
     out_dtype = dtype if whole else np.dtype(np.float64)
     profile = activation.profile if whole and not callable(activation.profile) else "identity"
@@ -125,6 +126,9 @@ def _pack(
     if name == "dot_amx":
         addresses = products.address("enter_amx"), products.address("leave_amx")
         setup = (*addresses, amx.CONFIGURATION.ctypes.data)
+    depth = max(1, width)
+    if product.out_dtype == np.float32:
+        depth = -(-depth // -(-depth // _SUMMED))
     rows_that_fit = _BLOCK_BYTES // (width * product.x_dtype.itemsize)
     least = max(CHUNK, product.rows)
     block = max(least, min(_BLOCK_ROWS, rows_that_fit // least * least))
@@ -133,7 +137,15 @@ def _pack(
         shift,
         (wide(row[0]), wide(row[1])),
         np.empty(0, product.x_dtype),
-        (products.address(name), *setup, product.rows, product.panels, product.x_group, width),
+        (
+            products.address(name),
+            *setup,
+            product.rows,
+            product.panels,
+            product.x_group,
+            width,
+            depth,
+        ),
         block,
         panels,
         terms,
@@ -164,9 +176,11 @@ def _terms(
 
 
 def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
-    """X in one of the few dtypes that the tiles are compiled for, contiguous by rows."""
+    """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
     dtype = np.uint8 if exact else np.float32 if X.dtype == np.float32 else np.float64
-    return np.ascontiguousarray(X, dtype)
+    rows = np.ascontiguousarray(X, dtype).view()
+    rows.flags.writeable = False
+    return rows
 
 
 def _run(
@@ -181,7 +195,7 @@ def _run(
     mean: np.ndarray | None = None,
     panels: np.ndarray | None = None,
 ) -> None:
-    """Evaluate all rows of X on the free threads and hand the tiles to the consumer that is given."""
+    """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
     from gpurbf.kernels import layer, products
 
     dtype, score = part.dtype, (0, layer.CHUNK)
@@ -201,8 +215,8 @@ def _run(
         np.empty((0, 0, 16), dtype) if panels is None else panels,
     )
     fixed = (
-        part.shift, *part.coefficients, part.blank, part.product, part.block, part.panels, part.terms,
-        operand.m, *part.finish,
+        part.shift, *part.coefficients, part.blank, part.product, part.block,
+        part.panels, part.terms, operand.m, *part.finish,
     )  # fmt: skip
     # A task is some blocks of rows, but every thread should get a few tasks.
     share = -(-len(X) // (4 * thread_limit()))
@@ -236,7 +250,7 @@ def _unfused(operand: Operand, X: np.ndarray, out: np.ndarray) -> None:
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
-        _run(operand, part, np.ascontiguousarray(X[:, part.inputs]), out=summand)
+        _run(operand, part, _rows(X[:, part.inputs], operand.exact), out=summand)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
     epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
@@ -318,11 +332,18 @@ def normal(
             H = outputs(operand, X[part], np.empty((len(root), m), dtype))
             _fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
         _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
-        parallel_for(
-            lambda i, n=len(root): gram.add_gram(i, panels, n, product, m, k, G, B),
-            gram.gram_blocks(m, k),
-        )
+        blocks = partial(_add_gram, panels, len(root), product, G, B)
+        parallel_for(blocks, gram.gram_blocks(m, k))
     parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
+
+
+def _add_gram(
+    panels: np.ndarray, rows: int, product: tuple[int, ...], G: np.ndarray, B: np.ndarray, i: int
+) -> None:
+    """Block i of the sums over `rows` packed rows."""
+    from gpurbf.kernels import gram
+
+    gram.add_gram(i, panels, rows, product, G.shape[0], B.shape[1], G, B)
 
 
 def load() -> Backend:

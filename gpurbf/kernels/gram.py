@@ -7,7 +7,7 @@ from gpurbf.kernels.llvm import call_product, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes
 from gpurbf.kernels.tiles import LANES
 
-SIDE = 128  # columns of a block of HᵀH: its float64 sums stay in L2
+SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
 PANELS = SIDE // LANES
 DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
 
@@ -31,7 +31,7 @@ def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip
         steps = min(DEPTH, n_rows - k)
         for q in range(0, n_right, strip):
             c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
-            for p in range(n_left):
+            for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
                 x = panels.ctypes.data + (left + p) * c_stride + k * LANES * size
                 for r in range(0, LANES, rows):
                     call_product(

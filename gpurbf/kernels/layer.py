@@ -56,7 +56,15 @@ def pack_gram(H, weights, mean, panels):
                 panels[p, r, k] = w * (H[r, j] - mean[j]) if j < H.shape[1] else w * 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, inline="never")
+def add_tile(tile, P):
+    """P += tile."""
+    for r in range(tile.shape[0]):
+        for j in range(tile.shape[1]):
+            P[r, j] += tile[r, j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def layer_rows(
     begin, end, X, shift, linear, quadratic, blank, product, block, C, terms, m,
     alpha, factor, form, profile, gamma, coef0, degree,
@@ -64,7 +72,7 @@ def layer_rows(
 ):  # fmt: skip
     """Evaluate rows begin … end of X and consume them; `backends.numba_` makes the arguments."""
     use_widest_vectors()
-    kernel, enter, leave, config, rows, strip, group, width = product
+    kernel, enter, leave, config, rows, strip, group, width, depth = product
     score_kernel, score_rows = score
     x_size, c_step = blank.itemsize, C.itemsize * LANES * width
     kind, real = terms.dtype, out.dtype
@@ -72,6 +80,8 @@ def layer_rows(
     H = aligned_bytes(CHUNK * BLOCK * out.itemsize).view(real).reshape(CHUNK, BLOCK)
     sums = aligned_bytes(CHUNK * LANES * out.itemsize).view(real).reshape(CHUNK, LANES)
     row_terms = np.empty(block, kind)
+    later = aligned_bytes(rows * strip * LANES * terms.itemsize).view(kind)
+    later = later.reshape(rows, strip * LANES)
     line = aligned_bytes(width * x_size).view(blank.dtype)
     x = aligned_bytes(block * width * x_size).view(blank.dtype)
     H[:] = 0  # the score kernel reads rows beyond the last
@@ -89,11 +99,18 @@ def layer_rows(
             for j in range(0, count, strip * LANES):
                 c = C.ctypes.data + (first + j) // LANES * c_step
                 for p in range(n_panels):
+                    panel = x.ctypes.data + p * rows * width * x_size
                     call_product(
-                        kernel, x.ctypes.data + p * rows * width * x_size, c, c_step,
-                        width // group,
+                        kernel, panel, c, c_step, depth // group,
                         P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
                     )  # fmt: skip
+                    for k in range(depth, width, depth):
+                        call_product(
+                            kernel, panel + k * rows * x_size, c + k * LANES * C.itemsize, c_step,
+                            min(depth, width - k) // group,
+                            later.ctypes.data, strip * LANES * P.itemsize,
+                        )  # fmt: skip
+                        add_tile(later, P[p * rows : (p + 1) * rows, j : j + strip * LANES])
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
                 finish(P, r, 0, H, n, count, row_terms, column_terms, alpha, factor, form)

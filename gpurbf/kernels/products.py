@@ -8,43 +8,43 @@ import numpy as np
 from numba import cfunc, types
 
 from gpurbf.kernels import amx
-from gpurbf.kernels.tiles import KINDS, LANES, OPERATIONS, tile
+from gpurbf.kernels.tiles import KINDS, OPERATIONS, tile
 
 # One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
 # fmt: off
 _FUNCTIONS = {
     "dot_amx": amx.dot_amx,
-    "dot_avx512vnni": lambda x, c, s, k, o, l: tile("dot_avx512vnni", x, c, s, k, o, l),
-    "dot_avxvnni": lambda x, c, s, k, o, l: tile("dot_avxvnni", x, c, s, k, o, l),
-    "dot_avx2": lambda x, c, s, k, o, l: tile("dot_avx2", x, c, s, k, o, l),
-    "dot_generic": lambda x, c, s, k, o, l: tile("dot_generic", x, c, s, k, o, l),
-    "dot32_avx512": lambda x, c, s, k, o, l: tile("dot32_avx512", x, c, s, k, o, l),
-    "dot32_avx2": lambda x, c, s, k, o, l: tile("dot32_avx2", x, c, s, k, o, l),
-    "dot32_generic": lambda x, c, s, k, o, l: tile("dot32_generic", x, c, s, k, o, l),
-    "dot64_avx512": lambda x, c, s, k, o, l: tile("dot64_avx512", x, c, s, k, o, l),
-    "dot64_avx2": lambda x, c, s, k, o, l: tile("dot64_avx2", x, c, s, k, o, l),
-    "dot64_generic": lambda x, c, s, k, o, l: tile("dot64_generic", x, c, s, k, o, l),
-    "manhattan_avx512": lambda x, c, s, k, o, l: tile("manhattan_avx512", x, c, s, k, o, l),
-    "manhattan_avx2": lambda x, c, s, k, o, l: tile("manhattan_avx2", x, c, s, k, o, l),
-    "manhattan_generic": lambda x, c, s, k, o, l: tile("manhattan_generic", x, c, s, k, o, l),
-    "manhattan32_avx512": lambda x, c, s, k, o, l: tile("manhattan32_avx512", x, c, s, k, o, l),
-    "manhattan32_avx2": lambda x, c, s, k, o, l: tile("manhattan32_avx2", x, c, s, k, o, l),
-    "manhattan32_generic": lambda x, c, s, k, o, l: tile("manhattan32_generic", x, c, s, k, o, l),
-    "manhattan64_avx512": lambda x, c, s, k, o, l: tile("manhattan64_avx512", x, c, s, k, o, l),
-    "manhattan64_avx2": lambda x, c, s, k, o, l: tile("manhattan64_avx2", x, c, s, k, o, l),
-    "manhattan64_generic": lambda x, c, s, k, o, l: tile("manhattan64_generic", x, c, s, k, o, l),
-    "score32_avx512": lambda x, c, s, k, o, l: tile("score32_avx512", x, c, s, k, o, l),
-    "score32_avx2": lambda x, c, s, k, o, l: tile("score32_avx2", x, c, s, k, o, l),
-    "score32_generic": lambda x, c, s, k, o, l: tile("score32_generic", x, c, s, k, o, l),
-    "score64_avx512": lambda x, c, s, k, o, l: tile("score64_avx512", x, c, s, k, o, l),
-    "score64_avx2": lambda x, c, s, k, o, l: tile("score64_avx2", x, c, s, k, o, l),
-    "score64_generic": lambda x, c, s, k, o, l: tile("score64_generic", x, c, s, k, o, l),
-    "gram32_avx512": lambda x, c, s, k, o, l: tile("gram32_avx512", x, c, s, k, o, l),
-    "gram32_avx2": lambda x, c, s, k, o, l: tile("gram32_avx2", x, c, s, k, o, l),
-    "gram32_generic": lambda x, c, s, k, o, l: tile("gram32_generic", x, c, s, k, o, l),
-    "gram64_avx512": lambda x, c, s, k, o, l: tile("gram64_avx512", x, c, s, k, o, l),
-    "gram64_avx2": lambda x, c, s, k, o, l: tile("gram64_avx2", x, c, s, k, o, l),
-    "gram64_generic": lambda x, c, s, k, o, l: tile("gram64_generic", x, c, s, k, o, l),
+    "dot_avx512vnni": lambda x, c, s, k, o, t: tile("dot_avx512vnni", x, c, s, k, o, t),
+    "dot_avxvnni": lambda x, c, s, k, o, t: tile("dot_avxvnni", x, c, s, k, o, t),
+    "dot_avx2": lambda x, c, s, k, o, t: tile("dot_avx2", x, c, s, k, o, t),
+    "dot_generic": lambda x, c, s, k, o, t: tile("dot_generic", x, c, s, k, o, t),
+    "dot32_avx512": lambda x, c, s, k, o, t: tile("dot32_avx512", x, c, s, k, o, t),
+    "dot32_avx2": lambda x, c, s, k, o, t: tile("dot32_avx2", x, c, s, k, o, t),
+    "dot32_generic": lambda x, c, s, k, o, t: tile("dot32_generic", x, c, s, k, o, t),
+    "dot64_avx512": lambda x, c, s, k, o, t: tile("dot64_avx512", x, c, s, k, o, t),
+    "dot64_avx2": lambda x, c, s, k, o, t: tile("dot64_avx2", x, c, s, k, o, t),
+    "dot64_generic": lambda x, c, s, k, o, t: tile("dot64_generic", x, c, s, k, o, t),
+    "manhattan_avx512": lambda x, c, s, k, o, t: tile("manhattan_avx512", x, c, s, k, o, t),
+    "manhattan_avx2": lambda x, c, s, k, o, t: tile("manhattan_avx2", x, c, s, k, o, t),
+    "manhattan_generic": lambda x, c, s, k, o, t: tile("manhattan_generic", x, c, s, k, o, t),
+    "manhattan32_avx512": lambda x, c, s, k, o, t: tile("manhattan32_avx512", x, c, s, k, o, t),
+    "manhattan32_avx2": lambda x, c, s, k, o, t: tile("manhattan32_avx2", x, c, s, k, o, t),
+    "manhattan32_generic": lambda x, c, s, k, o, t: tile("manhattan32_generic", x, c, s, k, o, t),
+    "manhattan64_avx512": lambda x, c, s, k, o, t: tile("manhattan64_avx512", x, c, s, k, o, t),
+    "manhattan64_avx2": lambda x, c, s, k, o, t: tile("manhattan64_avx2", x, c, s, k, o, t),
+    "manhattan64_generic": lambda x, c, s, k, o, t: tile("manhattan64_generic", x, c, s, k, o, t),
+    "score32_avx512": lambda x, c, s, k, o, t: tile("score32_avx512", x, c, s, k, o, t),
+    "score32_avx2": lambda x, c, s, k, o, t: tile("score32_avx2", x, c, s, k, o, t),
+    "score32_generic": lambda x, c, s, k, o, t: tile("score32_generic", x, c, s, k, o, t),
+    "score64_avx512": lambda x, c, s, k, o, t: tile("score64_avx512", x, c, s, k, o, t),
+    "score64_avx2": lambda x, c, s, k, o, t: tile("score64_avx2", x, c, s, k, o, t),
+    "score64_generic": lambda x, c, s, k, o, t: tile("score64_generic", x, c, s, k, o, t),
+    "gram32_avx512": lambda x, c, s, k, o, t: tile("gram32_avx512", x, c, s, k, o, t),
+    "gram32_avx2": lambda x, c, s, k, o, t: tile("gram32_avx2", x, c, s, k, o, t),
+    "gram32_generic": lambda x, c, s, k, o, t: tile("gram32_generic", x, c, s, k, o, t),
+    "gram64_avx512": lambda x, c, s, k, o, t: tile("gram64_avx512", x, c, s, k, o, t),
+    "gram64_avx2": lambda x, c, s, k, o, t: tile("gram64_avx2", x, c, s, k, o, t),
+    "gram64_generic": lambda x, c, s, k, o, t: tile("gram64_generic", x, c, s, k, o, t),
 }
 # fmt: on
 
@@ -91,25 +91,24 @@ _compiling = threading.Lock()
 
 
 @functools.cache
-def _compiled(name):
-    """The C function of a kernel (kept alive by this cache)."""
+def _compile(name):
     if name in ("enter_amx", "leave_amx"):
         function = amx.enter if name == "enter_amx" else amx.leave
         return cfunc(types.void(types.intp), cache=True)(function)
     return cfunc(types.void(*(types.intp,) * 6), cache=True)(_FUNCTIONS[name])
 
 
-def address(name):
-    """The address of the kernel `name`, compiled or loaded from the disk cache at first use."""
+def compiled(name):
+    """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
     with _compiling:
-        return _compiled(name).address
+        return _compile(name)
+
+
+def address(name):
+    """Its address."""
+    return compiled(name).address
 
 
 def padded(count, multiple):
     """The least positive multiple that is not below count (a kernel takes at least one step)."""
     return max(1, -(-count // multiple)) * multiple
-
-
-def panel_bytes(name, depth):
-    """Bytes of one panel of centers of `depth` padded inputs."""
-    return LANES * depth * product(name).c_dtype.itemsize

@@ -1,8 +1,9 @@
 """The micro-kernels: a block of rows × centers, summed over all inputs in vector registers.
 
-A kernel is a C function `(x, c, c_stride, steps, out, out_stride)`, addresses and bytes, steps > 0. It keeps
-`rows × panels × 16` sums in registers, and at every step takes `group` inputs of each row (one
-broadcast) and of each center (whole vectors), all read in the order in which `packing` laid them:
+A kernel is a C function `(x, c, c_stride, steps, out, out_stride)` of addresses and bytes with at
+least one step. It keeps `rows × panels × 16` sums in registers, and at every step takes `group` inputs of each row
+(one broadcast) and of each center (whole vectors), all read in the order in which `packing` laid
+them:
 
     x    [steps][rows][group]            one panel of rows (or as the kind's strides say)
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
@@ -47,22 +48,22 @@ KINDS = {
     "dot32_avx2": Kind("multiply_float32", 8, 6, 1),
     "dot32_generic": Kind("multiply_float32", 4, 4, 1),
     "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
-    "dot64_avx2": Kind("multiply_float64", 4, 3, 1),
+    "dot64_avx2": Kind("multiply_float64", 4, 2, 1),
     "dot64_generic": Kind("multiply_float64", 2, 2, 1),
     "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
-    "manhattan_avx2": Kind("vpsadbw256", 4, 3, 1),
+    "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1),
     "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
     "manhattan32_avx512": Kind("difference_float32", 16, 12, 2),
-    "manhattan32_avx2": Kind("difference_float32", 8, 6, 1),
+    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1),
     "manhattan32_generic": Kind("difference_float32", 4, 4, 1),
     "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
-    "manhattan64_avx2": Kind("difference_float64", 4, 3, 1),
+    "manhattan64_avx2": Kind("difference_float64", 4, 2, 1),
     "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
     "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
     "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4),
     "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
     "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
-    "score64_avx2": Kind("multiply_float64", 4, 3, 1, 8 * BLOCK, 8),
+    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8),
     "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
     "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
     "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES),
@@ -71,6 +72,18 @@ KINDS = {
     "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES),
     "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
 }
+
+# Kernels that are compiled for less than the CPU at hand, so that a forced choice runs the code of
+# the machines where it is the best: LLVM would replace vpmaddwd by an instruction of AVX-512.
+TARGETS = {"avx2": ("haswell", "+avx2,+fma"), "avxvnni": ("haswell", "+avx2,+fma,+avxvnni")}
+
+
+def compile_for(builder, name):
+    """Mark the function at hand for the target of its kernel, if that has one."""
+    if target := TARGETS.get(name.split("_")[1]):
+        attributes = (f'"target-cpu"="{target[0]}"', f'"target-features"="{target[1]}"')
+        for attribute in (*attributes, "noinline"):  # inlined, it would be its caller's code
+            set.add(builder.function.attributes, attribute)
 
 
 def _instruction(builder, name, result, *args):
@@ -230,6 +243,7 @@ def tile(typing_context, name, x, c, c_stride, steps, out, out_stride):
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):
+        compile_for(builder, name.literal_value)
         build(builder, kind, *args[1:])
         return context.get_dummy_value()
 

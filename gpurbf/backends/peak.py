@@ -1,0 +1,32 @@
+"""The hardware's limit: how fast the instructions of a kernel run on registers alone."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from gpurbf.backends.threads import parallel_for, thread_limit
+
+
+def peak(name: str, seconds: float = 0.1) -> float:
+    """Operations a second of all threads together for a kernel such as ``"dot_avx512vnni"``.
+
+    A multiplication and its addition, or a difference and its addition, count as two. The best of
+    five runs; KeyError where a kernel has no loop of its own (the generic ones).
+    """
+    from gpurbf.kernels.peak import operations_a_step
+
+    n_threads, steps, best = thread_limit(), 1000, 0.0
+    for _ in range(5):
+        begin = time.perf_counter()
+        parallel_for(partial(_run, name, steps), n_threads)
+        took = time.perf_counter() - begin
+        best = max(best, n_threads * steps * operations_a_step(name) / took)
+        steps = max(1000, int(steps * seconds / took))
+    return best
+
+
+def _run(name: str, steps: int, thread: int) -> None:
+    from gpurbf.kernels import peak as loops
+
+    loops.run(name, steps)

@@ -1,0 +1,204 @@
+"""The tile driver under every kernel: exact on the lattice, any shape, all consumers agree."""
+
+import numpy as np
+import pytest
+
+from gpurbf.backends import Activation, Lattice, cpu, numba_
+from tests import reference
+
+PIXELS = Lattice(1.0, 0)
+DISTANCE = Activation("euclidean", "identity")
+SHAPES = [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)]
+
+
+def codes(N, m, n, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m)]
+
+
+def outputs(X, C, activation, dtype=np.float64, lattice=PIXELS):
+    operand = numba_.prepare(C, activation, np.dtype(dtype), lattice)
+    return numba_.outputs(operand, X, np.empty((len(X), len(C)), dtype))
+
+
+def normal(X, C, T, weights, mean, activation, dtype=np.float64, lattice=PIXELS):
+    operand = numba_.prepare(C, activation, np.dtype(dtype), lattice)
+    G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
+    numba_.normal(operand, X, T, weights, mean, G, B)
+    return G, B
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_lattice_distances_are_exact_under_every_kernel(kernel, metric, shape):
+    X, C = codes(*shape)
+    activation = Activation(metric, "linear" if metric == "dot" else "identity")
+    power = 1 if metric == "dot" else 2
+    exact = np.rint(reference.METRICS[metric](X, C) ** power)
+    np.testing.assert_array_equal(outputs(X, C, activation), exact)
+
+
+@pytest.mark.parametrize("lattice", [Lattice(255.0, 0), Lattice(16.0, 128)])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_a_lattice_is_its_numbers(metric, lattice):
+    X, C = codes(20, 30, 40)
+    A, B = ((Z.astype(float) - lattice.zero) / lattice.denominator for Z in (X, C))
+    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.01)
+    exact = reference.hidden(A, B, *activation)
+    np.testing.assert_allclose(outputs(X, C, activation, lattice=lattice), exact, 1e-13, 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
+    rng = np.random.default_rng(0)
+    offset = 0 if metric == "dot" else 100
+    X, C = (rng.random((rows, 30)).astype(dtype) + dtype(offset) for rows in (50, 70))
+    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.3)
+    H = outputs(X, C, activation, dtype, None)
+    tolerance = reference.TOLERANCE[np.dtype(dtype)]
+    np.testing.assert_allclose(H, reference.hidden(X, C, *activation), tolerance, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [0, 1, 10, 16, 17, 70])
+def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
+    X, C = codes(110, 290, 20)
+    W = np.random.default_rng(1).standard_normal((290, k))
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    operand = numba_.prepare(C, activation, np.dtype(dtype), PIXELS)
+    exact = reference.hidden(X, C, *activation) @ W
+    S = numba_.scores(operand, X, W)
+    assert S.dtype == dtype and S.shape == (110, k)
+    np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("N, m, k", [(1, 1, 1), (300, 210, 17), (2500, 33, 3), (0, 5, 2)])
+def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, dtype):
+    X, C = codes(N, m, 20)
+    rng = np.random.default_rng(1)
+    T, weights = rng.standard_normal((N, k)), rng.random(N)
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    H = reference.hidden(X, C, *activation)
+    mean = np.full(m, 0.25)
+    G, B = normal(X, C, T, weights, mean, activation, dtype)
+    Z = H - mean
+    scale = max(1, N) * np.finfo(dtype).eps * 4
+    np.testing.assert_allclose(G, Z.T @ (weights[:, None] * Z), rtol=0, atol=scale)
+    np.testing.assert_allclose(B, Z.T @ (weights[:, None] * T), rtol=0, atol=10 * scale)
+    np.testing.assert_array_equal(G, G.T)
+
+
+def test_normal_adds_to_what_is_there():
+    X, C = codes(40, 50, 6)
+    activation, mean = Activation("euclidean", "gaussian", 1e-5), np.zeros(50)
+    operand = numba_.prepare(C, activation, np.dtype(np.float64), PIXELS)
+    whole = [np.zeros((50, 50)), np.zeros((50, 2))]
+    parts = [np.zeros((50, 50)), np.zeros((50, 2))]
+    T = np.ones((40, 2))
+    numba_.normal(operand, X, T, None, mean, *whole)
+    numba_.normal(operand, X[:25], T[:25], None, mean, *parts)
+    numba_.normal(operand, X[25:], T[25:], None, mean, *parts)
+    for a, b in zip(whole, parts):
+        np.testing.assert_allclose(a, b, 1e-13)
+
+
+def test_largest_sums_of_32_bits_do_not_overflow():
+    X = np.zeros((1, numba_._INT32_FEATURES), np.uint8)
+    for C in (X + np.uint8(255), X):
+        for metric in ("euclidean", "manhattan"):
+            exact = np.rint(reference.METRICS[metric](X, C) ** 2)
+            np.testing.assert_array_equal(outputs(X, C, Activation(metric, "identity")), exact)
+    exact = reference.dot(X + 255, X + 255)
+    full = X + np.uint8(255)
+    np.testing.assert_array_equal(outputs(full, full, Activation("dot", "linear")), exact)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric):
+    n = 2 * numba_._INT32_FEATURES + 5
+    X, C = codes(2, 3, n)
+    X[0], C[0] = 0, 255
+    profile = "linear" if metric == "dot" else "identity"
+    exact = reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2)
+    activation = Activation(metric, profile)
+    np.testing.assert_array_equal(outputs(X, C, activation), np.rint(exact))
+
+
+def test_split_inputs_reach_every_consumer(monkeypatch):
+    X, C = codes(90, 40, 30)
+    W, T = np.random.default_rng(0).random((40, 3)), np.random.default_rng(1).random((90, 3))
+    activation = Activation("euclidean", "laplacian", 1e-2)
+    mean = np.full(40, 0.1)
+
+    def consumers():
+        operand = numba_.prepare(C, activation, np.dtype(np.float64), PIXELS)
+        return numba_.scores(operand, X, W), *normal(X, C, T, None, mean, activation)
+
+    whole = consumers()
+    monkeypatch.setattr(numba_, "_INT32_FEATURES", 8)
+    for a, b in zip(whole, consumers()):
+        np.testing.assert_allclose(a, b, 1e-12)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_callable_profiles_take_squared_distances(metric):
+    X, C = codes(90, 40, 30)
+    activation = Activation(metric, lambda s: np.exp(-1e-6 * s))
+    exact = reference.hidden(X, C, *activation)
+    np.testing.assert_allclose(outputs(X, C, activation), exact, 1e-12)
+    operand = numba_.prepare(C, activation, np.dtype(np.float64), PIXELS)
+    np.testing.assert_allclose(numba_.scores(operand, X, np.ones((40, 1))), exact.sum(1)[:, None])
+
+
+def test_rows_are_independent_of_their_batch(kernel):
+    X, C = codes(40, 50, 60)
+    activation = Activation("euclidean", "gaussian", 1e-6)
+    for lattice, A, B in ((PIXELS, X, C), (None, X / np.float32(3), C / np.float32(3))):
+        H = outputs(A, B, activation, np.float32, lattice)
+        for i in (0, 13, 39):
+            one = outputs(A[i : i + 1], B, activation, np.float32, lattice)
+            np.testing.assert_array_equal(one[0], H[i])
+
+
+def test_inputs_are_not_modified_and_may_be_strided_or_read_only():
+    X, C = codes(40, 50, 60)
+    A, B = X[::2, ::-1], np.asfortranarray(C)[:, ::-1]
+    X.flags.writeable = C.flags.writeable = False
+    H = outputs(A, B, Activation("manhattan", "identity"))
+    np.testing.assert_array_equal(H, reference.manhattan(A, B) ** 2)
+
+
+def test_every_kernel_gives_the_same_bits():
+    hypothesis = pytest.importorskip("hypothesis")
+    from hypothesis import strategies as st
+
+    available = [name for name in cpu.KERNELS if cpu.missing(name) is None]
+    size = st.integers(0, 40)
+
+    @hypothesis.settings(max_examples=60)
+    @hypothesis.given(
+        st.tuples(size, size, st.integers(0, 200)),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(["euclidean", "manhattan", "dot"]),
+        st.sampled_from([PIXELS, Lattice(1.0, 128)]),
+        st.sampled_from([[0, 255], [127, 128], list(range(256))]),
+    )
+    def agree(shape, seed, metric, lattice, values):
+        rng = np.random.default_rng(seed)
+        N, m, n = shape
+        X, C = (rng.choice(values, (rows, n)).astype(np.uint8) for rows in (N, m))
+        A, B = (Z.astype(np.int64) - lattice.zero for Z in (X, C))
+        if metric == "dot":
+            activation, exact = Activation("dot", "linear"), A @ B.T
+        else:
+            activation = Activation(metric, "identity")
+            exact = np.rint(reference.METRICS[metric](A, B) ** 2)
+        for name in available:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(cpu.VARIABLE, name)
+                result = outputs(X, C, activation, np.float64, lattice)
+            np.testing.assert_array_equal(result, exact, err_msg=name)
+
+    agree()

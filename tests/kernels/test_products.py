@@ -1,0 +1,130 @@
+"""The micro-kernels: packed layouts, exact integers, one answer from all of them, their code."""
+
+import re
+
+import numpy as np
+import pytest
+
+from gpurbf.backends import cpu
+from gpurbf.kernels import packing, products
+from gpurbf.kernels.tiles import KINDS, LANES
+
+
+def runnable(name):
+    """Whether this machine has the vectors that a kernel is named after."""
+    suffix = name.split("_")[1]
+    features = {"avx512": cpu.KERNELS["avx512vnni"] - {"avx512vnni"}}.get(suffix)
+    return (cpu.KERNELS[suffix] if features is None else features) <= cpu.cpu_features()
+
+
+PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
+
+
+def evaluate(name, X, C):
+    """All products of rows and centers by one kernel, packed as the driver packs them."""
+    product = products.product(name)
+    width = products.padded(X.shape[1], product.depth)
+    n_panels = products.padded(len(C), LANES * product.panels) // LANES
+    c = packing.pack_centers(C, n_panels, width, product.c_group, product.c_dtype)
+    x_panels = products.padded(len(X), product.rows) // product.rows
+    x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
+    line = packing.aligned(width, product.x_dtype)
+    zero = np.zeros(X.shape[1], np.int32)
+    packing.pack(X, 0, len(X), zero, product.rows, product.x_group, line, x)
+    out = np.full((x_panels * product.rows, n_panels * LANES), 77, product.out_dtype)
+    call = products.compiled(name).ctypes
+    c_stride = LANES * width * product.c_dtype.itemsize
+    for p in range(x_panels):
+        for q in range(0, n_panels, product.panels):
+            call(
+                x.ctypes.data + p * product.rows * width * x.itemsize,
+                c.ctypes.data + q * c_stride,
+                c_stride,
+                width // product.x_group,
+                out[p * product.rows :, q * LANES :].ctypes.data,
+                out.strides[0],
+            )
+    return out[: len(X), : len(C)]
+
+
+def operands(name, N, m, n, seed=0):
+    """Codes over their whole range, extremes included, in the dtypes that the kernel takes."""
+    rng = np.random.default_rng(seed)
+    X = rng.choice([0, 1, 127, 128, 254, 255], (N, n)).astype(np.uint8)
+    C = rng.choice([0, 1, 127, 128, 254, 255], (m, n)).astype(np.uint8)
+    if products.product(name).c_dtype != np.uint8:
+        return X, (C.astype(np.int16) - 128).astype(products.product(name).c_dtype)
+    return X, C
+
+
+def exact(name, X, C):
+    """The same in NumPy's int64."""
+    X, C = X.astype(np.int64), C.astype(np.int64)
+    if name.startswith("manhattan"):
+        return np.abs(X[:, None] - C).sum(axis=2)
+    return X @ C.T
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (15, 17, 16), (40, 33, 785), (0, 3, 2), (3, 2, 0)])
+@pytest.mark.parametrize("name", PACKED)
+def test_codes_give_exact_integers_in_every_kernel(name, shape):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    X, C = operands(name, *shape)
+    np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
+
+
+@pytest.mark.parametrize("rows, group", [(12, 4), (6, 2), (32, 64), (4, 1), (12, 8), (5, 3)])
+@pytest.mark.parametrize("N, n", [(1, 1), (16, 17), (37, 130), (0, 5)])
+def test_packing_is_a_transposition_of_padded_blocks(rows, group, N, n):
+    X = np.random.default_rng(0).integers(0, 256, (N, n)).astype(np.uint8)
+    width, n_panels = products.padded(n, group), -(-N // rows)
+    panels = packing.aligned(n_panels * rows * width, np.uint8)
+    line = packing.aligned(width, np.uint8)
+    totals, squares = packing.pack(X, 0, N, np.zeros(n, np.int32), rows, group, line, panels)
+    padded = np.zeros((n_panels * rows, width), np.uint8)
+    padded[:N, :n] = X
+    blocks = padded.reshape(n_panels, rows, width // group, group).swapaxes(1, 2)
+    np.testing.assert_array_equal(panels, blocks.ravel())
+    np.testing.assert_array_equal(totals, padded.sum(axis=1))
+    np.testing.assert_array_equal(squares, np.square(padded, dtype=np.int64).sum(axis=1))
+
+
+@pytest.mark.parametrize("m, n, group", [(1, 1, 4), (33, 17, 4), (16, 64, 1), (5, 0, 2)])
+def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group):
+    C = np.random.default_rng(0).integers(0, 256, (m, n)).astype(np.uint8)
+    width, n_panels = products.padded(n, group), products.padded(m, 32) // LANES
+    panels = np.zeros(n_panels * LANES * width, np.uint8)
+    line = packing.aligned(width, np.uint8)
+    packing.pack(C, 0, m, np.zeros(n, np.int32), LANES, group, line, panels)
+    packed = packing.pack_centers(C, n_panels, width, group, np.uint8)
+    np.testing.assert_array_equal(packed, panels)
+    assert packed.ctypes.data % 64 == 0
+
+
+INNER = {
+    "dot_avx512vnni": r"vpdpbusd\s+%zmm\d+, %zmm\d+, %zmm",
+    "dot_avxvnni": r"vpdpbusd\s+%ymm\d+, %ymm\d+, %ymm",
+    "dot_avx2": r"vpmaddwd\s+%ymm\d+, %ymm\d+, %ymm",
+    "manhattan_avx512": r"vpsadbw\s+%zmm\d+, %zmm\d+, %zmm",
+    "manhattan_avx2": r"vpsadbw\s+%ymm\d+, %ymm\d+, %ymm",
+    "dot32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "dot32_avx2": r"vfmadd\w+ps\s+%ymm",
+    "gram32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "score32_avx512": r"vfmadd\w+ps\s.*%zmm",
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
+    from numba import cfunc, types
+
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    # Code that comes from the disk cache cannot be inspected.
+    function = cfunc(types.void(*(types.intp,) * 6))(products._FUNCTIONS[name])
+    assembly = function._library.get_asm_str()
+    kind = KINDS[name]
+    vectors = kind.rows * kind.panels * LANES // kind.width
+    assert len(re.findall(INNER[name], assembly)) >= vectors
+    assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
