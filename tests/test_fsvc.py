@@ -417,6 +417,7 @@ def test_the_named_recipes_are_parameters_that_a_clone_keeps(recipe):
         ({"alpha": 0}, ValueError, "alpha must be > 0"),
         ({"max_centers": 0}, ValueError, "max_centers must be >= 1"),
         ({"precision": "exact"}, ValueError, "precision='exact' needs"),
+        ({"class_weight": "even"}, ValueError, "class_weight must be None, 'balanced' or a dict"),
     ],
     ids=str,
 )

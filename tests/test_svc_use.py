@@ -60,6 +60,8 @@ def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(n_samples, 2)), rng.integers(0, 4, n_samples)
     begun = threading.Event()
+    # A process that was started in the background ignores the signal until it is told not to.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt():
         begun.wait()
@@ -69,10 +71,13 @@ def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
     thread = threading.Thread(target=interrupt)
     thread.start()
     model = SVC(C=1e10, gamma=1e-3, tol=1e-300, max_iter=-1)
-    with pytest.raises(KeyboardInterrupt):
-        begun.set()
-        model.fit(X, y)
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begun.set()
+            model.fit(X, y)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_verbose_prints_a_line_for_each_pair(capsys):

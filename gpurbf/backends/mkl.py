@@ -28,6 +28,7 @@ from gpurbf.backends import Backend, BackendUnavailable
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Product, build, shifted
+from gpurbf.backends.threads import blas_libraries
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 _EXACT_FLOAT32 = 2**24
@@ -214,6 +215,7 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     _library()
+    blas_libraries.cache_clear()
     rates = lattice_rates()
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)

@@ -30,6 +30,7 @@ class Packed(NamedTuple):
     coefficients: tuple[Any, Any]  # of a row's sum and sum of squares in its term
     blank: np.ndarray  # carries the dtype of packed rows
     product: tuple[int, ...]
+    rows: int  # of a panel of samples
     block: int
     panels: np.ndarray
     terms: np.ndarray
@@ -146,6 +147,7 @@ def _pack(
             width,
             depth,
         ),
+        product.rows,
         block,
         panels,
         terms,
@@ -198,6 +200,8 @@ def _run(
     """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
     from gpurbf.kernels import layer, products
 
+    if not len(X) or not operand.m:
+        return
     dtype, score = part.dtype, (0, layer.CHUNK)
     mode = layer.STORE if out is not None else layer.GRAM
     if scores is not None:
@@ -218,15 +222,15 @@ def _run(
         part.shift, *part.coefficients, part.blank, part.product, part.block,
         part.panels, part.terms, operand.m, *part.finish,
     )  # fmt: skip
-    # A task is some blocks of rows, but every thread should get a few tasks.
-    share = -(-len(X) // (4 * thread_limit()))
-    rows = min(2 * part.block, -(-share // layer.CHUNK) * layer.CHUNK)
+    # A task is about two blocks of rows, and every thread gets as many.
+    n_threads = thread_limit()
+    n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
+    rows = -(-len(X) // (n_tasks * part.rows)) * part.rows
 
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, *fixed, *consumer)
 
-    if len(X) and operand.m:
-        parallel_for(task, -(-len(X) // rows))
+    parallel_for(task, -(-len(X) // rows))
 
 
 def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import joblib
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 _lock = threading.Lock()
 _busy = 0
@@ -32,7 +32,8 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.cache
-def _blas() -> Any:
+def blas_libraries() -> Any:
+    # Looking for libraries takes milliseconds: once, and again after one was loaded (mkl.py).
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -45,7 +46,7 @@ def thread_limit() -> int:
     import numba
 
     limits = [numba.config.NUMBA_NUM_THREADS]
-    limits += [library.num_threads for library in _blas().lib_controllers]
+    limits += [library.num_threads for library in blas_libraries().lib_controllers]
     if asked := getattr(_local, "limit", None):
         limits.append(asked)
     # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
@@ -64,7 +65,7 @@ def limited(n_jobs: int | None) -> Iterator[None]:
     before = getattr(_local, "limit", None)
     _local.limit = joblib.effective_n_jobs(n_jobs)
     try:
-        with threadpool_limits(_local.limit, user_api="blas"):
+        with blas_libraries().limit(limits=_local.limit):
             yield
     finally:
         _local.limit = before

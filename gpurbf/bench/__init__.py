@@ -17,6 +17,8 @@ __all__ = ["BENCHMARKS", "run_benchmark"]
 BENCHMARKS = {
     "layer": "gpurbf.bench.layer",
     "rbf": "gpurbf.bench.rbf",
+    "fsvc": "gpurbf.bench.fsvc",
+    "svc": "gpurbf.bench.svc",
 }
 
 

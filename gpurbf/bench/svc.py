@@ -193,7 +193,7 @@ def _speed(
                 f"{name}, {key}: {differ:.2%} of predictions, other support vectors"
             )
         accuracy = f"{100 * np.mean(predicted[key] == y_test):.2f}"
-        cells = []
+        cells: list[Any] = []
         for seconds in (fit, predict):
             median, own = np.median(seconds[key]), np.median(seconds["gpurbf"])
             cells += [Times(float(median), min(seconds[key]), max(seconds[key]))]

@@ -64,7 +64,8 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
     random_state : int, RandomState or None, default=None
         Accepted for scikit-learn's sake; nothing here is random.
     backend : str, default="auto"
-        Who evaluates the kernel, see :func:`gpurbf.backends.get_backend`.
+        Who evaluates the kernel, see :func:`gpurbf.backends.get_backend`. Sparse data too wide to
+        be made dense are evaluated by SciPy's sparse products, which only "auto" allows.
     precision : {"auto", "exact", "float32", "float64"}, default="auto"
         Of the kernel's distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
@@ -253,6 +254,11 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
             # Codes first: sorted, samples off the lattice are a copy of the data.
             X, activation, _ = compact(X, activation, self.precision)
             X = X[groups.first]
+            if sp.issparse(X) and self.backend != "auto":
+                raise ValueError(
+                    f"backend={self.backend!r} works on dense tiles, and these sparse data are too "
+                    "wide to be made dense: use backend='auto', which takes sparse products."
+                )
         try:
             models = train_pairs(
                 X,

@@ -6,7 +6,7 @@ import numpy as np
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def encode_rows(X, denominator, inverse, zero, codes):
-    """Write ``round(X * denominator) + zero`` into codes; False if a value is not on the lattice."""
+    """Write ``round(X * denominator) + zero`` into codes; False if a value is off the lattice."""
     one = denominator * inverse
     for i in range(X.shape[0]):
         off = 0

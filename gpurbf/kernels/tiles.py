@@ -1,9 +1,9 @@
 """The micro-kernels: a block of rows × centers, summed over all inputs in vector registers.
 
-A kernel is a C function `(x, c, c_stride, steps, out, out_stride)` of addresses and bytes with at
-least one step. It keeps `rows × panels × 16` sums in registers, and at every step takes `group` inputs of each row
-(one broadcast) and of each center (whole vectors), all read in the order in which `packing` laid
-them:
+A kernel is a C function `(x, c, c_stride, steps, out, out_stride)` of addresses and bytes, with at
+least one step. It keeps `rows × panels × 16` sums in registers. At every step it takes `group`
+inputs of each row (one broadcast) and of each center (whole vectors), all read in the order in
+which `packing` laid them:
 
     x    [steps][rows][group]            one panel of rows (or as the kind's strides say)
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart

@@ -60,6 +60,8 @@ def resolve_gamma(
 
 def _variance(X: Any, weights: np.ndarray | None) -> float:
     """The weighted variance of all entries, in float64 whatever the dtype, two passes by parts."""
+    if sp.issparse(X):
+        return _sparse_variance(X, weights)
     w = np.ones(X.shape[0]) if weights is None else weights
     mass = w.sum() * X.shape[1]
 
@@ -67,12 +69,23 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
         total = 0.0
         for start in range(0, X.shape[0], _ROWS):
             part = X[start : start + _ROWS]
-            part = part.toarray() if sp.issparse(part) else part
             total += w[start : start + _ROWS] @ f(part.astype(np.float64)).sum(axis=1)
         return float(total / mass)
 
     centre = mean(lambda part: part)
     return mean(lambda part: np.square(part - centre))
+
+
+def _sparse_variance(X: Any, weights: np.ndarray | None) -> float:
+    """The same from the stored entries of CSR data; the others are zero."""
+    counts = np.diff(X.indptr)
+    w = np.ones(X.shape[0]) if weights is None else weights
+    entry_weights = np.repeat(w, counts)
+    mass = w.sum() * X.shape[1]
+    values = X.data.astype(np.float64)
+    centre = float(entry_weights @ values) / mass
+    rest = mass - entry_weights.sum()
+    return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:

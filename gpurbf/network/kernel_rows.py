@@ -58,6 +58,8 @@ class KernelRows:
         if isinstance(probe, HiddenLayer):
             # What "auto" means is a setting of the caller's thread: the solver's get the name.
             self.backend = probe.backend.name
+        else:
+            self.backend = "scipy"
         self.dtype = probe.dtype
         self.diagonal = self._diagonal(probe)
         self.description = probe.describe()

@@ -12,6 +12,8 @@ from gpurbf.backends import Activation
 __all__ = ["SparseLayer", "stays_sparse"]
 
 _BYTES = 32 << 20
+# Dense copies up to this size are made without asking what they gain.
+_SMALL = 64 << 20
 
 PROFILES = {
     "gaussian": lambda d2, a: np.exp(-a.gamma * d2),
@@ -22,10 +24,10 @@ PROFILES = {
 
 
 def stays_sparse(X: Any) -> bool:
-    """Whether X is CSR and would take more than twice its memory as a dense float64 array."""
+    """Whether X is CSR and would take much memory, more than twice its own, as dense float64."""
     if not sp.issparse(X):
         return False
-    return 8 * X.shape[0] * X.shape[1] > 2 * (X.data.nbytes + X.indices.nbytes)
+    return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
 
 
 class SparseLayer:

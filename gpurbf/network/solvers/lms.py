@@ -13,6 +13,8 @@ from gpurbf.backends.loops_fsvc import aligned, lms_rows
 __all__ = ["lms"]
 
 _ROWS = 2048
+# Activations that are computed anew in every epoch should still be in cache when they are used.
+_TILE_BYTES = 1 << 24
 
 
 def lms(
@@ -70,8 +72,9 @@ def lms(
     if center_targets is not None:
         W[:, :m] = center_targets.T
     budget = get_config()["memory"] * 2**20 / 4
-    fits = len(order) * m * layer.dtype.itemsize <= budget
-    n_rows = len(order) if fits else max(64, min(_ROWS, int(budget / (m * layer.dtype.itemsize))))
+    row_bytes = m * layer.dtype.itemsize
+    fits = len(order) * row_bytes <= budget
+    n_rows = len(order) if fits else max(64, int(min(budget, _TILE_BYTES) / row_bytes))
     H = aligned((min(n_rows, len(order)), padded if fits else m), layer.dtype)
     H[:, m:] = 0
     for epoch in range(1, n_epochs + 1):
