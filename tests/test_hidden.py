@@ -152,6 +152,20 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, before)
 
 
+def test_out_may_be_any_array_of_the_right_shape(backend):
+    X, C = data(np.float32, 40, 12, 9)
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend)
+    expected = layer.outputs(X)
+    for out in (
+        np.zeros((40, 12), np.float32),
+        np.zeros((40, 24), np.float32)[:, ::2],
+        np.zeros((12, 40), np.float32).T,
+        np.zeros((40, 12), np.float64),
+    ):
+        assert layer.outputs(X, out) is out
+        np.testing.assert_array_equal(out, expected)
+
+
 def test_threads_share_a_layer(backend):
     X, C = data(np.uint8, 300, 80, 40)
     activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))

@@ -112,7 +112,7 @@ def _bf16(A: np.ndarray) -> np.ndarray:
     return (A.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _gemm_u8s8(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+def integer_products(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
     (N, n), m = A.shape, len(B)
     if not (N and m and n):
         out[:] = 0
@@ -136,7 +136,7 @@ def _products() -> dict[str, Product]:
         "sgemm": Product("sgemm", f32, f32, f32, 128, 128, sgemm),
         "dgemm": Product("dgemm", f64, f64, f64, 128, 128, dgemm),
         "bf16": Product("bf16", f32, f32, f32, 128, 128, bf16, _bf16),
-        "u8s8": Product("u8s8", u8, s8, s32, 0, 128, _gemm_u8s8),
+        "u8s8": Product("u8s8", u8, s8, s32, 0, 128, integer_products),
     }
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpurbf.backends import Activation, available_backends
-from gpurbf.backends.cpu import KERNELS, VARIABLE
+from gpurbf.backends.cpu import KERNELS, VARIABLE, choose_kernel
+from gpurbf.backends.peak import peak
 from gpurbf.bench import data
 from gpurbf.bench.timing import Times, in_turn, run_python
 from gpurbf.network.hidden import HiddenLayer
@@ -46,6 +47,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     _errors(report, X[: 64 if quick else 1000], C, gamma, list(layers))
     _outputs(report, X, C, gamma, layers, rounds)
     _scores(report, X, C, gamma, layers, rounds)
+    _products(report, X, C, rounds)
     _manhattan(report, X, C, list(layers), 1 if quick else 2)
     _cpu_kernels(report, gamma, quick, data_home)
     _growth(report, X_train, gamma, quick)
@@ -140,6 +142,43 @@ def _scores(
             raise AssertionError(f"scores of {name}: a relative error of {error:.2g}")
     report.text("## H @ W, 10 outputs, H not stored")
     _speed_table(report, in_turn(candidates, rounds), 2 * x.shape[1] * len(x) * len(c))
+
+
+def _products(report: Report, X: np.ndarray, C: np.ndarray, rounds: int) -> None:
+    """Integer products alone, against MKL's and NumPy's products and the registers' limit."""
+    dot = Activation("dot", "linear")
+    exact = X[:50].astype(np.int64) @ C.astype(np.int64).T
+    candidates: dict[str, Callable[[], Any]] = {}
+    for name, problem in available_backends().items():
+        if problem is not None:
+            continue
+        layer = HiddenLayer(C, dot, backend=name, precision="exact")
+        if not np.array_equal(layer.outputs(X[:50]), exact.astype(np.float32)):
+            raise AssertionError(f"the products of {name} are not exact")
+        if name == "numba":
+            # No output weights: the tile is made, converted to float32 and dropped.
+            nothing = np.empty((len(C), 0), np.float32)
+            candidates["numba, tile dropped"] = functools.partial(layer.scores, X, nothing)
+    x, c = X.astype(np.float32), C.astype(np.float32)
+    P = np.empty((len(X), len(C)), np.float32)
+    candidates["NumPy sgemm"] = lambda: np.matmul(x, c.T, out=P)
+    if available_backends()["mkl"] is None:
+        from gpurbf.backends.mkl import integer_products
+
+        P8, s8 = np.empty(P.shape, np.int32), (C.astype(np.int16) - 128).astype(np.int8)
+        candidates["MKL u8·s8"] = lambda: integer_products(X, s8, P8)
+    times = in_turn(candidates, rounds)
+    report.text("## Products alone")
+    _speed_table(report, times, 2 * X.shape[1] * P.size)
+    kernel, _ = choose_kernel()
+    if kernel == "generic":
+        return
+    limit = peak(f"dot_{kernel}")
+    rate = 2 * X.shape[1] * P.size / times["numba, tile dropped"].low
+    report.text(
+        f"The same instructions on registers alone reach {limit / 1e12:.2f} · 10¹² operations/s: "
+        f"the best round of the tiles is at {100 * rate / limit:.0f} % of it."
+    )
 
 
 def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], rounds: int) -> None:

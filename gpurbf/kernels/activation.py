@@ -131,6 +131,7 @@ def profile_address(name, dtype):
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, alpha, factor, form):
     """Turn products P[top:, left:] into distances (squared if so asked) or dot products H."""
+    use_widest_vectors()
     kind, real = column_terms.dtype.type, H.dtype.type
     scale = real(factor)
     low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
@@ -152,6 +153,7 @@ def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, alpha, f
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def activate(buffer, form, profile, gamma, coef0, degree):
     """Root or square, then the profile, in place on a contiguous buffer."""
+    use_widest_vectors()
     if form == ROOT:
         for j in range(buffer.size):
             buffer[j] = np.sqrt(buffer[j])

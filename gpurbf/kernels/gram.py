@@ -15,6 +15,7 @@ DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes
 @njit(nogil=True)
 def add_tile(tile, sums, top, left):
     """sums[top:, left:] += tile, in a function of its own: its slices then need no counting."""
+    use_widest_vectors()
     for i in range(tile.shape[0]):
         source, target = tile[i], sums[top + i, left : left + tile.shape[1]]
         for j in range(source.size):

@@ -23,6 +23,7 @@ CHUNK = 12  # rows; every score kernel's rows divide it
 @njit(nogil=True)
 def store(H, n_rows, n_columns, out, top, left):
     """Copy activations to out[top:, left:]."""
+    use_widest_vectors()
     for r in range(n_rows):
         h, target = H[r], out[top + r, left : left + n_columns]
         for j in range(n_columns):
@@ -48,6 +49,7 @@ def add_scores(H, count, W, first, kernel, rows, sums, scores):
 @njit(nogil=True)
 def pack_gram(H, weights, mean, panels):
     """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
+    use_widest_vectors()
     for r in range(H.shape[0]):
         w = weights[r]
         for p in range(panels.shape[0]):
@@ -59,6 +61,7 @@ def pack_gram(H, weights, mean, panels):
 @njit(nogil=True, inline="never")
 def add_tile(tile, P):
     """P += tile."""
+    use_widest_vectors()
     for r in range(tile.shape[0]):
         for j in range(tile.shape[1]):
             P[r, j] += tile[r, j]

@@ -7,7 +7,10 @@ from numba.extending import intrinsic
 
 @intrinsic
 def use_widest_vectors(typing_context):
-    """Let loops of the calling function use 512-bit vectors where LLVM would prefer 256."""
+    """Let loops of the calling function use 512-bit vectors where LLVM would prefer 256.
+
+    Not those of the functions that it calls: Numba makes their vector loops before it joins them.
+    """
 
     def generate(context, builder, signature, args):
         # llvmlite knows no string attributes, hence the plain set method.

@@ -7,6 +7,7 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 import numpy as np
 from numba import njit
 
+from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import LANES
 
 
@@ -29,6 +30,7 @@ def aligned_bytes(size):
 @njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""
+    use_widest_vectors()
     one = shift.dtype.type(1)
     total, squares = one * 0, one * 0
     for j in range(row.size):

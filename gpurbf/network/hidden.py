@@ -83,9 +83,13 @@ class HiddenLayer:
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
-        """H, shape (N, m), in the layer's dtype; into ``out`` if given."""
+        """H, shape (N, m), in the layer's dtype; into ``out``, any array of that shape, if given."""
         if out is None:
             out = np.empty((X.shape[0], len(self.centers)), self.dtype)
+        elif not out.flags.c_contiguous or out.dtype != self.dtype:
+            # Backends write whole rows of their own dtype.
+            out[...] = self.outputs(X)
+            return out
         for rows, operand, part in self._parts(X):
             self.backend.outputs(operand, part, out[rows])
         return out

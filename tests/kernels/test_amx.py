@@ -16,10 +16,13 @@ from gpurbf.kernels.tiles import LANES
 
 COMPILE = """
 from numba import cfunc, types
-from gpurbf.kernels import amx
-integer = types.intp
+from gpurbf.kernels import activation, amx
+integer, real = types.intp, types.float64
 for function, count in ((amx.dot_amx, 6), (amx.enter, 1), (amx.leave, 1)):
     print(cfunc(types.void(*(integer,) * count))(function)._library.get_asm_str())
+print("PROFILE")
+signature = types.void(types.CPointer(types.float32), integer, real, real, integer)
+print(cfunc(signature, fastmath={"contract"})(activation.gaussian)._library.get_asm_str())
 """
 
 
@@ -55,6 +58,10 @@ def test_accumulators_meet_the_operands_they_are_meant_for(assembly):
     # AT&T order: centers, rows, sums.
     found = re.findall(r"tdpbusd\s+%tmm(\d), %tmm(\d), %tmm(\d)", assembly)
     assert set(found) == {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
+
+
+def test_activations_use_the_widest_vectors_where_llvm_prefers_half(assembly):
+    assert len(re.findall(r"vfmadd.*%zmm", assembly.split("PROFILE")[1])) > 5
 
 
 def tile_bytes(address, stride):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpurbf.backends import cpu
+from gpurbf.backends.peak import peak
 from gpurbf.kernels import packing, products
 from gpurbf.kernels.tiles import KINDS, LANES
 
@@ -128,3 +129,10 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     vectors = kind.rows * kind.panels * LANES // kind.width
     assert len(re.findall(INNER[name], assembly)) >= vectors
     assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
+
+
+@pytest.mark.parametrize("name", [name for name in INNER if name.startswith(("dot", "manhattan"))])
+def test_the_limit_of_the_hardware_can_be_measured(name):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    assert peak(name, seconds=1e-3) > 0
