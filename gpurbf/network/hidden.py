@@ -83,7 +83,7 @@ class HiddenLayer:
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
-        """H, shape (N, m), in the layer's dtype; into ``out``, any array of that shape, if given."""
+        """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         if out is None:
             out = np.empty((X.shape[0], len(self.centers)), self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
