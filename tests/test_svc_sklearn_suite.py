@@ -14,8 +14,8 @@ from gpurbf import SVC
 
 if tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 9):
     pytest.skip(
-        f"scikit-learn {sklearn.__version__}: its tests of SVC are full of `probability`, and the list "
-        "of those that do not apply is for 1.9 and later",
+        f"scikit-learn {sklearn.__version__}: its tests of SVC are full of `probability`, and the "
+        "list of those that do not apply is for 1.9 and later",
         allow_module_level=True,
     )
 
