@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._stages import staged
 from gpurbf.backends.lattice import encode
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.kernel_rows import as_integers, compact
@@ -40,6 +41,7 @@ class SupportLayer:
         self._sparse = SparseLayer(V, activation) if sp.issparse(compacted) else None
         self._layers: dict[tuple[bool, str], HiddenLayer] = {}
 
+    @staged("prepare", "lattice")
     def weighted(self, X: Any, W: np.ndarray) -> np.ndarray:
         """K(X, V) @ W, float64, shape (N, n_pairs), for W (n_SV, n_pairs)."""
         result = np.zeros((X.shape[0], W.shape[1]))

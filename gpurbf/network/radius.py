@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpurbf._stages import staged
 from gpurbf.backends.loops_fsvc import pass_over
 from gpurbf.network.centers.fsvc import WIDTH, find_radius
 
@@ -72,6 +73,7 @@ class KnownLayer:
         self.radius = radius
         self.dtype = np.dtype(np.float32)
 
+    @staged("hidden layer", "known distances")
     def outputs(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """H of some rows."""
         H = self.D[np.ix_(rows, self.centers)]
