@@ -222,6 +222,12 @@ class Recorder:
         _local.account = self._before
         self._memory.close()
 
+    def include(self, other: Recorder) -> None:
+        """Add what was recorded before."""
+        self.seconds += other.seconds
+        for key, entry in other.entries.items():
+            self.entries.setdefault(key, Entry()).add(entry)
+
 
 class _Memory:
     """The resident set of the process: at the ends of stages, and now and then in long ones."""
