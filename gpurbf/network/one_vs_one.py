@@ -82,6 +82,7 @@ def _dtype(W: np.ndarray) -> str:
     return "float32" if len(W) >= _MANY and rounding < _TOLERANCE else "float64"
 
 
+@staged("prepare", "pair weights")
 def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
     """W (n_SV, n_pairs) from LIBSVM's layout (n_classes - 1, n_SV) of the same numbers."""
     stops = np.cumsum(n_support)

@@ -25,18 +25,21 @@ def draw(profile: Any, figure: Any) -> None:
 def _phase(axis: Any, profile: Any, phase: str) -> None:
     """The bars of one phase, each split into its parts."""
     wall = profile.seconds[phase]
+    unit, scale = ("s", 1.0) if wall >= 1 else ("ms", 1000.0)
     for place, stage in enumerate(STAGES):
         rows = [row for row in profile.rows if (row.phase, row.stage) == (phase, stage)]
         total, parts = rows[0], rows[1:]
         left = 0.0
         for row in parts:
-            axis.barh(place, row.seconds, 0.68, left, color=_COLOR, edgecolor="white", linewidth=1)
-            ideal = min(row.seconds, row.seconds * row.efficiency) if row.ceiling else 0.0
+            length = scale * row.seconds
+            axis.barh(place, length, 0.68, left, color=_COLOR, edgecolor="white", linewidth=1)
+            ideal = length * min(1.0, row.efficiency) if row.ceiling else 0.0
             axis.barh(place, ideal, 0.3, left, color=_IDEAL)
-            left += row.seconds
-        axis.text(left + 0.015 * wall, place, _label(total, parts), va="center", fontsize=8)
-    axis.set(title=f"{phase}, {wall:.3g} s", xlabel="seconds")
-    axis.set_xlim(0, 1.45 * max(row.seconds for row in profile.rows if row.phase == phase))
+            left += length
+        axis.text(left + 0.01 * scale * wall, place, _label(total, parts), va="center", fontsize=8)
+    axis.set(title=f"{phase}, {scale * wall:.3g} {unit}", xlabel=unit)
+    longest = max(row.seconds for row in profile.rows if row.phase == phase)
+    axis.set_xlim(0, 1.5 * scale * longest)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     # Empty bars that name the two colors.
@@ -51,5 +54,8 @@ def _label(total: Any, parts: list[Any]) -> str:
     if total.share < 0.001:
         return "< 0.1 %"
     longest = parts[0]
-    near = f"\n{longest.part}: {100 * longest.efficiency:.0f} %" if longest.ceiling else ""
-    return f"{100 * total.share:.1f} %" + (near if total.share >= 0.05 else "")
+    text = f"{100 * total.share:.1f} %"
+    if total.share < 0.05:
+        return text
+    near = f"\nat {100 * longest.efficiency:.0f} % of the ceiling" if longest.ceiling else ""
+    return f"{text}, {longest.part}{near}"

@@ -167,6 +167,8 @@ class Profile:
         if not parts:
             return text
         part = max(parts, key=lambda row: row.seconds)
+        if part.part == "rest":
+            return text
         if not part.ceiling:
             return f"{text}, most of it {part.part}"
         limit = "memory bandwidth" if part.ceiling == "memory" else f"{part.ceiling} ceiling"
