@@ -45,7 +45,6 @@ ELSEWHERE = ("", "")
 FENCES: list[Callable[[], Any]] = []
 
 _SAMPLING = 0.01  # seconds between two looks at the memory
-_local = threading.local()
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -93,6 +92,15 @@ class _Account:
         return passed
 
 
+class _Local(threading.local):
+    """The account in which this thread's time is counted, if it is."""
+
+    account: _Account | None = None
+
+
+_local = _Local()
+
+
 class _Open:
     """A recorded stage, to be entered once."""
 
@@ -122,7 +130,7 @@ class _Section:
 
     def run(self, work: Callable[[], None]) -> None:
         """Do a thread's share of the work."""
-        before = getattr(_local, "account", None)
+        before = _local.account
         account = _local.account = _Account(self.outer.open[-1], self.outer.resident)
         try:
             work()
@@ -159,7 +167,7 @@ _NOTHING = _Nothing()
 
 def stage(name: str, part: str = "") -> _Open | _Nothing:
     """A context in which time counts for a part of one of ``STAGES``."""
-    account = getattr(_local, "account", None)
+    account = _local.account
     return _NOTHING if account is None else _Open(account, (name, part))
 
 
@@ -181,7 +189,7 @@ def staged(
 
 def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
     """Count, for the innermost open stage, operations of a kind and bytes that went in or out."""
-    account = getattr(_local, "account", None)
+    account = _local.account
     if account is not None:
         entry = account.entry(account.open[-1])
         entry.nbytes += nbytes
@@ -191,7 +199,7 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
 
 def side_by_side() -> _Section | _Nothing:
     """A context for threads that share work: each calls ``run`` of it with what it does."""
-    account = getattr(_local, "account", None)
+    account = _local.account
     return _NOTHING if account is None else _Section(account)
 
 
@@ -207,7 +215,7 @@ class Recorder:
     """
 
     def __enter__(self) -> Recorder:
-        self._before = getattr(_local, "account", None)
+        self._before = _local.account
         self._memory = _Memory()
         self._account = _Account(ELSEWHERE, self._memory.resident)
         self._memory.watch(self._account)

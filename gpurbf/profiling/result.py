@@ -83,21 +83,21 @@ class Profile:
         self.n_predicted = (getattr(X_test, "shape", None) or np.shape(X_test))[0]
         self.seconds = {"training": training.seconds, "prediction": prediction.seconds}
         self.ceilings: dict[str, float] = {"memory": bandwidth()}
-        self._xp = _namespace(estimator)
+        xp = _namespace(estimator)
         self.rows = [
             row
             for phase, recorder in zip(PHASES, (training, prediction))
             for name in (*STAGES, ELSEWHERE[0])
-            for row in self._stage(phase, name, recorder)
+            for row in self._stage(phase, name, recorder, xp if name in _ON_DEVICE else np)
         ]
 
-    def _stage(self, phase: str, name: str, recorder: Recorder) -> list[Row]:
+    def _stage(self, phase: str, name: str, recorder: Recorder, xp: ModuleType) -> list[Row]:
         """The row of a stage and those of its parts."""
         parts = {part: entry for (stage, part), entry in recorder.entries.items() if stage == name}
         whole, ideals = Entry(), {}
         for part, entry in parts.items():
             whole.add(entry)
-            ideals[part] = self._ideal(name, entry)
+            ideals[part] = self._ideal(name, entry, xp)
         known = [ideal for ideal in ideals.values() if ideal[0] > 0]
         total = sum(seconds for seconds, _ in known), max(known)[1] if known else ""
         rows = [self._row(phase, name, "", whole, recorder.seconds, total)]
@@ -109,9 +109,8 @@ class Profile:
             ]
         return rows
 
-    def _ideal(self, stage: str, entry: Entry) -> tuple[float, str]:
+    def _ideal(self, stage: str, entry: Entry, xp: ModuleType) -> tuple[float, str]:
         """Seconds that the ceilings would take, and the ceiling that takes the most of them."""
-        xp = self._xp if stage in _ON_DEVICE else np
         if stage == "host to device":
             return 0.0, ""
         work = [(entry.nbytes / self._ceiling("memory", xp), "memory")]
