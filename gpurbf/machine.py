@@ -12,7 +12,7 @@ from gpurbf import __version__
 from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
 from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing
 
-__all__ = ["backends", "hardware", "today", "versions"]
+__all__ = ["backends", "hardware", "memory", "today", "versions"]
 
 _DISTRIBUTIONS = (
     "numpy",
@@ -58,10 +58,16 @@ def hardware() -> dict[str, str]:
         "CPU kernel": _kernel(),
         "threads": f"{thread_limit()} used of {os.cpu_count()} logical processors",
     }
-    if hasattr(os, "sysconf"):
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size := memory():
         facts["memory"] = f"{size / 2**30:.0f} GB"
     return facts
+
+
+def memory() -> int:
+    """Bytes of physical memory; 0 where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def backends() -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
+from gpurbf._stages import count, stage
 from gpurbf.backends import Activation, Backend, Lattice
 
 # Largest n for which 255² n stays below 2³¹.
@@ -42,6 +43,12 @@ class Product(NamedTuple):
     c_shift: int
     multiply: Callable[[Any, Any, Any], Any]
     pack: Callable[[Any], Any] = lambda A: A
+
+    @property
+    def arithmetic(self) -> str:
+        """The kind of its operations: their type, or what the products of 8-bit codes take."""
+        special = {"u8s8": "8-bit products", "bf16": "bfloat16"}
+        return special.get(self.name, np.dtype(self.x_dtype).name)
 
 
 @dataclass(frozen=True)
@@ -162,14 +169,18 @@ def _tile(
 ) -> None:
     """The outputs of a few rows: product, then terms, metric and profile in one pass."""
     product, activation = operand.product, operand.activation
-    A = shifted(xp, X, operand.x_shift, product.x_dtype)
-    in_place = out.dtype == product.out_dtype
-    P = out if in_place else xp.empty(out.shape, product.out_dtype)
-    product.multiply(product.pack(A), operand.centers, P)
-    alpha = 1.0 if activation.metric == "dot" else -2.0
-    epilogue(
-        P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out
-    )
+    with stage("prepare", "samples shifted, norms"):
+        A = shifted(xp, X, operand.x_shift, product.x_dtype)
+        row_terms, packed = _row_terms(operand, A), product.pack(A)
+        count(nbytes=X.nbytes + A.nbytes)
+    with stage("hidden layer", "H"):
+        in_place = out.dtype == product.out_dtype
+        P = out if in_place else xp.empty(out.shape, product.out_dtype)
+        product.multiply(packed, operand.centers, P)
+        alpha = 1.0 if activation.metric == "dot" else -2.0
+        epilogue(P, row_terms, operand.column_terms, alpha, operand.factor, activation, out)
+        count(operations=2 * out.size * X.shape[1], kind=product.arithmetic)
+        count(nbytes=packed.nbytes + operand.centers.nbytes + out.nbytes)
 
 
 def _outputs(
@@ -202,7 +213,10 @@ def _scores(
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
-        product.multiply(product.pack(tile), W, S[start : start + len(part)])
+        with stage("hidden layer", "H @ W"):
+            product.multiply(product.pack(tile), W, S[start : start + len(part)])
+            count(operations=2 * tile.size * len(W), kind=product.arithmetic)
+            count(nbytes=tile.nbytes + W.nbytes)
     return S
 
 
@@ -227,11 +241,15 @@ def _normal(
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
-        tile -= mean
-        targets = T[start : start + rows].astype(operand.dtype)
-        if weights is not None:
-            root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
-            tile *= root
-            targets = targets * root
-        G += gram(tile)
-        B += tile.T @ targets
+        with stage("output training", "HᵀH"):
+            tile -= mean
+            targets = T[start : start + rows].astype(operand.dtype)
+            if weights is not None:
+                root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
+                tile *= root
+                targets = targets * root
+            G += gram(tile)
+            B += tile.T @ targets
+            # One triangle and HᵀT; G is read and written.
+            count(operations=tile.size * (m + 1 + 2 * T.shape[1]), kind=operand.dtype.name)
+            count(nbytes=tile.nbytes + targets.nbytes + 2 * G.nbytes)

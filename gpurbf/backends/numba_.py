@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
+from gpurbf._stages import count, stage
 from gpurbf.backends import Activation, Backend, Lattice, cpu
 from gpurbf.backends.epilogue import epilogue, form
+from gpurbf.backends.peak import arithmetic
 from gpurbf.backends.threads import parallel_for, thread_limit
 
 # Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole groups.
@@ -36,6 +38,7 @@ class Packed(NamedTuple):
     terms: np.ndarray
     finish: tuple[Any, ...]
     dtype: np.dtype
+    arithmetic: str
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ def _pack(
         terms,
         finish,
         out_dtype,
+        arithmetic(name),
     )
 
 
@@ -230,7 +234,14 @@ def _run(
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, *fixed, *consumer)
 
-    parallel_for(task, -(-len(X) // rows))
+    with stage("hidden layer", "H" if scores is None else "H and H @ W, fused"):
+        parallel_for(task, -(-len(X) // rows))
+        pairs, result = len(X) * operand.m, out if scores is None else scores
+        count(operations=2 * pairs * X.shape[1], kind=part.arithmetic)
+        count(nbytes=X.nbytes + part.panels.nbytes)
+        count(nbytes=pairs * dtype.itemsize if result is None else result.nbytes)
+        if scores is not None:
+            count(operations=2 * pairs * scores.shape[1], kind=dtype.name)
 
 
 def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -335,9 +346,13 @@ def normal(
         else:
             H = outputs(operand, X[part], np.empty((len(root), m), dtype))
             _fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
-        _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
-        blocks = partial(_add_gram, panels, len(root), product, G, B)
-        parallel_for(blocks, gram.gram_blocks(m, k))
+        with stage("output training", "HᵀH"):
+            _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
+            blocks = partial(_add_gram, panels, len(root), product, G, B)
+            parallel_for(blocks, gram.gram_blocks(m, k))
+            # The lower triangle and HᵀT; G is read and written.
+            count(operations=len(root) * m * (m + 1 + 2 * k), kind=dtype.name)
+            count(nbytes=len(root) * (m + k) * dtype.itemsize + G.nbytes)
     parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
 
 

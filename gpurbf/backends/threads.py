@@ -15,6 +15,8 @@ from typing import Any
 import joblib
 from threadpoolctl import ThreadpoolController
 
+from gpurbf._stages import side_by_side
+
 _lock = threading.Lock()
 _busy = 0
 _pool: ThreadPoolExecutor | None = None
@@ -113,10 +115,10 @@ def parallel_for(task: Callable[[int], Any], n_items: int) -> None:
 
     if n_items <= 0:
         return
-    with _claimed(n_items - 1) as helpers:
-        futures = [_executor().submit(work) for _ in range(helpers)]
+    with _claimed(n_items - 1) as helpers, side_by_side() as section:
+        futures = [_executor().submit(section.run, work) for _ in range(helpers)]
         try:
-            work()
+            section.run(work)
         finally:
             errors = [future.exception() for future in futures]
     for error in errors:

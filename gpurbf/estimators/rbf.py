@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf._stages import stage, staged
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -246,6 +247,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             )
         return training_data(self, X, y, sample_weight, reset=False, ensure_min_samples=1)
 
+    @staged("prepare")
     def _begin(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Check the parameters, choose the hidden layer."""
         check_option("solver", self.solver, ("ridge", *SOLVERS))
@@ -269,6 +271,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         n_classes = len(self.classes_)
         return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes)
 
+    @staged("output training")
     def _add(
         self,
         normal: NormalEquations,
@@ -281,6 +284,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         T = one_hot(codes[batch], len(self.classes_))
         normal.add(self._layer(), X[batch], T, None if weights is None else weights[batch])
 
+    @staged("output training")
     def _solve(
         self,
         normal: NormalEquations,
@@ -297,6 +301,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         H, T = self._layer().outputs(X[rows]), one_hot(codes[rows], len(self.classes_))
         self._calibrate(solution.leave_one_out(H, T), rows, codes, weights)
 
+    @staged("output training")
     def _train(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Output weights by one of the solvers that see the samples one by one."""
         layer, n_classes = self._layer(), len(self.classes_)
@@ -312,6 +317,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         rows = calibration_rows(X.shape[0])
         self._calibrate(layer.scores(X[rows], W), rows, codes, weights)
 
+    @staged("back and evaluate", "temperature")
     def _calibrate(
         self, scores: np.ndarray, rows: slice, codes: np.ndarray, weights: np.ndarray | None
     ) -> None:
@@ -352,8 +358,9 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         labels : ndarray of shape (n_samples,)
         """
         scores = self._scores(X)
-        binary = scores.shape[1] == 1
-        return self.classes_[(scores[:, 0] > 0).astype(int) if binary else scores.argmax(axis=1)]
+        with stage("back and evaluate", "labels"):
+            winner = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+            return self.classes_[winner.astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._config import get_config
+from gpurbf._stages import count, staged
 from gpurbf.backends import Activation, Backend, Lattice, get_backend
 from gpurbf.backends.lattice import candidates, encode
 
@@ -82,6 +83,7 @@ class HiddenLayer:
             arithmetic = f"exact integers / {lattices[-1].denominator:g}, then {arithmetic}"
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
+    @staged("hidden layer")
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         if out is None:
@@ -94,6 +96,7 @@ class HiddenLayer:
             self.backend.outputs(operand, part, out[rows])
         return out
 
+    @staged("hidden layer")
     def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k); H is not stored."""
         S = np.empty((X.shape[0], W.shape[1]), self.dtype)
@@ -101,6 +104,7 @@ class HiddenLayer:
             S[rows] = self.backend.scores(operand, part, W)
         return S
 
+    @staged("output training")
     def normal(
         self,
         X: Any,
@@ -143,6 +147,7 @@ class HiddenLayer:
             operand, data = self._on_lattice(dense)
             yield part, operand, data
 
+    @staged("prepare", "lattice")
     def _on_lattice(self, X: np.ndarray) -> tuple[Any, np.ndarray]:
         """The operand and X's codes if both are on one lattice, else real arithmetic and X."""
         if self.precision not in ("float32", "float64"):
@@ -151,6 +156,7 @@ class HiddenLayer:
                 operand = self._operand(lattice)
                 codes = None if operand is None else encode(X, lattice)
                 if codes is not None:
+                    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
                     return operand, codes
             if self.precision == "exact":
                 raise ValueError(
@@ -160,6 +166,7 @@ class HiddenLayer:
                 )
         return self._operand(None), X
 
+    @staged("prepare", "centers packed, norms")
     def _operand(self, lattice: Lattice | None) -> Any:
         """The backend's operand for that arithmetic; None if the centers are not on the lattice."""
         if lattice not in self._operands:
