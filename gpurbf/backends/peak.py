@@ -31,12 +31,14 @@ def limit(kind: str) -> float | None:
     None where the kernel has no loop over registers alone, as the generic ones.
     """
     kernel, _ = cpu.choose_kernel()
-    beginnings = [name for name, known in ARITHMETIC.items() if known == kind]
-    for name in beginnings:
-        try:
-            return peak(f"{name}_{kernel if name == 'dot' else cpu.VECTORS[kernel]}")
-        except KeyError:
-            pass
+    for name, known in ARITHMETIC.items():
+        if known == kind:
+            full = f"{name}_{kernel if name == 'dot' else cpu.VECTORS[kernel]}"
+            try:
+                # Many short runs: one of them finds the machine undisturbed.
+                return max(peak(full, 0.02) for _ in range(8))
+            except KeyError:
+                return None
     return None
 
 

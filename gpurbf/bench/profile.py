@@ -49,8 +49,8 @@ def _ceilings(report: Report) -> None:
         "memmove. Best of several runs, in billions a second."
     )
     others: dict[str, Callable[[], float]] = {
-        "float32": lambda: product_rate("float32"),
-        "float64": lambda: product_rate("float64"),
+        "float32": partial(product_rate, "float32"),
+        "float64": partial(product_rate, "float64"),
         "memory": _memmove_rate,
     }
     rows = []
@@ -73,7 +73,7 @@ def _memmove_rate() -> float:
         offset = i * part
         ctypes.memmove(target.ctypes.data + offset, source.ctypes.data + offset, part)
 
-    return 2 * n * part / min(once(lambda: parallel_for(copy, n)) for _ in range(7))
+    return 2 * n * part / min(once(lambda: parallel_for(copy, n)) for _ in range(20))
 
 
 def _show(report: Report, name: str, profile: Profile) -> None:

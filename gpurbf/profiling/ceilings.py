@@ -18,7 +18,7 @@ __all__ = ["bandwidth", "compute", "product_rate"]
 
 # Each of the two arrays of a copy is larger than the caches that it must not fit in.
 _BYTES = 1 << 27
-_RUNS = 7
+_RUNS = 20
 # A product that takes so long is one of large matrices.
 _SECONDS = 0.05
 
