@@ -8,10 +8,10 @@ import os
 import platform
 
 from gpurbf import __version__
-from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, get_backend, tuning
 from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing, processor
 
-__all__ = ["backends", "hardware", "today", "versions"]
+__all__ = ["backends", "hardware", "today", "tuned", "versions"]
 
 _DISTRIBUTIONS = (
     "numpy",
@@ -75,6 +75,18 @@ def backends() -> dict[str, str]:
             report[name] = f"available: {backend.kernel}"
             if name == "auto":
                 report[name] = f"{backend.name} ({reason})"
+    return report
+
+
+def tuned() -> dict[str, str]:
+    """For each backend that can be used and tuned: where its tiles come from, and since when."""
+    report = {}
+    for name in LOADERS:
+        try:
+            if get_backend(name)[0].tiles:
+                report[name] = tuning.state(name).said
+        except (BackendUnavailable, ValueError):  # said among the backends
+            continue
     return report
 
 
