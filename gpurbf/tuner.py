@@ -2,7 +2,7 @@
 
 Measured is H @ W for ten outputs, H not stored, on made-up data: for each metric and precision, and
 for one number of inputs out of each range. The default runs along with the candidates to the end;
-one of them replaces it only if it is faster in most of the rounds, not just in the middle one.
+one of them replaces it only if it is faster by more than the noise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _ROWS_A_THREAD = 768
 _MOST_ROWS = 1 << 16
 # What a stage leaves is at most so much slower than the best.
 _CLOSE = 1.1
-# The default is replaced by what is faster by this in the median round, and by half of it in three
-# rounds out of four.
+# The default is replaced by what is faster by this in the median round, and by three times the
+# error of that median (the range of the middle half of the rounds over the root of their number).
 _GAIN = 0.02
 # Largest difference between the results of two tiles, relative to the largest number among them.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-5, "float64": 1e-12}
@@ -127,6 +127,7 @@ def measure(name: str, case: Case, seconds: float) -> Outcome:
     layers = {tile: prepared(name, case, C, tile) for tile in tiles} | {Tile(): default}
     _verify(layers, X, W, _TOLERANCE[case.precision])
     calls = {tile: partial(layer.scores, X, W) for tile, layer in layers.items()}
+    gc.collect()
     winner, times = race(calls, Tile(), end)
     return Outcome(case, winner, times[Tile()], times[winner])
 
@@ -178,7 +179,7 @@ def race(
     """The tile whose call is fastest, or the default where none is by more than noise.
 
     Stages of three rounds, each of which leaves the better half, then a duel with the default until
-    the clock shows ``end``, of nine rounds at least.
+    the clock shows ``end``, of fifteen rounds at least.
 
     Returns
     -------
@@ -195,11 +196,12 @@ def race(
         bound = _CLOSE * seconds[alive[0]]
         alive = [tile for tile in alive[: (len(alive) + 1) // 2] if seconds[tile] <= bound]
     best = alive[0]
-    times = _rounds([default, best], calls, 9, end)
+    times = _rounds([default, best], calls, 15, end)
     seconds |= {tile: statistics.median(values) for tile, values in times.items()}
     gains = [a / b - 1 for a, b in zip(times[default], times[best])]
-    quarter, middle, _ = statistics.quantiles(gains, n=4)
-    return (best if middle > _GAIN and quarter > _GAIN / 2 else default), seconds
+    low, middle, high = statistics.quantiles(gains, n=4)
+    doubt = 3 * (high - low) / len(gains) ** 0.5
+    return (best if middle > max(_GAIN, doubt) else default), seconds
 
 
 def _rounds(
@@ -207,7 +209,6 @@ def _rounds(
 ) -> dict[Tile, list[float]]:
     """Seconds of each, in turn and every other round in reverse: ``least`` rounds, or until end."""
     times: dict[Tile, list[float]] = {tile: [] for tile in tiles}
-    gc.collect()
     for done in _counting(least, end):
         for tile in tiles if done % 2 else reversed(tiles):
             begin = time.perf_counter()
