@@ -212,7 +212,7 @@ def small(monkeypatch):
     """One range of few inputs, and no time to spare."""
     monkeypatch.setattr(tuner, "RANGES", {float("inf"): 64})
     monkeypatch.setattr(tuner, "_QUICK", (64,))
-    monkeypatch.setattr(tuner, "_CALL", 1e-4)
+    monkeypatch.setattr(tuner, "_CALL", (1e-4, 1e-4))
     original = tuner.tune
     monkeypatch.setattr(tuner, "tune", lambda name, seconds, *rest: original(name, 0, *rest))
 

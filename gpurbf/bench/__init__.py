@@ -19,6 +19,7 @@ BENCHMARKS = {
     "rbf": "gpurbf.bench.rbf",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "tune": "gpurbf.bench.tune",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from gpurbf import tuner
@@ -26,6 +27,8 @@ def run(arguments: argparse.Namespace) -> None:
         names = [get_backend(arguments.backend)[0].name]  # or the reason why not
     else:
         names = [name for name, problem in available_backends().items() if problem is None]
+    if busy := _busy():
+        print(busy, file=sys.stderr)
     for name in names:
         outcomes = tuner.tune(name, 8 if arguments.quick else 45, arguments.quick, _bar)
         print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n")
@@ -33,6 +36,14 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"stored: {tuning.store(name, tuner.entries(outcomes))}\n")
         except OSError as error:
             print(f"could not be stored, layers keep the default: {error}\n")
+
+
+def _busy() -> str:
+    """A warning if other programs keep the processor busy; nothing where the system cannot tell."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load < (os.cpu_count() or 1) / 2:
+        return ""
+    return f"the processor is busy (load {load:.1f}): tune again when it is not"
 
 
 def _bar(done: int, total: int, text: str) -> None:
