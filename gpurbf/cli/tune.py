@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=list(LOADERS), help="one only (default: every one that is available)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="two ranges of inputs and fewer rounds"
+        "--quick",
+        action="store_true",
+        help="two ranges of inputs, the others stay at the default, and fewer rounds",
     )
 
 
