@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -362,14 +361,10 @@ def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
     preference = 0 if kernel == "generic" else 3
-    tried = tuple(Tile(M=M, threads=threads) for M in _TRIED for threads in _thread_counts())
+    # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
+    counts = dict.fromkeys((None, cpu.cores()))
+    tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip
-
-
-def _thread_counts() -> tuple[int | None, ...]:
-    """All, or half: two threads of one core share its multipliers and its L2 cache."""
-    half = (os.cpu_count() or 1) // 2
-    return (None, half) if half else (None,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
 from gpurbf import tuner
 from gpurbf.backends import LOADERS, available_backends, get_backend, tuning
@@ -32,12 +33,14 @@ def run(arguments: argparse.Namespace) -> None:
     if busy := _busy():
         print(busy, file=sys.stderr)
     for name in names:
+        begin = time.perf_counter()
         outcomes = tuner.tune(name, 8 if arguments.quick else 45, arguments.quick, _bar)
-        print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n")
+        took = time.perf_counter() - begin
+        print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n\n{took:.0f} s, ", end="")
         try:
             print(f"stored: {tuning.store(name, tuner.entries(outcomes))}\n")
         except OSError as error:
-            print(f"could not be stored, layers keep the default: {error}\n")
+            print(f"could not be stored and changes nothing: {error}\n")
 
 
 def _busy() -> str:
