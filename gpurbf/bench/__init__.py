@@ -20,6 +20,7 @@ BENCHMARKS = {
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
     "profile": "gpurbf.bench.profile",
+    "tune": "gpurbf.bench.tune",
 }
 
 

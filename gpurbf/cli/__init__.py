@@ -18,6 +18,7 @@ COMMANDS = {
     "info": "gpurbf.cli.info",
     "profile": "gpurbf.cli.profile",
     "bench": "gpurbf.cli.bench",
+    "tune": "gpurbf.cli.tune",
 }
 
 
