@@ -24,6 +24,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.network.model import choose_layer, fit_temperature, one_hot, probabilities
+from gpurbf.network.reading import read_ahead, split
 from gpurbf.network.solvers import SOLVERS
 from gpurbf.network.solvers.ridge import NormalEquations, RidgeSolution
 
@@ -168,8 +169,9 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             if self.solver == "ridge":
                 normal = self._new_normal()
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
-                for batch in steps(self, batches, len(batches), X, y, "hidden layer"):
-                    self._add(normal, X, codes, weights, batch)
+                parts = read_ahead(X, batches)
+                for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
+                    self._add(normal, part, codes, weights, batch)
                 self._solve(normal, X, codes, weights, keep=False)
             else:
                 self._train(X, codes, weights)
@@ -277,9 +279,9 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         weights: np.ndarray | None,
         batch: slice,
     ) -> None:
-        """Add a batch to the normal equations."""
+        """Add a batch, the rows X of it, to the normal equations."""
         T = one_hot(codes[batch], len(self.classes_))
-        normal.add(self._layer(), X[batch], T, None if weights is None else weights[batch])
+        normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
     def _solve(
         self,
@@ -319,9 +321,11 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         self.temperature_ = fit_temperature(scores, codes[rows], w)
         self._report(self._layer())
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
-        X = check_X(self, X)
+        return check_X(self, X)
+
+    def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
             return self._layer().scores(X, self.coef_.T) + self.intercept_
 
@@ -337,7 +341,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
             About 0..1 a class; for two classes one column of about -1..1, positive for the second.
         """
-        scores = self._scores(X)
+        scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
@@ -351,9 +355,14 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         -------
         labels : ndarray of shape (n_samples,)
         """
-        scores = self._scores(X)
-        binary = scores.shape[1] == 1
-        return self.classes_[(scores[:, 0] > 0).astype(int) if binary else scores.argmax(axis=1)]
+        X, binary = self._checked(X), len(self.coef_) == 1
+        labels = np.empty(X.shape[0], self.classes_.dtype)
+        # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
+        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
+            scores = self._scores(part)
+            winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+            labels[rows] = self.classes_[winners.astype(np.intp)]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
@@ -366,7 +375,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
         """
-        return probabilities(self._scores(X), self.temperature_)
+        return probabilities(self._scores(self._checked(X)), self.temperature_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
