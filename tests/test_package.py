@@ -143,10 +143,17 @@ def test_mkl_is_asked_for_only_where_it_has_wheels():
         assert asked(*elsewhere) == 0
 
 
-def test_hard_dependencies_are_these_five():
+def test_hard_dependencies_are_these_six():
     requirements = pytest.importorskip("packaging.requirements")
     names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
-    assert names == {"numpy", "scikit-learn", "numba", "joblib", "threadpoolctl"}
+    assert names == {
+        "numpy",
+        "scikit-learn",
+        "numba",
+        "joblib",
+        "threadpoolctl",
+        "platformdirs",
+    }
 
 
 def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():

@@ -21,10 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
-from gpurbf.backends import Activation, Backend, Lattice
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
+from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest n for which 255² n stays below 2³¹.
 _INT32_FEATURES = 33_025
+# Megabytes of a tile of H that the tuner tries.
+_TRIED = tuple(Tile(megabytes=size) for size in (0.5, 1, 2, 4, 8, 16, 32))
 
 
 class Product(NamedTuple):
@@ -57,6 +60,7 @@ class Operand:
     row_coefficients: tuple[float, float]
     factor: float
     exact: bool
+    megabytes: float
 
 
 def build(
@@ -75,14 +79,16 @@ def build(
         xp=xp,
         kernel=kernel,
         preference=preference,
-        prepare=partial(_prepare, xp, products),
+        prepare=partial(_prepare, name, xp, products),
         outputs=outputs,
         scores=partial(_scores, xp, products, outputs),
         normal=partial(_normal, xp, gram, outputs),
+        tiles={"euclidean": _TRIED},
     )
 
 
 def _prepare(
+    name: str,
     xp: ModuleType,
     products: Callable[[np.dtype, int, bool], Product],
     C: Any,
@@ -92,7 +98,9 @@ def _prepare(
 ) -> Operand:
     """Shift and convert the centers (m, n), once per fitted layer."""
     m, n = C.shape
-    product = products(np.dtype(dtype), n, lattice is not None)
+    exact = lattice is not None
+    product = products(np.dtype(dtype), n, exact)
+    tile = tile_for(name, activation.metric, precision_of(np.dtype(dtype), exact), n)
     dot = activation.metric == "dot"
     s: Any
     t: Any
@@ -126,7 +134,8 @@ def _prepare(
         columns,
         row,
         factor,
-        lattice is not None,
+        exact,
+        tile.megabytes or _default_megabytes(),
     )
 
 
@@ -150,6 +159,11 @@ def _row_terms(operand: Operand, A: Any) -> Any:
     wide_A = A.astype(wide)
     terms = quadratic * (wide_A * wide_A).sum(axis=1) + linear * wide_A.sum(axis=1)
     return terms.astype(terms_dtype)
+
+
+def _default_megabytes() -> float:
+    """A tile of H that stays in cache between the product and the epilogue: 4, or half of L3."""
+    return min(4, cpu.cache_bytes(3, 1 << 30) / 2**21)
 
 
 def _rows_a_tile(m: int, itemsize: int, megabytes: float) -> int:
@@ -176,8 +190,7 @@ def _outputs(
     xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
 ) -> Any:
     """H (N, m), written into ``out``."""
-    # Four megabytes of H stay in cache between the product and the epilogue.
-    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, 4)
+    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, operand.megabytes)
     for start in range(0, len(X), rows):
         part = slice(start, start + rows)
         _tile(xp, epilogue, operand, X[part], out[part])
@@ -196,7 +209,7 @@ def _scores(
     m = operand.centers.shape[0]
     product = products(operand.dtype, m, False)
     W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
-    rows = _rows_a_tile(m, operand.dtype.itemsize, 4)
+    rows = _rows_a_tile(m, operand.dtype.itemsize, operand.megabytes)
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):

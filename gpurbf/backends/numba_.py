@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,15 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
-from gpurbf.backends import Activation, Backend, Lattice, cpu
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
 from gpurbf.backends.epilogue import epilogue, form
 from gpurbf.backends.threads import parallel_for, thread_limit
+from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole groups.
 _INT32_FEATURES = 33_024
-# A block of packed rows should leave room in L2 for the centers that it meets.
-_BLOCK_BYTES = 1 << 18
+# Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
+# for 1 MiB where the system does not tell.
+_L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
+# Rows of a block that the tuner tries.
+_TRIED = (24, 48, 96, 192, 384)
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -50,6 +55,7 @@ class Operand:
     exact: bool
     vectors: str
     kernel: str
+    threads: int | None
 
     @property
     def fused(self) -> bool:
@@ -74,13 +80,14 @@ def prepare(C: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice 
         pieces = [
             slice(i, min(i + _INT32_FEATURES, n)) for i in range(0, max(1, n), _INT32_FEATURES)
         ]
+    exact, whole = lattice is not None, len(pieces) == 1
+    tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
     parts = tuple(
-        _pack(name, C[:, piece], piece, activation, dtype, lattice, factor, len(pieces) == 1)
+        _pack(name, C[:, piece], piece, activation, dtype, lattice, factor, whole, tile.M)
         for piece in pieces
     )
-    return Operand(
-        parts, activation, dtype, m, factor, lattice is not None, vectors, f"{name} ({reason})"
-    )
+    said = f"{name} ({reason})"
+    return Operand(parts, activation, dtype, m, factor, exact, vectors, said, tile.threads)
 
 
 def _pack(
@@ -92,6 +99,7 @@ def _pack(
     lattice: Lattice | None,
     factor: float,
     whole: bool,
+    wanted: int | None,
 ) -> Packed:
     """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
     from gpurbf.kernels import amx, packing, products
@@ -130,9 +138,9 @@ def _pack(
     depth = max(1, width)
     if product.out_dtype == np.float32:
         depth = -(-depth // -(-depth // _SUMMED))
-    rows_that_fit = _BLOCK_BYTES // (width * product.x_dtype.itemsize)
+    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // (width * product.x_dtype.itemsize)
     least = max(CHUNK, product.rows)
-    block = max(least, min(_BLOCK_ROWS, rows_that_fit // least * least))
+    block = max(least, (wanted or min(_BLOCK_ROWS, rows_that_fit)) // least * least)
     return Packed(
         inputs,
         shift,
@@ -223,14 +231,14 @@ def _run(
         part.panels, part.terms, operand.m, *part.finish,
     )  # fmt: skip
     # A task is about two blocks of rows, and every thread gets as many.
-    n_threads = thread_limit()
+    n_threads = min(filter(None, (thread_limit(), operand.threads)))
     n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
     rows = -(-len(X) // (n_tasks * part.rows)) * part.rows
 
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, *fixed, *consumer)
 
-    parallel_for(task, -(-len(X) // rows))
+    parallel_for(task, -(-len(X) // rows), n_threads)
 
 
 def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -354,4 +362,14 @@ def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
     preference = 0 if kernel == "generic" else 3
-    return Backend("numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal)
+    tried = tuple(Tile(M=M, threads=threads) for M in _TRIED for threads in _thread_counts())
+    return Backend(
+        "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
+        tiles={"euclidean": tried, "manhattan": tried},
+    )  # fmt: skip
+
+
+def _thread_counts() -> tuple[int | None, ...]:
+    """All, or half: two threads of one core share its multipliers and its L2 cache."""
+    half = (os.cpu_count() or 1) // 2
+    return (None, half) if half else (None,)

@@ -17,6 +17,7 @@ COMMANDS = {
     "classify": "gpurbf.cli.classify",
     "info": "gpurbf.cli.info",
     "bench": "gpurbf.cli.bench",
+    "tune": "gpurbf.cli.tune",
 }
 
 
