@@ -61,7 +61,7 @@ class Report:
             self._tables[name] = [header, *rows]
 
     def figure(self, name: str, caption: str, plot: Callable[[Any], None]) -> None:
-        """A picture that ``plot(figure)`` draws, `name`.png and .svg, if Matplotlib is installed."""
+        """`name`.png and `name`.svg as ``plot(figure)`` draws it, if Matplotlib is installed."""
         self._figures[name] = plot
         self._parts.append(f"![{caption}]({name}.png)")
 

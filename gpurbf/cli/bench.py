@@ -17,9 +17,7 @@ _ELSEWHERE = Path("gpurbf-out")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("name", choices=list(BENCHMARKS))
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, to see that it works"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
         "--data-home",
         default=os.environ.get("GPURBF_TEST_DATA"),

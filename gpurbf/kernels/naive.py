@@ -7,7 +7,7 @@ import numba as nb
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def gaussian_layer(X, C, gamma, zero, out):
-    """out[i, j] = exp(-gamma |x_i - c_j|²); sums in the order of the inputs, of the type of zero."""
+    """out[i, j] = exp(-gamma |x_i - c_j|²), summed in the order of the inputs in zero's type."""
     for i in range(X.shape[0]):
         for j in range(C.shape[0]):
             squared = zero
