@@ -39,5 +39,5 @@ def run(arguments: argparse.Namespace) -> None:
         folder = Path(arguments.out)
     try:
         run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
-    except FileNotFoundError as error:
+    except OSError as error:  # no data, no room
         raise UserError(str(error)) from error

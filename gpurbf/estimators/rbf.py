@@ -38,7 +38,8 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
     a ridge penalty. The hidden layer is consumed tile by tile, in training and in prediction, so
-    memory beyond the input is about 12 m² bytes plus ``config_context(memory=...)``.
+    memory beyond the input is about 12 m² bytes plus 8 a sample for labels plus
+    ``config_context(memory=...)``, also where the input is a ``numpy.memmap``.
 
     Parameters
     ----------

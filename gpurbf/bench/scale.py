@@ -1,0 +1,311 @@
+"""Data larger than the memory budget: fit and predict on a mapped file; reading meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf import RBFClassifier, config_context, datasets
+from gpurbf.backends import Activation
+from gpurbf.bench import data
+from gpurbf.bench.timing import once
+from gpurbf.network import reading
+from gpurbf.network.hidden import HiddenLayer
+from gpurbf.report import Report
+
+__all__ = ["TITLE", "run"]
+
+TITLE = "Data larger than memory"
+_MB = 2**20
+
+
+class Plan(NamedTuple):
+    """Sizes of a run: megabytes are 2**20 bytes."""
+
+    gigabytes: float  # of the file
+    memory: int  # megabytes of the budget
+    centers: tuple[int, int]  # fit on a part with so many, and on the whole file with so many
+    part: int  # copies of the training data in the part
+    overlap: int  # megabytes of the file that the last section reads
+    tiles: tuple[int, ...]  # megabytes
+    inputs: tuple[int, ...]
+
+
+_FULL = Plan(10, 256, (4096, 512), 15, 512, (1, 4, 16, 64), (49, 196, 784, 3136))
+_QUICK = Plan(0.03, 64, (128, 64), 20, 16, (1, 4), (64, 256))
+
+
+def run(report: Report, quick: bool, data_home: str | None) -> None:
+    """Build the file, then see the headings; the file is removed whatever happens."""
+    images = data.images(quick, data_home)
+    plan = _QUICK if quick else _FULL
+    copies = max(plan.part, -(-int(plan.gigabytes * 1e9) // images.X_train.nbytes))
+    with _file(images.X_train, copies) as path:
+        shape = copies * len(images.X_train), images.X_train.shape[1]
+        _conditions(report, plan, images, shape)
+        _fit_and_predict(report, plan, images, path, shape, quick)
+        _overlap(report, plan, path)
+
+
+@contextmanager
+def _file(X: np.ndarray, copies: int) -> Iterator[Path]:
+    """A file of so many copies of X in the folder for temporary files, removed afterwards.
+
+    Raises
+    ------
+    OSError
+        If there is too little room.
+    """
+    needed, free = copies * X.nbytes, shutil.disk_usage(tempfile.gettempdir()).free
+    if needed * 1.05 > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"the benchmark writes a file of {needed / 1e9:.1f} GB and {tempfile.gettempdir()} has "
+            f"{free / 1e9:.1f} GB free: make room, or let TMPDIR name a folder that has it",
+        )
+    with tempfile.TemporaryDirectory(prefix="gpurbf-scale-") as folder:
+        path = Path(folder, "X")
+        with open(path, "wb") as file:
+            for _ in range(copies):
+                file.write(X.data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield path
+
+
+def _mapped(path: Path, shape: tuple[int, int]) -> np.ndarray:
+    """The first rows of the file, read from the disk when they are used: none are in memory."""
+    if hasattr(os, "posix_fadvise"):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return np.memmap(path, np.uint8, "r", shape=shape)
+
+
+def _conditions(
+    report: Report, plan: Plan, images: datasets.Images, shape: tuple[int, int]
+) -> None:
+    cold = (
+        "The system's copy of the file in memory is dropped before each run on the file."
+        if hasattr(os, "posix_fadvise")
+        else "This system cannot drop its copy of the file: reads may come from memory."
+    )
+    report.text(
+        f"{len(images.X_train):,} × {shape[1]} uint8 training samples, repeated to "
+        f"{shape[0]:,} rows, a file of {shape[0] * shape[1] / 1e9:.2f} GB. The budget is "
+        f"`config_context(memory={plan.memory})`, megabytes. {cold}"
+    )
+
+
+class _Run(NamedTuple):
+    """Seconds and rows of a call, and the anonymous memory it took beyond what was there."""
+
+    seconds: float
+    rows: int
+    megabytes: float | None
+
+
+def _measured(call: Callable[[], Any], rows: int) -> _Run:
+    """Time a call while a thread looks at the memory of the process, pages of files left out."""
+    before, peak, done = _anonymous(), 0.0, threading.Event()
+
+    def look() -> None:
+        nonlocal peak
+        while not done.wait(0.01):
+            peak = max(peak, _anonymous() or 0.0)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        seconds = once(call)
+    finally:
+        done.set()
+        watcher.join()
+    return _Run(seconds, rows, None if before is None else max(0.0, peak - before))
+
+
+def _anonymous() -> float | None:
+    """Megabytes of this process that are no file's, where Linux's /proc tells."""
+    try:
+        with open("/proc/self/status") as lines:
+            found = [line for line in lines if line.startswith("RssAnon")]
+    except OSError:
+        return None
+    return int(found[0].split()[1]) / 1024 if found else None
+
+
+def _fit_and_predict(
+    report: Report,
+    plan: Plan,
+    images: datasets.Images,
+    path: Path,
+    shape: tuple[int, int],
+    quick: bool,
+) -> None:
+    """A part with many centers from file and from memory; the whole file."""
+    N, n = shape
+    y = np.tile(images.y_train, N // len(images.y_train))
+    rows = plan.part * len(images.X_train)
+    many, few = plan.centers
+    warm = RBFClassifier(64, random_state=0).fit(images.X_train[:1000], images.y_train[:1000])
+    warm.predict(images.X_test)  # compiled
+
+    models = {name: RBFClassifier(many, random_state=0) for name in ("file", "memory")}
+    small = {name: RBFClassifier(few, random_state=0) for name in ("file", "memory")}
+    labels: dict[str, np.ndarray] = {}
+
+    def predict(where: str, model: RBFClassifier, X: np.ndarray) -> None:
+        labels[where] = model.predict(X)
+
+    done: dict[tuple[str, str, int], _Run] = {}
+    with config_context(memory=plan.memory):
+        X = _mapped(path, (rows, n))
+        fit = partial(models["file"].fit, X, y[:rows])
+        done["fit", "file", many] = _measured(fit, rows)
+        X = _mapped(path, shape)
+        done["fit", "file", few] = _measured(partial(small["file"].fit, X, y), N)
+        X = _mapped(path, shape)
+        done["predict", "file", many] = _measured(partial(predict, "file", models["file"], X), N)
+        held = np.fromfile(path, np.uint8, rows * n).reshape(rows, n)
+        for m, kept in ((many, models), (few, small)):
+            fit = partial(kept["memory"].fit, held, y[:rows])
+            done["fit", "memory", m] = _measured(fit, rows)
+        call = partial(predict, "memory", models["memory"], held)
+        done["predict", "memory", many] = _measured(call, rows)
+    if not np.array_equal(models["file"].coef_, models["memory"].coef_):
+        raise AssertionError("other output weights from the file than from memory")
+    one = labels["memory"][: len(images.X_train)]
+    if not (labels["file"].reshape(-1, len(one)) == one).all():
+        raise AssertionError("other labels from the file than from memory")
+    report.text(
+        f"## Fit and predict\n\nWith {many:,} centers fit saw the first {rows:,} rows "
+        f"({rows * n / 1e9:.2f} GB), from the file and from memory, with {few:,} centers the whole "
+        "file; predict saw the whole file. From memory every run is on those first rows. Output "
+        "weights and labels from file and memory are equal, checked. Rates count every row once; "
+        "`fit` reads the file four times (gamma twice, the draw of centers, training)."
+    )
+    lines = []
+    for (what, where, m), one_run in done.items():
+        rate = one_run.rows / one_run.seconds
+        in_memory = done[what, "memory", m]
+        share = 100 * rate * in_memory.seconds / in_memory.rows
+        lines.append(
+            (what, where, f"{m:,}", f"{one_run.rows:,}", f"{one_run.seconds:.1f}", f"{rate:,.0f}",
+             "" if where == "memory" else f"{share:.0f} %")
+        )  # fmt: skip
+    header = ("what", "from", "centers", "rows", "seconds", "rows/s", "of memory's rate")
+    report.table(header, lines, "scale-rates")
+    accuracy = 100 * float(np.mean(models["file"].predict(images.X_test) == images.y_test))
+    report.text(f"Test accuracy with {many:,} centers: {accuracy:.2f} %.")
+    _memory(report, plan, {key: value for key, value in done.items() if key[1] == "file"}, quick)
+
+
+def _memory(
+    report: Report, plan: Plan, runs: dict[tuple[str, str, int], _Run], quick: bool
+) -> None:
+    """Peaks on the file against the budget and what a model takes."""
+    lines = []
+    for (what, _, m), one_run in runs.items():
+        if one_run.megabytes is None:
+            report.text("Memory was not measured: this system has no /proc/self/status.")
+            return
+        # The sums of fit and their factor; a number a label in both, as documented.
+        model = (12 * m * m if what == "fit" else 0) / _MB
+        labels = 8 * one_run.rows / _MB
+        allowed = plan.memory + model + labels
+        if one_run.megabytes > allowed and not quick:
+            raise AssertionError(f"{what}: {one_run.megabytes:.0f} MB, {allowed:.0f} allowed")
+        lines.append(
+            (what, f"{m:,}", f"{one_run.rows:,}", f"{one_run.megabytes:.0f}", plan.memory,
+             f"{model:.0f}", f"{labels:.0f}", f"{allowed:.0f}")
+        )  # fmt: skip
+    report.text(
+        "## Peak memory beyond the input, megabytes\n\nAnonymous memory of the process (`RssAnon`, "
+        "looked at every 10 ms), so without the pages of the file, beyond what it held before. "
+        "Allowed are the budget, 12 m² bytes for fit's model and 8 a label."
+    )
+    header = ("what", "centers", "rows", "peak", "budget", "model", "labels", "allowed")
+    report.table(header, lines, "scale-memory")
+
+
+def _overlap(report: Report, plan: Plan, path: Path) -> None:
+    """Read then compute, tile by tile, against reading the next tile while one is computed."""
+    m, rng = 256, np.random.default_rng(0)
+    rows, ratios = [], {}
+    for n in plan.inputs:
+        shape = plan.overlap * _MB // n, n
+        C, W = rng.integers(0, 256, (m, n)).astype(np.uint8), np.ones((m, 10), np.float32)
+        layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n)))
+        layer.scores(C, W)
+        for tile in plan.tiles:
+            step = max(1, tile * _MB // n)
+            parts = [slice(i, min(i + step, shape[0])) for i in range(0, shape[0], step)]
+            seconds: dict[str, list[float]] = {"serial": [], "pipelined": []}
+            for _ in range(3):
+                for how, values in seconds.items():
+                    X = _mapped(path, shape)
+                    call = partial(_pass, layer, X, W, parts, how == "pipelined")
+                    values.append(once(call))
+                    del X, call  # or the next round could not drop the file
+            serial, pipelined = (float(np.median(values)) for values in seconds.values())
+            ratios[n, tile] = serial / pipelined
+            rate = shape[0] * n / pipelined / 1e9
+            rows.append(
+                (
+                    n,
+                    tile,
+                    f"{serial:.3f}",
+                    f"{pipelined:.3f}",
+                    f"{ratios[n, tile]:.2f}",
+                    f"{rate:.2f}",
+                )
+            )
+    report.text(
+        f"## Overlap: H @ W of {plan.overlap} MB of the file, {m} centers, serial and pipelined\n\n"
+        "Serial reads a tile, then computes it. Pipelined, as the package does it, reads the next "
+        "tile in a thread meanwhile. Medians of three; the most to be gained is 2. With thousands "
+        "of centers computing outweighs reading and there is little left to gain."
+    )
+    header = ("inputs", "tile MB", "serial s", "pipelined s", "ratio", "GB/s")
+    report.table(header, rows, "scale-overlap")
+
+    def plot(figure: Any) -> None:
+        figure.set_size_inches(6, 4)
+        axis = figure.subplots()
+        for n, colour in zip(plan.inputs, ("#0072B2", "#E69F00", "#009E73", "#000000")):
+            line = [ratios[n, tile] for tile in plan.tiles]
+            axis.plot(plan.tiles, line, "o-", color=colour)
+            axis.annotate(
+                f"n = {n}", (plan.tiles[-1], line[-1]), (8, 0), textcoords="offset points",
+                va="center", color=colour,
+            )  # fmt: skip
+        axis.axhline(1, color="#777777", lw=1)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(plan.tiles, [f"{tile}" for tile in plan.tiles])
+        axis.set_xlim(plan.tiles[0] / 1.2, plan.tiles[-1] * 3)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xlabel="tile, megabytes", ylabel="serial time / pipelined time")
+
+    report.figure("scale-overlap", "Ratio of serial to pipelined time over the tile", plot)
+
+
+def _pass(
+    layer: HiddenLayer, X: np.ndarray, W: np.ndarray, parts: list[slice], pipelined: bool
+) -> None:
+    """H @ W part by part."""
+    if pipelined:
+        for _, block in reading.read_ahead(X, parts):
+            layer.scores(block, W)
+        return
+    for part in parts:
+        reading.read(X[part])
+        layer.scores(X[part], W)
