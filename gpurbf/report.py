@@ -78,7 +78,7 @@ class Report:
         page.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{after}", encoding="utf-8")
         for name, lines in self._tables.items():
             with open(page.parent / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(lines)
+                csv.writer(file, lineterminator="\n").writerows(lines)
         self._draw(page.parent)
 
     def _draw(self, folder: Path) -> None:
