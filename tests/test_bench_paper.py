@@ -50,7 +50,7 @@ def test_short_calls_are_repeated_and_their_time_divided():
 def test_the_bnls_of_a_cut_layer_are_the_layer():
     X, C = paper.images(64, 64, 20)
     whole = paper.evaluation("auto", "exact", X, C)()
-    blocks = [bnl() for bnl in paper._grid(X, C, 16, "exact")]
+    blocks = [bnl() for bnl in paper._grid(X, C, 16, "auto", "exact")]
     columns = [np.concatenate(blocks[i : i + 4]) for i in range(0, 16, 4)]
     # Each BNL has the gamma of all: it depends on the number of inputs alone.
     np.testing.assert_array_equal(np.concatenate(columns, axis=1), whole)
@@ -64,7 +64,7 @@ def test_speed_up_beyond_the_last_size_of_the_base_is_against_that():
 def test_figures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     sizes = [8, 16, 32]
-    ways = [paper.NAIVE, paper.PLAIN, *(f"auto, {precision}" for precision in paper.PRECISIONS)]
+    ways = [paper.NAIVE, paper.PLAIN, *(f"numba, {precision}" for precision in paper.PRECISIONS)]
     found = {way: {size: 1.0 / (i + size) for size in sizes} for i, way in enumerate(ways)}
     tiles = {
         f"{name}, {precision}": {Tile(): 1.0, Tile(M=24): 2.0, Tile(M=24, threads=1): 3.0}

@@ -18,6 +18,7 @@ _COLOURS = {
     "float32": "#0072B2",
     "8-bit": "#009E73",
 }
+_GPUS = ("cupy", "numba-cuda")  # broken lines
 # Under words, so that no line runs through them.
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
 _MARKS = {"naive": "s", "plain": "D", "float64": "^", "float32": "o", "8-bit": "v"}
@@ -60,7 +61,7 @@ def sweep(
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel(label)
-        axis.set_xticks(sizes, [f"{size}" for size in sizes], fontsize=8)
+        axis.set_xticks(sizes, [f"{size}" for size in sizes], fontsize=7)
         axis.set_xlim(sizes[0] / 1.2, sizes[-1] * 2 ** (0.38 * len(sizes)))  # room for names
         _plain_numbers(axis)
         _plain(axis)
@@ -141,7 +142,8 @@ def _lines(axis: Any, found: Mapping[str, Mapping[int, float]]) -> None:
         kind = _kind(name)
         colours[name] = _COLOURS.get(kind, _GREY)
         mark = _MARKS.get(kind, "")
-        axis.plot(list(series), list(series.values()), "-" + mark, color=colours[name], ms=4)
+        line = "--" if name.startswith(_GPUS) else "-"
+        axis.plot(list(series), list(series.values()), line + mark, color=colours[name], ms=4)
     everything = [value for series in found.values() for value in series.values()]
     gap = 0.045 * np.log(max(everything) / min(everything) + 1e-9)
     height = -np.inf

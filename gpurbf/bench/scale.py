@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf import RBFClassifier, config_context, datasets
-from gpurbf.backends import Activation
+from gpurbf.backends import Activation, available_backends, get_backend
 from gpurbf.bench import data
-from gpurbf.bench.timing import once
+from gpurbf.bench.timing import in_turn, once
 from gpurbf.network import reading
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.report import Report
@@ -55,6 +55,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         _conditions(report, plan, images, shape)
         _fit_and_predict(report, plan, images, path, shape, quick)
         _overlap(report, plan, path)
+    _streams(report, quick)
 
 
 @contextmanager
@@ -296,6 +297,35 @@ def _overlap(report: Report, plan: Plan, path: Path) -> None:
         axis.set(xlabel="tile, megabytes", ylabel="serial time / pipelined time")
 
     report.figure("scale-overlap", "Ratio of serial to pipelined time over the tile", plot)
+
+
+def _streams(report: Report, quick: bool) -> None:
+    """The same on a GPU: copies on one stream beside the work on another, against one after all."""
+    gpus = [name for name, why in available_backends().items() if why is None]
+    gpus = [name for name in gpus if get_backend(name)[0].xp is not np]
+    report.text("## Overlap on a GPU: H @ W, 1,024 centers, one stream against two")
+    if not gpus:
+        report.text("Not measured on a GPU: there is none here.")
+        return
+    rng, rows = np.random.default_rng(0), []
+    for name in gpus:
+        for n in (64, 784, 4096):
+            X = rng.integers(0, 256, ((16 if quick else 512) * _MB // n, n)).astype(np.uint8)
+            W = np.ones((1024, 10), np.float32)
+            activation = Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n))
+            layer = HiddenLayer(X[:1024], activation, backend=name)
+            times = in_turn(
+                {"1": partial(_with, 1, layer, X, W), "2": partial(_with, 2, layer, X, W)}
+            )
+            ratio = times["1"].median / times["2"].median
+            rows.append((name, n, *times.values(), f"{ratio:.2f}"))
+    header = ("backend", "inputs", "1 stream s", "2 streams s", "ratio")
+    report.table(header, rows, "scale-streams")
+
+
+def _with(n_streams: int, layer: HiddenLayer, X: np.ndarray, W: np.ndarray) -> None:
+    with config_context(n_streams=n_streams):
+        layer.scores(X, W)
 
 
 def _pass(
