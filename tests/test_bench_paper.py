@@ -11,7 +11,7 @@ import reference
 
 from gpurbf.backends import Tile, available_backends
 from gpurbf.backends.naive import compiled_loop, plain_numpy
-from gpurbf.bench import paper, paper_figures, scale
+from gpurbf.bench import figures, paper, scale
 from gpurbf.report import Report
 
 
@@ -58,7 +58,7 @@ def test_the_bnls_of_a_cut_layer_are_the_layer():
 
 def test_speed_up_beyond_the_last_size_of_the_base_is_against_that():
     found = {"base": {8: 4.0, 16: 2.0}, "fast": {8: 2.0, 16: 0.5, 32: 0.25}}
-    assert paper_figures.speed_ups(found, "base") == {"fast": {8: 2.0, 16: 4.0, 32: 8.0}}
+    assert figures.speed_ups(found, "base") == {"fast": {8: 2.0, 16: 4.0, 32: 8.0}}
 
 
 def test_figures_are_drawn(tmp_path):
@@ -72,17 +72,17 @@ def test_figures_are_drawn(tmp_path):
         for precision in paper.PRECISIONS
     }
     medians = {way: series[8] for way, series in found.items()}
-    figures = {
-        "sweep": partial(paper_figures.sweep, found, paper.NAIVE, paper.PUBLISHED, "M"),
-        "ranking": partial(paper_figures.ranking, medians, paper.PUBLISHED),
-        "tiles": partial(paper_figures.tiles, tiles),
-        "cuts": partial(paper_figures.cuts, {way: found[way] for way in ways[2:]}),
+    drawn = {
+        "sweep": partial(figures.sweep, found, paper.NAIVE, paper.PUBLISHED, "M"),
+        "ranking": partial(figures.ranking, medians, paper.PUBLISHED),
+        "tiles": partial(figures.tiles, tiles),
+        "cuts": partial(figures.cuts, {way: found[way] for way in ways[2:]}),
     }
     report = Report("x")
-    for name, plot in figures.items():
+    for name, plot in drawn.items():
         report.figure(name, name, plot)
     report.write(tmp_path / "x.md")
-    svg = {name: (tmp_path / f"{name}.svg").read_text() for name in figures}
+    svg = {name: (tmp_path / f"{name}.svg").read_text() for name in drawn}
     for way in ways:
         assert f"<!-- {way} -->" in svg["sweep"], "a line without its name"
     for name in (*medians, *paper.PUBLISHED):

@@ -15,7 +15,7 @@ import numpy as np
 from gpurbf.backends import Activation, Backend, available_backends, get_backend
 from gpurbf.backends.naive import compiled_loop, plain_numpy
 from gpurbf.backends.tuning import Tile, forced
-from gpurbf.bench import data, paper_figures
+from gpurbf.bench import data, figures
 from gpurbf.bench.timing import Times, in_turn, once
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.report import Report
@@ -183,7 +183,7 @@ def _sweep_tables(report: Report, found: Sweep, key: str, name: str) -> None:
         [(size, *(number(s[size]) if size in s else "" for s in found.values())) for size in sizes],
         name,
     )
-    gains = paper_figures.speed_ups(found, NAIVE)
+    gains = figures.speed_ups(found, NAIVE)
     report.text(f"Speed-up against the {NAIVE} (beyond its last size against that):")
     report.table(
         (key, *gains), [(size, *(number(gain[size]) for gain in gains.values())) for size in sizes],
@@ -198,9 +198,7 @@ def _over_m(report: Report, quick: bool) -> None:
     found = _sweep({M: (M, M, n) for M in sizes}, _SLOW)
     report.text(f"## M: a BNL of M samples × M neurons, {n} inputs")
     _sweep_tables(report, found, "M", "paper-m")
-    plot = partial(
-        paper_figures.sweep, found, NAIVE, PUBLISHED, "M, samples and neurons of the BNL"
-    )
+    plot = partial(figures.sweep, found, NAIVE, PUBLISHED, "M, samples and neurons of the BNL")
     report.figure("paper-m", "Synapse time and speed-up over M", plot)
 
 
@@ -217,7 +215,7 @@ def _over_n(report: Report, quick: bool) -> None:
         + ", ".join(f"{name} {s[128] / s[4096]:.1f}" for name, s in found.items() if 4096 in s)
         + "."
     )
-    plot = partial(paper_figures.sweep, found, NAIVE, PUBLISHED, "inputs n")
+    plot = partial(figures.sweep, found, NAIVE, PUBLISHED, "inputs n")
     report.figure("paper-n", "Synapse time and speed-up over the number of inputs", plot)
 
 
@@ -253,7 +251,8 @@ def _on_one_layer(report: Report, quick: bool) -> None:
         lines.append((name, number(value), "", *ratios))
     report.table(("way", "ns", "range", *(f"against {b}" for b in bases)), lines, "paper-backends")
     missing = {name: why for name, why in available_backends().items() if why is not None}
-    report.text("\n".join(["Not measured:", "", *(f"* {k}: {v}" for k, v in missing.items())]))
+    for name, why in missing.items():
+        report.text(f"Not measured, `{name}`: {why}")
     if all(backend.xp is np for backend in there().values()):
         report.text("No GPU here: times with and without transfers were not measured on a GPU.")
     ratio = {
@@ -271,7 +270,7 @@ def _on_one_layer(report: Report, quick: bool) -> None:
         + "."
     )
     medians = {name: t.median for name, t in times.items()}
-    plot = partial(paper_figures.ranking, medians, PUBLISHED)
+    plot = partial(figures.ranking, medians, PUBLISHED)
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
@@ -312,10 +311,9 @@ def _tiles(report: Report, quick: bool) -> None:
     rows = []
     for name, series in found.items():
         best = min(series, key=lambda tile: series[tile])
-        default = series.pop(Tile())
         rows += [
-            (name, tile, number(value), f"{value / default:.2f}", "best" if tile == best else "")
-            for tile, value in [(Tile(), default), *series.items()]
+            (name, tile, number(value), f"{value / series[Tile()]:.2f}", "best" * (tile == best))
+            for tile, value in series.items()
         ]
     report.text(
         f"## B: the block inside a launch, {N} × {m} × 784\n\nWhat a backend's tuner may choose: "
@@ -323,7 +321,7 @@ def _tiles(report: Report, quick: bool) -> None:
         "(`numba`) or the megabytes of H between product and activation (`numpy`, `mkl`)."
     )
     report.table(("way", "tile", "ns", "against default", ""), rows, "paper-tiles")
-    report.figure("paper-tiles", "Synapse time over the tile", partial(paper_figures.tiles, found))
+    report.figure("paper-tiles", "Synapse time over the tile", partial(figures.tiles, found))
 
 
 def _cuts(report: Report, quick: bool) -> None:
@@ -355,7 +353,7 @@ def _cuts(report: Report, quick: bool) -> None:
     report.text(
         "Best M: " + ", ".join(f"{k} {M} ({found[k][M]:.2f})" for k, M in best.items()) + "."
     )
-    report.figure("paper-cuts", "Time of a cut layer", partial(paper_figures.cuts, found))
+    report.figure("paper-cuts", "Time of a cut layer", partial(figures.cuts, found))
 
 
 def _grid(X: np.ndarray, C: np.ndarray, M: int, backend: str, precision: str) -> list[Evaluation]:

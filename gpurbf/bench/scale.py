@@ -18,6 +18,7 @@ import numpy as np
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.backends import Activation, available_backends, get_backend
 from gpurbf.bench import data
+from gpurbf.bench.figures import named_lines, plain, ratio_ticks
 from gpurbf.bench.timing import in_turn, once
 from gpurbf.network import reading
 from gpurbf.network.hidden import HiddenLayer
@@ -282,19 +283,20 @@ def _overlap(report: Report, plan: Plan, path: Path) -> None:
     def plot(figure: Any) -> None:
         figure.set_size_inches(6, 4)
         axis = figure.subplots()
-        for n, colour in zip(plan.inputs, ("#0072B2", "#E69F00", "#009E73", "#000000")):
-            line = [ratios[n, tile] for tile in plan.tiles]
-            axis.plot(plan.tiles, line, "o-", color=colour)
-            axis.annotate(
-                f"n = {n}", (plan.tiles[-1], line[-1]), (8, 0), textcoords="offset points",
-                va="center", color=colour,
-            )  # fmt: skip
+        names = [f"n = {n}" for n in plan.inputs]
+        series = {
+            name: {tile: ratios[n, tile] for tile in plan.tiles}
+            for name, n in zip(names, plan.inputs)
+        }
+        named_lines(axis, series, dict(zip(names, ("#0072B2", "#E69F00", "#009E73", "#000000"))))
         axis.axhline(1, color="#777777", lw=1)
         axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
         axis.set_xticks(plan.tiles, [f"{tile}" for tile in plan.tiles])
         axis.set_xlim(plan.tiles[0] / 1.2, plan.tiles[-1] * 3)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.set(xlabel="tile, megabytes", ylabel="serial time / pipelined time")
+        ratio_ticks(axis)
+        plain(axis)
 
     report.figure("scale-overlap", "Ratio of serial to pipelined time over the tile", plot)
 

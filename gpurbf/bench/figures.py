@@ -1,4 +1,4 @@
-"""Figures of the paper's experiment: lines named at their ends, colours told apart by everyone."""
+"""Figures of benchmarks: lines named at their ends, in colours that everyone can tell apart."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["cuts", "ranking", "speed_ups", "sweep", "tiles"]
+__all__ = [
+    "COLOURS",
+    "cuts",
+    "named_lines",
+    "plain",
+    "ranking",
+    "ratio_ticks",
+    "speed_ups",
+    "sweep",
+    "tiles",
+]
 
 # Okabe and Ito's colours.
 _GREY = "#777777"
-_COLOURS = {
+COLOURS = {
     "naive": "#000000",
     "plain": "#E69F00",
     "float64": "#56B4E9",
@@ -27,7 +37,7 @@ _MARKS = {"naive": "s", "plain": "D", "float64": "^", "float32": "o", "8-bit": "
 def _kind(name: str) -> str:
     """Which colour and mark a way gets."""
     first = name.split()[0].rstrip(",")
-    return first if first in _COLOURS or ", " not in name else name.split(", ")[1]
+    return first if first in COLOURS or ", " not in name else name.split(", ")[1]
 
 
 def speed_ups(found: Mapping[str, Mapping[int, float]], base: str) -> dict[str, dict[int, float]]:
@@ -51,11 +61,11 @@ def sweep(
     figure.set_size_inches(11, 5)
     times, gains = figure.subplots(1, 2)
     sizes = sorted({size for series in found.values() for size in series})
-    _lines(times, {**found, **{name: {sizes[-1]: value} for name, value in published.items()}})
+    named_lines(times, {**found, **{name: {sizes[-1]: value} for name, value in published.items()}})
     for value in published.values():
         times.axhline(value, color=_GREY, ls="--", lw=1, zorder=1)
     times.set(ylabel="ns a synapse", title="Synapse time (less is better)")
-    _lines(gains, speed_ups(found, base))
+    named_lines(gains, speed_ups(found, base))
     gains.set(ylabel="times", title=f"Speed-up against the {base}")
     for axis in (times, gains):
         axis.set_xscale("log", base=2)
@@ -64,7 +74,7 @@ def sweep(
         axis.set_xticks(sizes, [f"{size}" for size in sizes], fontsize=7)
         axis.set_xlim(sizes[0] / 1.2, sizes[-1] * 2 ** (0.38 * len(sizes)))  # room for names
         _plain_numbers(axis)
-        _plain(axis)
+        plain(axis)
 
 
 def ranking(medians: Mapping[str, float], published: Mapping[str, float], figure: Any) -> None:
@@ -74,7 +84,7 @@ def ranking(medians: Mapping[str, float], published: Mapping[str, float], figure
     axis = figure.subplots()
     for i, (name, value) in enumerate(order):
         kind = _kind(name) if name in medians else ""
-        colour, mark = _COLOURS.get(kind, _GREY), _MARKS.get(kind, "D")
+        colour, mark = COLOURS.get(kind, _GREY), _MARKS.get(kind, "D")
         axis.plot(value, i, mark, color=colour, markerfacecolor=colour if kind else "none")
         axis.annotate(
             f"{value:.3g}", (value, i), (8, 0), textcoords="offset points", va="center", fontsize=8
@@ -84,7 +94,7 @@ def ranking(medians: Mapping[str, float], published: Mapping[str, float], figure
     axis.set_xlim(order[-1][1] / 2, order[0][1] * 3)
     axis.set(xlabel="ns a synapse (less is better)")
     axis.xaxis.set_major_formatter("{x:g}")
-    _plain(axis)
+    plain(axis)
 
 
 def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
@@ -100,7 +110,7 @@ def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
         breaks = [i for i in range(1, len(order)) if order[i].threads != order[i - 1].threads]
         for way, series in ways.items():
             kind = _kind(way)
-            style = {"color": _COLOURS[kind], "marker": _MARKS[kind]}
+            style = {"color": COLOURS[kind], "marker": _MARKS[kind]}
             for i, j in zip([0, *breaks], [*breaks, len(order)]):
                 ratios = [series[tile] / series[default] for tile in order[i:j]]
                 axis.plot(range(i, j), ratios, label=None if i else kind, **style)
@@ -109,9 +119,9 @@ def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
         axis.set_xticks(range(len(order)), labels, rotation=60, ha="right", fontsize=8)
         axis.set_title(name)
         axis.set_yscale("log")
-        _plain(axis)
+        plain(axis)
     panels[0].set_ylabel("time against the default tile")
-    _ratio_ticks(panels[0])
+    ratio_ticks(panels[0])
     panels[-1].legend(frameon=False)
 
 
@@ -119,7 +129,7 @@ def cuts(found: Mapping[str, Mapping[int, float]], figure: Any) -> None:
     """Time of all BNLs over that of one launch."""
     figure.set_size_inches(7, 4.5)
     axis = figure.subplots()
-    _lines(axis, found)
+    named_lines(axis, found)
     sizes = list(next(iter(found.values())))
     axis.axhline(1, color=_GREY, lw=1)
     axis.annotate(
@@ -130,20 +140,20 @@ def cuts(found: Mapping[str, Mapping[int, float]], figure: Any) -> None:
     axis.set_xticks(sizes, [f"{size}" for size in sizes])
     axis.set_xlim(sizes[0] / 1.2, sizes[-1] * 3)
     axis.set(xlabel="M of the M × M BNLs", ylabel="time against one launch")
-    _ratio_ticks(axis)
-    _plain(axis)
+    ratio_ticks(axis)
+    plain(axis)
 
 
-def _lines(axis: Any, found: Mapping[str, Mapping[int, float]]) -> None:
-    """One line a way, its name at its end; names that would meet are moved apart."""
-    ends, colours = {}, {}
+def named_lines(
+    axis: Any, found: Mapping[str, Mapping[int, float]], colours: Mapping[str, str] = COLOURS
+) -> None:
+    """One line a way on a log scale, its name at its end; names that would meet are moved apart."""
+    ends = {}
     for name, series in found.items():
         ends[name] = list(series.items())[-1]
-        kind = _kind(name)
-        colours[name] = _COLOURS.get(kind, _GREY)
-        mark = _MARKS.get(kind, "")
-        line = "--" if name.startswith(_GPUS) else "-"
-        axis.plot(list(series), list(series.values()), line + mark, color=colours[name], ms=4)
+        mark, line = _MARKS.get(_kind(name), ""), "--" if name.startswith(_GPUS) else "-"
+        style = {"color": colours.get(_kind(name), _GREY), "marker": mark, "ls": line}
+        axis.plot(list(series), list(series.values()), ms=4, **style)
     everything = [value for series in found.values() for value in series.values()]
     gap = 0.045 * np.log(max(everything) / min(everything) + 1e-9)
     height = -np.inf
@@ -151,16 +161,20 @@ def _lines(axis: Any, found: Mapping[str, Mapping[int, float]]) -> None:
         height = max(np.log(value), height + gap)
         axis.annotate(
             name, (size, np.exp(height)), (8, 0), textcoords="offset points", va="center",
-            color=colours[name], fontsize=8, bbox=_PAPER,
+            color=colours.get(_kind(name), _GREY), fontsize=8, bbox=_PAPER,
         )  # fmt: skip
 
 
-def _ratio_ticks(axis: Any) -> None:
+def ratio_ticks(axis: Any) -> None:
     """Ratios as plain numbers."""
     from matplotlib.ticker import NullFormatter
 
     low, high = axis.get_ylim()
-    ticks = [t for t in (0.25, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20) if low < t < high]
+    ticks: list[float] = [1]
+    for candidate in (2, 0.5, 5, 0.2, 10, 0.1, 20, 1.5, 0.7, 3, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95):
+        near = min(abs(np.log(candidate / tick)) for tick in ticks)
+        if low < candidate < high and near > 0.06 * np.log(high / low):
+            ticks.append(candidate)
     axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
     axis.yaxis.set_minor_formatter(NullFormatter())
 
@@ -176,7 +190,7 @@ def _plain_numbers(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _plain(axis: Any) -> None:
+def plain(axis: Any) -> None:
     """No box, a light grid."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(True, color="#e5e5e5", lw=0.6)
