@@ -13,6 +13,11 @@ from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.reading import on_disk, read_ahead, split
 
 
+@pytest.fixture(autouse=True)
+def read_ahead_of_little_data(monkeypatch):
+    monkeypatch.setattr(reading, "_LEAST_BYTES", 1)
+
+
 def on_file(path, array):
     """The array as a read-only map of a new file."""
     stored = np.memmap(path, array.dtype, "w+", shape=array.shape)
@@ -108,10 +113,16 @@ def test_the_next_part_is_read_while_one_is_used(tmp_path, monkeypatch):
             assert not begun[i + 2].is_set(), "more than one part ahead"
 
 
-def test_only_what_a_file_holds_is_read_ahead(monkeypatch):
-    monkeypatch.setattr(reading, "read", lambda X: pytest.fail("read in a thread"))
+def test_only_large_parts_of_a_file_are_read_ahead(tmp_path, monkeypatch):
     X, _ = data(np.uint8)
-    assert len(list(read_ahead(X, [slice(0, 10), slice(10, 20)]))) == 2
+    stored, parts, begun = on_file(tmp_path / "X", X), [slice(0, 10), slice(10, 20)], []
+    begin = reading._begin
+    monkeypatch.setattr(reading, "_begin", lambda X: begun.append(len(X)) or begin(X))
+    assert len(list(read_ahead(X, parts))) == 2
+    assert not begun
+    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
+    monkeypatch.setattr(reading, "_LEAST_BYTES", 10 * 20 + 1)
+    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
 
 
 def test_an_error_of_the_reader_is_raised_where_its_part_is_due(tmp_path, monkeypatch):

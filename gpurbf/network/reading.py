@@ -14,6 +14,8 @@ from gpurbf._config import get_config
 __all__ = ["on_disk", "read_ahead", "split"]
 
 _LEAST_ROWS = 64
+# A thread costs about a millisecond where the others compute: as long as so many bytes from a disk.
+_LEAST_BYTES = 1 << 22
 
 
 def on_disk(X: Any) -> bool:
@@ -44,6 +46,7 @@ def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     """
     # Rows that do not lie side by side in the file have pages between them that no one needs.
     ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
+    ahead = ahead and X[parts[0]].nbytes >= _LEAST_BYTES
     reading = _begin(X[parts[0]]) if ahead else None
     for part, following in zip(parts, [*parts[1:], None]):
         if reading is not None:
