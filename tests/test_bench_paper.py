@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,16 +101,15 @@ def test_too_little_room_is_said_and_nothing_is_written(monkeypatch, tmp_path):
 def test_the_file_is_repeated_data_and_goes_away(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     X = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    with pytest.raises(KeyboardInterrupt), scale._file(X, 5) as path:
-        np.testing.assert_array_equal(scale._mapped(path, (15, 4)), np.tile(X, (5, 1)))
+    with pytest.raises(KeyboardInterrupt), scale._file(X, 5) as file:
+        np.testing.assert_array_equal(scale._mapped(file, (15, 4)), np.tile(X, (5, 1)))
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 
 def test_anonymous_memory_is_seen_and_pages_of_files_are_not(tmp_path):
     size = 64 * 2**20
-    path = tmp_path / "X"
-    path.write_bytes(bytes(size))
+    (tmp_path / "X").write_bytes(bytes(size))
 
     def keep(make):
         kept = make()
@@ -123,5 +121,6 @@ def test_anonymous_memory_is_seen_and_pages_of_files_are_not(tmp_path):
         pytest.skip("no RssAnon on this system")
     run = scale._measured(lambda: keep(lambda: np.ones(size, np.uint8)), 1)
     assert 60 < run.megabytes - before < 80
-    run = scale._measured(lambda: keep(lambda: scale._mapped(Path(path), (size,))), 1)
+    with open(tmp_path / "X", "rb") as file:
+        run = scale._measured(lambda: keep(lambda: scale._mapped(file, (size,))), 1)
     assert run.megabytes - before < 20

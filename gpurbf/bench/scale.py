@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,21 +46,21 @@ _QUICK = Plan(0.03, 64, (128, 64), 20, 16, (4, 8), (64, 256))
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
-    """Build the file, then see the headings; the file is removed whatever happens."""
+    """Build the file, then see the headings; the file goes away whatever happens."""
     images = data.images(quick, data_home)
     plan = _QUICK if quick else _FULL
     copies = max(plan.part, -(-int(plan.gigabytes * 1e9) // images.X_train.nbytes))
-    with _file(images.X_train, copies) as path:
+    with _file(images.X_train, copies) as file:
         shape = copies * len(images.X_train), images.X_train.shape[1]
         _conditions(report, plan, images, shape)
-        _fit_and_predict(report, plan, images, path, shape, quick)
-        _overlap(report, plan, path)
+        _fit_and_predict(report, plan, images, file, shape, quick)
+        _overlap(report, plan, file)
     _streams(report, quick)
 
 
 @contextmanager
-def _file(X: np.ndarray, copies: int) -> Iterator[Path]:
-    """A file of so many copies of X in the folder for temporary files, removed afterwards.
+def _file(X: np.ndarray, copies: int) -> Iterator[Any]:
+    """A file of so many copies of X in the folder for temporary files, gone afterwards.
 
     Raises
     ------
@@ -75,22 +74,20 @@ def _file(X: np.ndarray, copies: int) -> Iterator[Path]:
             f"the benchmark writes a file of {needed / 1e9:.1f} GB and {tempfile.gettempdir()} has "
             f"{free / 1e9:.1f} GB free: make room, or let TMPDIR name a folder that has it",
         )
-    with tempfile.TemporaryDirectory(prefix="gpurbf-scale-") as folder:
-        path = Path(folder, "X")
-        with open(path, "wb") as file:
-            for _ in range(copies):
-                file.write(X.data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield path
+    # It has no name, so nothing is left behind even by a process that is killed.
+    with tempfile.TemporaryFile() as file:
+        for _ in range(copies):
+            file.write(X.data)
+        file.flush()
+        os.fsync(file.fileno())
+        yield file
 
 
-def _mapped(path: Path, shape: tuple[int, int]) -> np.ndarray:
+def _mapped(file: Any, shape: tuple[int, int]) -> np.ndarray:
     """The first rows of the file, read from the disk when they are used: none are in memory."""
     if hasattr(os, "posix_fadvise"):
-        with open(path, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return np.memmap(path, np.uint8, "r", shape=shape)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return np.memmap(file, np.uint8, "r", shape=shape)
 
 
 def _conditions(
@@ -150,7 +147,7 @@ def _fit_and_predict(
     report: Report,
     plan: Plan,
     images: datasets.Images,
-    path: Path,
+    file: Any,
     shape: tuple[int, int],
     quick: bool,
 ) -> None:
@@ -171,15 +168,16 @@ def _fit_and_predict(
 
     done: dict[tuple[str, str, int], _Run] = {}
     before = _anonymous()
-    held = np.fromfile(path, np.uint8, rows * n).reshape(rows, n)
+    file.seek(0)
+    held = np.fromfile(file, np.uint8, rows * n).reshape(rows, n)
     with config_context(memory=plan.memory):
         # What is compared runs one after the other.
         for m, kept, N_file in ((many, models, rows), (few, small, N)):
-            call = partial(kept["file"].fit, _mapped(path, (N_file, n)), y[:N_file])
+            call = partial(kept["file"].fit, _mapped(file, (N_file, n)), y[:N_file])
             done["fit", "file", m] = _measured(call, N_file)
             call = partial(kept["memory"].fit, held, y[:rows])
             done["fit", "memory", m] = _measured(call, rows)
-        for where, X in (("file", _mapped(path, shape)), ("memory", held)):
+        for where, X in (("file", _mapped(file, shape)), ("memory", held)):
             call = partial(predict, where, models[where], X)
             done["predict", where, many] = _measured(call, len(X))
     if not np.array_equal(models["file"].coef_, models["memory"].coef_):
@@ -243,7 +241,7 @@ def _memory(report: Report, plan: Plan, runs: dict[tuple[str, int], _Run], quick
     report.table(header, lines, "scale-memory")
 
 
-def _overlap(report: Report, plan: Plan, path: Path) -> None:
+def _overlap(report: Report, plan: Plan, file: Any) -> None:
     """Read then compute, tile by tile, against reading the next tile while one is computed."""
     m, rng = 256, np.random.default_rng(0)
     rows, ratios = [], {}
@@ -258,7 +256,7 @@ def _overlap(report: Report, plan: Plan, path: Path) -> None:
             seconds: dict[str, list[float]] = {"serial": [], "pipelined": []}
             for _ in range(3):
                 for how, values in seconds.items():
-                    X = _mapped(path, shape)
+                    X = _mapped(file, shape)
                     call = partial(_pass, layer, X, W, parts, how == "pipelined")
                     values.append(once(call))
                     del X, call  # or the next round could not drop the file
