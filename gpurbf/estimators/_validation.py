@@ -61,13 +61,14 @@ def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
 def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; at least two classes."""
     check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
+    classes = np.unique(y)
     if len(classes) < 2:
         raise ValueError(
             f"{name} needs samples of at least 2 classes with positive weight in the data, but the "
             f"data contains only one class: {classes[0]}."
         )
-    return classes, codes
+    # Found one by one: sorting many labels would take several times their memory.
+    return classes, np.searchsorted(classes, y)
 
 
 @staged("read and validate", "X")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf._config import get_config
 from gpurbf._stages import count, staged
 from gpurbf.backends import Activation, Backend, Lattice, get_backend
 from gpurbf.backends.lattice import candidates, encode
+from gpurbf.network.reading import read_ahead, split
 
 __all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
 
@@ -135,15 +135,11 @@ class HiddenLayer:
 
     def _parts(self, X: Any) -> Iterator[tuple[slice, Any, np.ndarray]]:
         """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
-        rows = X.shape[0]
-        if sp.issparse(X) or X.dtype != np.uint8 or not X.flags.c_contiguous:
-            # What is made dense, contiguous or encoded here takes a quarter of the budget.
-            itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
-            row_size = itemsize * max(1, X.shape[1])
-            rows = max(64, int(get_config()["memory"] * 2**20 / 4 / row_size))
-        for start in range(0, X.shape[0], max(1, rows)):
-            part = slice(start, min(start + rows, X.shape[0]))
-            dense = X[part].toarray() if sp.issparse(X) else np.ascontiguousarray(X[part])
+        # Bytes a row of what is made dense, contiguous or encoded here.
+        loose = sp.issparse(X) or not X.flags.c_contiguous
+        row_bytes = (8 if loose else X.dtype != np.uint8) * X.shape[1]
+        for part, block in read_ahead(X, split(X, row_bytes)):
+            dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
             operand, data = self._on_lattice(dense)
             yield part, operand, data
 
