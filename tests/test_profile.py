@@ -237,10 +237,10 @@ def test_stages_cover_the_wall_time(name, digits):
             for row in rows[:-1]:
                 parts = [r for r in found.rows if (r.phase, r.stage) == (phase, row.stage)][1:]
                 assert sum(r.seconds for r in parts) == pytest.approx(row.seconds)
-        training = next(row for row in found.rows if row.stage == "in no stage")
-        if training.share < 0.1:
+        missed = [row.share for row in found.rows if row.stage == "in no stage"]
+        if max(missed) < 0.1:
             return
-    raise AssertionError(f"{100 * training.share:.0f} % of the training are in no stage")
+    raise AssertionError(f"in no stage: {missed}")
 
 
 def test_solver_parts_are_named_and_counted(digits):

@@ -325,6 +325,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         self.temperature_ = fit_temperature(scores, codes[rows], w)
         self._report(self._layer())
 
+    @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         X = check_X(self, X)
