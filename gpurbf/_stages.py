@@ -44,7 +44,8 @@ ELSEWHERE = ("", "")
 # Called before the clock is read: a backend whose work goes on after its call adds what waits.
 FENCES: list[Callable[[], Any]] = []
 
-_SAMPLING = 0.01  # seconds between two looks at the memory
+# Seconds between looks at the memory: in long stages, and at the ends of short ones.
+_SAMPLING, _LOOKS = 0.01, 0.001
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -74,11 +75,11 @@ class _Account:
         self.entries: dict[tuple[str, str], Entry] = {}
         self.open = [base]
         self.resident = resident
-        self.since = time.perf_counter()
+        self.since = self.next_look = time.perf_counter()
 
     def entry(self, key: tuple[str, str]) -> Entry:
-        # One step: the thread that watches the memory asks too.
-        return self.entries.setdefault(key, Entry())
+        # One step where there is none: the thread that watches the memory asks too.
+        return self.entries.get(key) or self.entries.setdefault(key, Entry())
 
     def charge(self) -> float:
         """Count the time until now; returns it."""
@@ -87,8 +88,10 @@ class _Account:
         now = time.perf_counter()
         entry, passed = self.entry(self.open[-1]), now - self.since
         entry.seconds += passed
-        entry.memory = max(entry.memory, self.resident())
         self.since = now
+        if now >= self.next_look or not entry.memory:
+            self.next_look = now + _LOOKS
+            entry.memory = max(entry.memory, self.resident())
         return passed
 
 
@@ -197,10 +200,10 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
             entry.operations[kind] = entry.operations.get(kind, 0.0) + operations
 
 
-def side_by_side() -> _Section | _Nothing:
-    """A context for threads that share work: each calls ``run`` of it with what it does."""
+def side_by_side(helpers: int) -> _Section | _Nothing:
+    """A context in which this thread and helpers share work: each calls ``run`` with its part."""
     account = _local.account
-    return _NOTHING if account is None else _Section(account)
+    return _NOTHING if account is None or not helpers else _Section(account)
 
 
 class Recorder:

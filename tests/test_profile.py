@@ -101,7 +101,7 @@ def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(c
 
         return work
 
-    with Recorder() as recorder, stage("output training"), side_by_side() as section:
+    with Recorder() as recorder, stage("output training"), side_by_side(1) as section:
         helper = threading.Thread(target=section.run, args=[share("hidden layer", 3)])
         helper.start()
         helper.join()
@@ -131,7 +131,7 @@ def test_stages_of_threads_that_work_for_the_recorder_are_seen():
 
 
 def test_without_a_recorder_a_stage_is_one_object_that_does_nothing(digits):
-    assert stage("prepare") is stage("hidden layer", "H") is side_by_side()
+    assert stage("prepare") is stage("hidden layer", "H") is side_by_side(1)
     count(operations=1, kind="float32", nbytes=1)
     before = threading.active_count()
     ESTIMATORS["rbf"]().fit(*digits)
@@ -237,10 +237,10 @@ def test_stages_cover_the_wall_time(name, digits):
             for row in rows[:-1]:
                 parts = [r for r in found.rows if (r.phase, r.stage) == (phase, row.stage)][1:]
                 assert sum(r.seconds for r in parts) == pytest.approx(row.seconds)
-        training = next(row for row in found.rows if row.stage == "in no stage")
-        if training.share < 0.1:
+        missed = [row.share for row in found.rows if row.stage == "in no stage"]
+        if max(missed) < 0.1:
             return
-    raise AssertionError(f"{100 * training.share:.0f} % of the training are in no stage")
+    raise AssertionError(f"in no stage: {missed}")
 
 
 def test_solver_parts_are_named_and_counted(digits):

@@ -117,7 +117,7 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
 
     if n_items <= 0:
         return
-    with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side() as section:
+    with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side(helpers) as section:
         futures = [_executor().submit(section.run, work) for _ in range(helpers)]
         try:
             section.run(work)

@@ -217,6 +217,7 @@ class FSVCLearningMixin:
         layer.outputs(X[:1])  # shows which arithmetic the data allow
         self._report(layer)
 
+    @staged("back and evaluate", "scores")
     def _scores(self: Any, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
@@ -233,7 +234,7 @@ class FSVCLearningMixin:
                 f"their scores are {rule[self.outside]} (outside={self.outside!r}). A larger "
                 "radius or eval_radius reaches further.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             if self.outside == "nearest":
                 nearest = nearest_centers(

@@ -332,6 +332,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         check_is_fitted(self)
         return check_X(self, X)
 
+    @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
             return self._layer().scores(X, self.coef_.T) + self.intercept_

@@ -218,8 +218,9 @@ class Profile:
         """What was fitted, on how much, and what ran."""
         N, n = (*self.shape, 1)[:2]
         text = f"{type(self.estimator).__name__}: {N:,} × {n:,} samples"
-        if (m := _n_centers(self.estimator)) is not None:
-            text += f", {m:,} centers"
+        for name, noun in (("centers_", "centers"), ("support_", "support vectors")):
+            if hasattr(self.estimator, name):
+                text += f", {len(getattr(self.estimator, name)):,} {noun}"
         text += f", {self.n_predicted:,} predicted"
         if self.accuracy is not None:
             text += f", {100 * self.accuracy:.2f} % right"
@@ -255,14 +256,6 @@ def _namespace(estimator: Any) -> ModuleType:
     """The array namespace of the backend that ran; NumPy where the estimator does not say."""
     name = getattr(estimator, "backend_", "numpy")
     return get_backend(name)[0].xp if name not in ("none", "scipy") else np
-
-
-def _n_centers(estimator: Any) -> int | None:
-    """Hidden units or support vectors of a fitted estimator, if it is one of this package."""
-    for name in ("centers_", "support_"):
-        if hasattr(estimator, name):
-            return len(getattr(estimator, name))
-    return None
 
 
 def _ratio(a: float, b: float) -> float:
