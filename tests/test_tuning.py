@@ -165,12 +165,12 @@ def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
 
 
 def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
-    C = np.zeros((2, 300_000))
+    C = np.random.default_rng(0).normal(size=(2, 300_000))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend="numba")
     with forced(Tile(M=5000)):
         layer.outputs(C)
     (operand,) = layer._operands.values()
-    assert 1 <= operand.parts[0].block < 100
+    assert operand.parts[0].block < 100
 
 
 @pytest.mark.parametrize("precision", tuner.PRECISIONS)

@@ -20,7 +20,7 @@ _INT32_FEATURES = 33_024
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-# Rows of a block that the tuner tries, and the most that a block may take for layers of more inputs.
+# Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
 _TRIED = (24, 48, 96, 192, 384)
 _MOST_BYTES = 1 << 24
 # Terms of a float32 sum before it is added to the rest.
