@@ -164,6 +164,15 @@ def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
     assert {part.block for part in operand.parts} == {96} and operand.threads == 1
 
 
+def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
+    C = np.random.default_rng(0).normal(size=(2, 300_000))
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend="numba")
+    with forced(Tile(M=5000)):
+        layer.outputs(C)
+    (operand,) = layer._operands.values()
+    assert operand.parts[0].block < 100
+
+
 @pytest.mark.parametrize("precision", tuner.PRECISIONS)
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 def test_no_tile_changes_a_result(backend, metric, precision):

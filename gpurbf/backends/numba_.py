@@ -22,8 +22,9 @@ _INT32_FEATURES = 33_024
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-# Rows of a block that the tuner tries.
+# Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
 _TRIED = (24, 48, 96, 192, 384)
+_MOST_BYTES = 1 << 24
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -140,9 +141,11 @@ def _pack(
     depth = max(1, width)
     if product.out_dtype == np.float32:
         depth = -(-depth // -(-depth // _SUMMED))
-    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // (width * product.x_dtype.itemsize)
+    row_bytes = width * product.x_dtype.itemsize
+    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
+    most = min(wanted, _MOST_BYTES // row_bytes) if wanted else min(_BLOCK_ROWS, rows_that_fit)
     least = max(CHUNK, product.rows)
-    block = max(least, (wanted or min(_BLOCK_ROWS, rows_that_fit)) // least * least)
+    block = max(least, most // least * least)
     return Packed(
         inputs,
         shift,
