@@ -2,7 +2,7 @@
 
 Measured is H @ W for ten outputs, H not stored, on made-up data: for each metric and precision, and
 for one number of inputs out of each range. The default runs along with the candidates to the end;
-one of them replaces it only if it is faster in most of the rounds, not just in the middle one.
+one of them replaces it only if it is faster by more than the noise.
 """
 
 from __future__ import annotations
@@ -21,20 +21,32 @@ from gpurbf.backends.threads import thread_limit
 from gpurbf.backends.tuning import RANGES, Tuned, forced
 from gpurbf.network.hidden import Activation, HiddenLayer
 
-__all__ = ["Case", "Outcome", "cases", "entries", "measure", "prepared", "race", "tune"]
+__all__ = [
+    "Case",
+    "Outcome",
+    "cases",
+    "entries",
+    "layers",
+    "measure",
+    "problem",
+    "race",
+    "tune",
+    "verify",
+]
 
 PRECISIONS = ("exact", "float32", "float64")
 # The inputs whose ranges are measured when there is little time.
 _QUICK = (64, 784)
-# A call so long is timed well, and more rounds of shorter ones tell more than few of longer ones.
-_CALL = 0.02
+# Seconds of a call, at least and at most: handing rows to threads should not count, and more rounds
+# of short calls tell more than few of long ones.
+_CALL = (0.002, 0.02)
 # A thread gets this many rows or a multiple: whole blocks for every candidate.
 _ROWS_A_THREAD = 768
 _MOST_ROWS = 1 << 16
 # What a stage leaves is at most so much slower than the best.
 _CLOSE = 1.1
-# The default is replaced by what is faster by this in the median round, and by half of it in three
-# rounds out of four.
+# The default is replaced by what is faster by this in the median round, and by three times the
+# error of that median (the range of the middle half of the rounds over the root of their number).
 _GAIN = 0.02
 # Largest difference between the results of two tiles, relative to the largest number among them.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-5, "float64": 1e-12}
@@ -114,43 +126,45 @@ def entries(outcomes: list[Outcome]) -> tuple[Tuned, ...]:
 def measure(name: str, case: Case, seconds: float) -> Outcome:
     """The best tile for one case, in about so many seconds."""
     end = time.perf_counter() + seconds
-    tiles = get_backend(name)[0].tiles[case.metric]
-    X, C, W = _problem(case, 192 * thread_limit())
-    default = prepared(name, case, C, Tile())
-    default.scores(X, W)  # compiles
+    # Centers that a core's cache does not hold, within reason.
+    m = min(2048, max(256, 2**21 // case.n))
+    X, C, W = problem(case.precision, 192 * thread_limit(), m, case.n)
+    found = layers(name, case, C)
+    found[Tile()].scores(X, W)  # compiles
     begin = time.perf_counter()
-    default.scores(X, W)
+    found[Tile()].scores(X, W)
     a_row = (time.perf_counter() - begin) / len(X)
-    # Each candidate runs four times at least.
-    wanted = min(_CALL, max(0.0, end - begin) / (6 * len(tiles))) / a_row
-    X = np.resize(X, (_rows(int(wanted), thread_limit()), X.shape[1]))
-    layers = {tile: prepared(name, case, C, tile) for tile in tiles} | {Tile(): default}
-    _verify(layers, X, W, _TOLERANCE[case.precision])
-    calls = {tile: partial(layer.scores, X, W) for tile, layer in layers.items()}
+    # Each candidate runs four times at least, and the last two much more often.
+    call = max(_CALL[0], min(_CALL[1], (end - begin) / (8 * len(found))))
+    X = np.resize(X, (_rows(int(call / a_row), thread_limit()), X.shape[1]))
+    verify(found, X, W, case.precision)
+    calls = {tile: partial(layer.scores, X, W) for tile, layer in found.items()}
+    gc.collect()
     winner, times = race(calls, Tile(), end)
     return Outcome(case, winner, times[Tile()], times[winner])
 
 
-def prepared(name: str, case: Case, C: np.ndarray, tile: Tile) -> HiddenLayer:
-    """A layer that takes this tile whenever it is used."""
+def layers(name: str, case: Case, C: np.ndarray) -> dict[Tile, HiddenLayer]:
+    """The same layer with the default and with every candidate."""
     # Squared distances are about 2 n var(C), squared Manhattan distances about n² var(C).
     n = C.shape[1]
     squared = (n * n if case.metric == "manhattan" else 2 * n) * float(C.var(dtype=np.float64))
     activation = Activation(case.metric, "gaussian", 1 / squared)
-    layer = HiddenLayer(C, activation, backend=name, precision=case.precision)
-    with forced(tile):
-        layer.scores(C[:1], np.ones((len(C), 1)))  # prepares
-    return layer
+    made = {}
+    for tile in (Tile(), *get_backend(name)[0].tiles[case.metric]):
+        made[tile] = HiddenLayer(C, activation, backend=name, precision=case.precision)
+        with forced(tile):
+            made[tile].scores(C[:1], np.ones((len(C), 1)))  # prepares: it keeps this tile
+    return made
 
 
-def _problem(case: Case, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples, centers and output weights; the centers are too many for a cache of the core."""
+def problem(precision: str, N: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples (N, n), centers (m, n) and output weights (m, 10), drawn at random."""
     rng = np.random.default_rng(0)
-    m = min(2048, max(256, 2**21 // case.n))
-    if case.precision == "exact":
-        rows = rng.integers(0, 256, (N + m, case.n)).astype(np.uint8)
+    if precision == "exact":
+        rows = rng.integers(0, 256, (N + m, n)).astype(np.uint8)
     else:
-        rows = rng.standard_normal((N + m, case.n)).astype(case.precision)
+        rows = rng.standard_normal((N + m, n)).astype(precision)
     return rows[:N], rows[N:], rng.standard_normal((m, 10))
 
 
@@ -162,13 +176,13 @@ def _rows(wanted: int, n_threads: int) -> int:
     return max(unit, min(wanted, _MOST_ROWS) // unit * unit)
 
 
-def _verify(layers: dict[Tile, HiddenLayer], X: np.ndarray, W: np.ndarray, within: float) -> None:
+def verify(found: dict[Tile, HiddenLayer], X: np.ndarray, W: np.ndarray, precision: str) -> None:
     """Every tile gives the result of the default, or nothing is timed."""
-    expected = layers[Tile()].scores(X, W)
+    expected = found[Tile()].scores(X, W)
     scale = np.abs(expected).max()
-    for tile, layer in layers.items():
+    for tile, layer in found.items():
         error = float(np.abs(layer.scores(X, W) - expected).max() / scale)
-        if not error <= within:
+        if not error <= _TOLERANCE[precision]:
             raise AssertionError(f"the tile {tile} changes the result by {error:.2g}")
 
 
@@ -178,7 +192,7 @@ def race(
     """The tile whose call is fastest, or the default where none is by more than noise.
 
     Stages of three rounds, each of which leaves the better half, then a duel with the default until
-    the clock shows ``end``, of nine rounds at least.
+    the clock shows ``end``, of fifteen rounds at least.
 
     Returns
     -------
@@ -195,11 +209,12 @@ def race(
         bound = _CLOSE * seconds[alive[0]]
         alive = [tile for tile in alive[: (len(alive) + 1) // 2] if seconds[tile] <= bound]
     best = alive[0]
-    times = _rounds([default, best], calls, 9, end)
+    times = _rounds([default, best], calls, 15, end)
     seconds |= {tile: statistics.median(values) for tile, values in times.items()}
     gains = [a / b - 1 for a, b in zip(times[default], times[best])]
-    quarter, middle, _ = statistics.quantiles(gains, n=4)
-    return (best if middle > _GAIN and quarter > _GAIN / 2 else default), seconds
+    low, middle, high = statistics.quantiles(gains, n=4)
+    doubt = 3 * (high - low) / len(gains) ** 0.5
+    return (best if middle > max(_GAIN, doubt) else default), seconds
 
 
 def _rounds(
@@ -207,7 +222,6 @@ def _rounds(
 ) -> dict[Tile, list[float]]:
     """Seconds of each, in turn and every other round in reverse: ``least`` rounds, or until end."""
     times: dict[Tile, list[float]] = {tile: [] for tile in tiles}
-    gc.collect()
     for done in _counting(least, end):
         for tile in tiles if done % 2 else reversed(tiles):
             begin = time.perf_counter()

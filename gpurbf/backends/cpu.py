@@ -103,6 +103,17 @@ def _device(kernel: str) -> str:
 
 
 @functools.cache
+def cores() -> int | None:
+    """How many cores there are, where Linux tells that each runs several threads; else None."""
+    try:
+        mask = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings").read_text()
+        siblings = int(mask.replace(",", ""), 16).bit_count()
+    except (OSError, ValueError):
+        return None
+    return (os.cpu_count() or 1) // siblings if siblings > 1 else None
+
+
+@functools.cache
 def cache_bytes(level: int, unknown: int) -> int:
     """Size of a core's cache of that level (2 or 3), where Linux tells it; else ``unknown``."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):

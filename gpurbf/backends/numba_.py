@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +20,9 @@ _INT32_FEATURES = 33_024
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-# Rows of a block that the tuner tries.
+# Rows of a block that the tuner tries, and the most that a block may take for layers of more inputs.
 _TRIED = (24, 48, 96, 192, 384)
+_MOST_BYTES = 1 << 24
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -138,9 +138,11 @@ def _pack(
     depth = max(1, width)
     if product.out_dtype == np.float32:
         depth = -(-depth // -(-depth // _SUMMED))
-    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // (width * product.x_dtype.itemsize)
+    row_bytes = width * product.x_dtype.itemsize
+    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
+    most = min(wanted, _MOST_BYTES // row_bytes) if wanted else min(_BLOCK_ROWS, rows_that_fit)
     least = max(CHUNK, product.rows)
-    block = max(least, (wanted or min(_BLOCK_ROWS, rows_that_fit)) // least * least)
+    block = max(least, most // least * least)
     return Packed(
         inputs,
         shift,
@@ -362,14 +364,10 @@ def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
     preference = 0 if kernel == "generic" else 3
-    tried = tuple(Tile(M=M, threads=threads) for M in _TRIED for threads in _thread_counts())
+    # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
+    counts = dict.fromkeys((None, cpu.cores()))
+    tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip
-
-
-def _thread_counts() -> tuple[int | None, ...]:
-    """All, or half: two threads of one core share its multipliers and its L2 cache."""
-    half = (os.cpu_count() or 1) // 2
-    return (None, half) if half else (None,)

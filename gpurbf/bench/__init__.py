@@ -21,6 +21,7 @@ BENCHMARKS = {
     "svc": "gpurbf.bench.svc",
     "paper": "gpurbf.bench.paper",
     "scale": "gpurbf.bench.scale",
+    "tune": "gpurbf.bench.tune",
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 
 from gpurbf import tuner
 from gpurbf.backends import LOADERS, available_backends, get_backend, tuning
@@ -16,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=list(LOADERS), help="one only (default: every one that is available)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="two ranges of inputs and fewer rounds"
+        "--quick",
+        action="store_true",
+        help="two ranges of inputs, the others stay at the default, and fewer rounds",
     )
 
 
@@ -26,13 +30,25 @@ def run(arguments: argparse.Namespace) -> None:
         names = [get_backend(arguments.backend)[0].name]  # or the reason why not
     else:
         names = [name for name, problem in available_backends().items() if problem is None]
+    if busy := _busy():
+        print(busy, file=sys.stderr)
     for name in names:
+        begin = time.perf_counter()
         outcomes = tuner.tune(name, 8 if arguments.quick else 45, arguments.quick, _bar)
-        print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n")
+        took = time.perf_counter() - begin
+        print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n\n{took:.0f} s, ", end="")
         try:
             print(f"stored: {tuning.store(name, tuner.entries(outcomes))}\n")
         except OSError as error:
-            print(f"could not be stored, layers keep the default: {error}\n")
+            print(f"could not be stored and changes nothing: {error}\n")
+
+
+def _busy() -> str:
+    """A warning if other programs keep the processor busy; nothing where the system cannot tell."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load < (os.cpu_count() or 1) / 2:
+        return ""
+    return f"the processor is busy (load {load:.1f}): tune again when it is not"
 
 
 def _bar(done: int, total: int, text: str) -> None:
