@@ -158,8 +158,8 @@ def _verify(report: Report) -> None:
         f"backend of this CPU is `{compared()[0]}`. Every way was compared with float64 first: the "
         f"largest error of H is {max(errors.values()):.1e}."
     )
-    tilings = [f"* `{name}`: {state(name).said}" for name in there()]
-    report.text("Tiles in use:\n\n" + "\n".join(tilings))
+    tiles = {name: "tuned" if state(name).tuned else "default" for name in there()}
+    report.text("Tiles: " + ", ".join(f"{name} {said}" for name, said in tiles.items()) + ".")
 
 
 Sweep = dict[str, dict[int, float]]
