@@ -148,11 +148,16 @@ def named_lines(
     axis: Any, found: Mapping[str, Mapping[int, float]], colours: Mapping[str, str] = COLOURS
 ) -> None:
     """One line a way on a log scale, its name at its end; names that would meet are moved apart."""
-    ends = {}
+    ends, colour = {}, {}
     for name, series in found.items():
         ends[name] = list(series.items())[-1]
-        mark, line = _MARKS.get(_kind(name), ""), "--" if name.startswith(_GPUS) else "-"
-        style = {"color": colours.get(_kind(name), _GREY), "marker": mark, "ls": line}
+        colour[name] = colours.get(name) or colours.get(_kind(name), _GREY)
+        mark = _MARKS.get(_kind(name), "o" if name in colours else "")
+        style = {
+            "color": colour[name],
+            "marker": mark,
+            "ls": "--" if name.startswith(_GPUS) else "-",
+        }
         axis.plot(list(series), list(series.values()), ms=4, **style)
     everything = [value for series in found.values() for value in series.values()]
     gap = 0.045 * np.log(max(everything) / min(everything) + 1e-9)
@@ -161,7 +166,7 @@ def named_lines(
         height = max(np.log(value), height + gap)
         axis.annotate(
             name, (size, np.exp(height)), (8, 0), textcoords="offset points", va="center",
-            color=colours.get(_kind(name), _GREY), fontsize=8, bbox=_PAPER,
+            color=colour[name], fontsize=8, bbox=_PAPER,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpurbf.backends import Activation, Backend, available_backends, get_backend
 from gpurbf.backends.naive import compiled_loop, plain_numpy
-from gpurbf.backends.tuning import Tile, forced
+from gpurbf.backends.tuning import Tile, forced, state
 from gpurbf.bench import data, figures
 from gpurbf.bench.timing import Times, in_turn, once
 from gpurbf.network.hidden import HiddenLayer
@@ -158,6 +158,8 @@ def _verify(report: Report) -> None:
         f"backend of this CPU is `{compared()[0]}`. Every way was compared with float64 first: the "
         f"largest error of H is {max(errors.values()):.1e}."
     )
+    tiles = {name: "tuned" if state(name).tuned else "default" for name in there()}
+    report.text("Tiles: " + ", ".join(f"{name} {said}" for name, said in tiles.items()) + ".")
 
 
 Sweep = dict[str, dict[int, float]]
