@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf.backends import Lattice
+from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.lattice import candidates, encode
-from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.hidden import FORCED, Activation, HiddenLayer
 from gpurbf.network.sparse_layer import SparseLayer, stays_sparse
 
 __all__ = ["GivenKernel", "KernelRows", "as_integers", "compact"]
@@ -54,11 +54,12 @@ class KernelRows:
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
         self._lock = threading.Lock()
+        if not sp.issparse(X):
+            # What "auto" means is a setting of the caller's thread, and a matter of all samples:
+            # the solver's threads get the name.
+            self.backend = get_backend(backend, X.shape[0])[0].name
         probe = self._layer(X[:1])
-        if isinstance(probe, HiddenLayer):
-            # What "auto" means is a setting of the caller's thread: the solver's get the name.
-            self.backend = probe.backend.name
-        else:
+        if sp.issparse(X):
             self.backend = "scipy"
         self.dtype = probe.dtype
         self.diagonal = self._diagonal(probe)
@@ -116,7 +117,7 @@ def compact(
     dense unless that takes much more memory.
     """
     sparse = sp.issparse(X)
-    if precision in ("float32", "float64") or 0 in X.shape:
+    if precision in FORCED or 0 in X.shape:
         return (X if stays_sparse(X) or not sparse else X.toarray()), activation, None
     few = max(1, _SAMPLE // X.shape[1])
     for lattice in candidates(X[:few].toarray() if sparse else X):
