@@ -136,15 +136,16 @@ def _on_device(
     W = W.copy()
     targets = xp.asarray(T[order], np.float64)
     w = None if weights is None else xp.asarray(weights[order], np.float64)
-    fits = len(order) * m * layer.dtype.itemsize <= layer.backend.room() / 2
-    n_rows = max(1, len(order) if fits else _ROWS)
+    row_bytes, room = m * layer.dtype.itemsize, layer.backend.room()
+    fits = len(order) * row_bytes <= room / 2
+    n_rows = len(order) if fits else max(1, min(_ROWS, int(room / 8 / row_bytes)))
     H: Any = None
     for epoch in range(1, n_epochs + 1):
         for start in range(0, len(order), n_rows):
             if H is None or not fits:
                 H = activations(layer, X[order[start : start + n_rows]])
             if learning_rate is None:
-                parts = (H[i : i + _ROWS] for i in range(0, len(H), _ROWS))
+                parts = (H[i : i + _BLOCK] for i in range(0, len(H), _BLOCK))
                 largest = max(float((Z * Z).sum(axis=1, dtype=np.float64).max()) for Z in parts)
                 learning_rate = 1 / max(largest, 1e-300)
             for i in range(0, len(H), _BLOCK):
