@@ -311,7 +311,8 @@ def test_the_block_form_is_the_delta_rule(weighted):
 
 
 @pytest.mark.parametrize("megabytes", [None, 1])
-def test_lms_on_the_device(cupy, megabytes):
+def test_lms_on_the_device(cupy, monkeypatch, megabytes):
+    monkeypatch.setattr(sys.modules[lms.__module__], "_BLOCK", 32)
     X, C = data(np.float64, N=3000, m=40, n=8)
     T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
     activation = Activation("euclidean", "gaussian", 0.1)
@@ -402,7 +403,7 @@ def test_auto_takes_the_gpu_where_the_work_outweighs_the_transfer(cupy, monkeypa
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     _load.cache_clear()
-    with pytest.raises(BackendUnavailable, match=r"pip install gpurbf\[cuda13\]"):
+    with pytest.raises(BackendUnavailable, match=r"pip install gpurbf\[cuda12\]"):
         get_backend("cupy")
     modules = standin.make()
     modules["cupy"].cuda.is_available = lambda: False

@@ -234,18 +234,16 @@ def _tiles() -> Backend:
 
 def find_gpu() -> tuple[ModuleType, str]:
     """CuPy and the name of the current GPU; makes no context."""
-    install = (
-        "pip install gpurbf[cuda13], or gpurbf[cuda12] for a driver older than CUDA 13, and use "
-        "backend='numba' on the CPU meanwhile"
-    )
     try:
         import cupy
     except ImportError as error:
-        raise BackendUnavailable(f"no CuPy ({error}): {install}") from None
+        raise BackendUnavailable(
+            f"no CuPy ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
+            "driver has (nvidia-smi says)"
+        ) from None
     if not cupy.cuda.is_available():
         raise BackendUnavailable(
-            "CuPy finds no NVIDIA GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES, or use "
-            "backend='numba' on the CPU"
+            "CuPy finds no NVIDIA GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
     device = cupy.cuda.runtime.getDevice()
     properties = cupy.cuda.runtime.getDeviceProperties(device)

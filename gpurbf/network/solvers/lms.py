@@ -172,7 +172,7 @@ def block_rule(
     solve_triangular = factorizations(xp).solve_triangular
     Z = Z.astype(np.float64)
     gram = Z @ Z.T
-    rates = xp.full(len(Z), learning_rate)
+    rates = xp.full(len(Z), learning_rate, np.float64)
     if weights is not None:
         squares = xp.maximum(gram.diagonal(), 1e-300)
         whole = xp.floor(weights)
