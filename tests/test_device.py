@@ -375,6 +375,27 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
     np.testing.assert_allclose(answers(moved, new), answers(there, new), **tolerance)
 
 
+def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
+    for name, value in {"binary.WHOLE": 40, "binary.WORKING_SET": 32, "pairs._MATRIX": 0}.items():
+        monkeypatch.setattr(f"gpurbf.network.solvers.smo.{name}", value)
+    X, y = load_digits(return_X_y=True)
+    X, y = X[y < 5].astype(np.uint8), y[y < 5]
+    model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    copies = sorted(cupy.gpu.copies, reverse=True)
+    expected = gpurbf.SVC(C=10, gamma=0.001, backend="numpy").fit(X, y)
+    # At most a working block, or a number a sample of a class, comes back at a time.
+    n = np.bincount(y).max()
+    assert copies[0][0] == "out" and copies[0][1] <= max(32 * 32 * 4, n * 8)
+    # The samples go there as a whole once and as the centers of their class once.
+    sizes = [size for way, size in copies if way == "in"]
+    assert sizes.count(X.nbytes) == 1
+    for size in np.bincount(y) * X.shape[1]:
+        assert sizes.count(size) <= np.count_nonzero(np.bincount(y) * X.shape[1] == size)
+    np.testing.assert_allclose(
+        model.decision_function(X[:100]), expected.decision_function(X[:100]), atol=5e-3
+    )
+
+
 def test_batches_travel_between_backends(cupy):
     X, y = load_digits(return_X_y=True)
     model = gpurbf.RBFClassifier(40, centers=X[:40], gamma=0.001, backend="cupy")

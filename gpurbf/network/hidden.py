@@ -108,7 +108,8 @@ class HiddenLayer:
             out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
             # Backends write whole rows of their own dtype.
-            out[...] = self.outputs(X)
+            H = self.outputs(X)
+            out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
             return out
         for rows, operand, part in self._parts(X):
             self.backend.outputs(operand, part, out[rows])

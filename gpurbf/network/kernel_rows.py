@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,6 +55,10 @@ class KernelRows:
     def __init__(self, X: Any, activation: Activation, backend: str, precision: str) -> None:
         self.X = X
         self.activation, self.backend, self.precision = activation, backend, precision
+        self.xp: ModuleType = np
+        self.working: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.room: Callable[[], float] = lambda: math.inf
+        self._there: Any = None
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
         self._lock = threading.Lock()
@@ -59,7 +67,14 @@ class KernelRows:
             # the solver's threads get the name.
             self.backend = get_backend(backend, X.shape[0])[0].name
         probe = self._layer(X[:1])
-        if sp.issparse(X):
+        if isinstance(probe, HiddenLayer):
+            backend_, there = probe.backend, probe.backend.xp is not np
+            self.xp, self.working, self.room = backend_.xp, backend_.working, backend_.room
+            if there and X.nbytes < self.room() / 4:
+                # Rows are gathered where they are needed: samples cross once.
+                with self.working():
+                    self._there = self.xp.asarray(X)
+        else:
             self.backend = "scipy"
         self.dtype = probe.dtype
         self.diagonal = self._diagonal(probe)
@@ -100,11 +115,10 @@ class KernelRows:
                     layer = self._layers[key] = self._layer(self.X[columns])
         else:
             layer = self._layer(self.X[columns])
-        X = self.X[samples]
-        if out.dtype == layer.dtype and out.flags.c_contiguous:
+        with self.working():
+            X = self.X if self._there is None else self._there
+            X = X[samples if X is self.X else self.xp.asarray(samples)]
             layer.outputs(X, out)
-        else:
-            out[:] = layer.outputs(X)
 
 
 def compact(

@@ -106,6 +106,12 @@ class ndarray:
         return self._view(self._a[(*parts, ...)])  # never a scalar
 
     def __setitem__(self, key, value):
+        if isinstance(key, ndarray):
+            updated = self._apply(lambda a, k, v: _with_rows(a, k, v), self, key, value)
+            self[...] = updated
+            return
+        if isinstance(key, (np.ndarray, list)):
+            raise TypeError("an index of the host")
         target = self._a[key]
         assert np.shares_memory(target, self._a) or not target.size
         self._apply(lambda v: v, value, out=self._view(target))
@@ -147,6 +153,11 @@ class ndarray:
     def view(self, dtype):
         return self._view(self._a.view(dtype))
 
+    def reshape(self, *shape):
+        view = self._a.reshape(*shape)
+        assert np.shares_memory(view, self._a) or not view.size
+        return self._view(view)
+
     def diagonal(self):
         return self._view(self._a.diagonal())
 
@@ -172,6 +183,12 @@ class ndarray:
 
     def __neg__(self):
         return self._apply(np.negative, self)
+
+
+def _with_rows(a, key, values):
+    a = a.copy()
+    a[key] = values
+    return a
 
 
 def _operator(name, function):
