@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
     check_layer_parameters,
+    check_samples,
     check_weights,
     check_X,
 )
@@ -160,10 +161,10 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Returns
         -------
         H : ndarray of shape (n_samples, m)
-            float64 if the centers are float64, else float32.
+            float64 if the centers are float64, else float32; a CuPy array if X is one.
         """
         check_is_fitted(self)
-        return self._layer().outputs(check_X(self, X))
+        return self._layer().outputs(check_samples(self, X))
 
     @property
     def _n_features_out(self) -> int:

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends.arrays import activations, working
+from gpurbf.backends.arrays import activations, to_host, working
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -20,7 +20,7 @@ from gpurbf.estimators._validation import (
     check_layer_parameters,
     check_number,
     check_option,
-    check_X,
+    check_samples,
     training_data,
     with_class_weights,
 )
@@ -324,9 +324,9 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = check_X(self, X)
+        X = check_samples(self, X)
         with limited(self.n_jobs):
-            return self._layer().scores(X, self.coef_.T) + self.intercept_
+            return to_host(self._layer().scores(X, self.coef_.T)) + self.intercept_
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.
