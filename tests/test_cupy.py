@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from standin.samples import GAUSSIAN, close, data
 
 import gpurbf
-from gpurbf import BackendUnavailable
+from gpurbf import BackendUnavailable, config_context
 from gpurbf.backends import _load, get_backend
 from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
 
@@ -146,7 +146,9 @@ def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
         monkeypatch.setattr(f"gpurbf.network.solvers.smo.{name}", value)
     X, y = load_digits(return_X_y=True)
     X, y = X[y < 5].astype(np.uint8), y[y < 5]
-    model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    with config_context(gpu_memory=1.5):
+        model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    assert max(pool.peak for pool in cupy.gpu.pools) <= 1.5 * 2**20
     copies = sorted(cupy.gpu.copies, reverse=True)
     expected = gpurbf.SVC(C=10, gamma=0.001, backend="numpy").fit(X, y)
     # At most a working block, or a number a sample of a class, comes back at a time.

@@ -15,6 +15,8 @@ from typing import Any
 import joblib
 from threadpoolctl import ThreadpoolController
 
+from gpurbf._config import config_context, get_config
+
 _lock = threading.Lock()
 _busy = 0
 _pool: ThreadPoolExecutor | None = None
@@ -97,7 +99,8 @@ def _executor() -> ThreadPoolExecutor:
 def parallel_for(task: Callable[[int], Any], n_items: int) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
 
-    Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
+    Items are handed out one by one, so uneven ones balance. The caller's settings hold on every
+    thread. The first exception, an interrupt
     included, stops the handing out and is raised once the items in hand are done.
     """
     items = itertools.count()
@@ -111,10 +114,16 @@ def parallel_for(task: Callable[[int], Any], n_items: int) -> None:
             stop.set()
             raise
 
+    settings = get_config()
+
+    def help_out() -> None:
+        with config_context(**settings):
+            work()
+
     if n_items <= 0:
         return
     with _claimed(n_items - 1) as helpers:
-        futures = [_executor().submit(work) for _ in range(helpers)]
+        futures = [_executor().submit(help_out) for _ in range(helpers)]
         try:
             work()
         finally:

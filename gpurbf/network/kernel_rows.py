@@ -63,14 +63,14 @@ class KernelRows:
         self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
         self._lock = threading.Lock()
         if not sp.issparse(X):
-            # What "auto" means is a setting of the caller's thread, and a matter of all samples:
-            # the solver's threads get the name.
-            self.backend = get_backend(backend, X.shape[0])[0].name
+            # What "auto" means depends on the number of all samples: layers get the name.
+            chosen, reason = get_backend(backend, X.shape[0])
+            self.backend = chosen.name
         probe = self._layer(X[:1])
         if isinstance(probe, HiddenLayer):
-            backend_, there = probe.backend, probe.backend.xp is not np
-            self.xp, self.working, self.room = backend_.xp, backend_.working, backend_.room
-            if there and X.nbytes < self.room() / 4:
+            probe.reason = reason
+            self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
+            if self.xp is not np and X.nbytes < self.room() / 4:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = self.xp.asarray(X)
