@@ -1,13 +1,16 @@
 """What every test may ask for: a backend by name, and the real data where they are at hand."""
 
+import gc
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import standin
 
 from gpurbf import datasets
-from gpurbf.backends import LOADERS, BackendUnavailable, cache, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, _load, cache, device, get_backend
 
 try:
     import hypothesis
@@ -47,6 +50,23 @@ def backend(request):
         report = pytest.fail if name in REQUIRED else pytest.skip
         report(f"backend {name}: {error}")
     return name
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """The stand-in, installed as CuPy; nothing may be left in its pools at the end."""
+    modules = standin.make()
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    _load.cache_clear()
+    yield modules["cupy"]
+    _load.cache_clear()
+    device._memory.cache_clear()
+    gpu = modules["cupy"].gpu
+    assert not gpu.hazards
+    if any(pool.used for pool in gpu.pools):
+        gc.collect()  # what only a cycle holds
+    assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)
 
 
 def real_data(*parts):

@@ -7,6 +7,7 @@ import numba
 import pytest
 import threadpoolctl
 
+from gpurbf import config_context, get_config
 from gpurbf.backends import threads
 
 
@@ -72,3 +73,16 @@ def test_a_forked_child_has_threads_of_its_own():
         threads.parallel_for(done.append, 8)
         os._exit(0 if len(done) == 8 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
+    monkeypatch.setattr(threads, "thread_limit", lambda: 2)
+    both, seen = threading.Barrier(2, timeout=60), []
+
+    def task(i):
+        both.wait()
+        seen.append(get_config()["memory"])
+
+    with config_context(memory=7):
+        threads.parallel_for(task, 2)
+    assert seen == [7, 7]

@@ -15,6 +15,7 @@ from typing import Any
 import joblib
 from threadpoolctl import ThreadpoolController
 
+from gpurbf._config import config_context, get_config
 from gpurbf._stages import side_by_side
 
 _lock = threading.Lock()
@@ -99,7 +100,7 @@ def _executor() -> ThreadPoolExecutor:
 def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = None) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
 
-    ``most`` threads at most, the caller's among them.
+    ``most`` threads at most, the caller's among them, on each of which the caller's settings hold.
 
     Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
     included, stops the handing out and is raised once the items in hand are done.
@@ -115,10 +116,16 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
             stop.set()
             raise
 
+    settings = get_config()
+
+    def help_out() -> None:
+        with config_context(**settings):
+            work()
+
     if n_items <= 0:
         return
     with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side(helpers) as section:
-        futures = [_executor().submit(section.run, work) for _ in range(helpers)]
+        futures = [_executor().submit(section.run, help_out) for _ in range(helpers)]
         try:
             section.run(work)
         finally:

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from gpurbf._stages import count, staged
+from gpurbf.backends.arrays import is_resident
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
@@ -27,6 +28,20 @@ def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> A
     return validate_data(
         estimator, X, reset=reset, accept_sparse="csr", dtype=list(DTYPES), **options
     )
+
+
+def check_samples(estimator: Any, X: Any) -> Any:
+    """Samples for a fitted estimator: as `check_X`, or an array of a GPU as it is."""
+    if not is_resident(X):
+        return check_X(estimator, X)
+    if X.ndim != 2 or X.shape[1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has shape {X.shape}, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )
+    if X.dtype not in DTYPES:
+        raise ValueError(f"X on a GPU must be float64, float32 or uint8, got {X.dtype}.")
+    return X
 
 
 def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:

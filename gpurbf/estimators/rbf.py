@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import stage, staged
+from gpurbf.backends.arrays import activations, to_host, working
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -20,7 +21,7 @@ from gpurbf.estimators._validation import (
     check_layer_parameters,
     check_number,
     check_option,
-    check_X,
+    check_samples,
     training_data,
     with_class_weights,
 )
@@ -301,8 +302,10 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         solution: RidgeSolution = normal.solve(self.alpha, self.fit_intercept, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
-        H, T = self._layer().outputs(X[rows]), one_hot(codes[rows], len(self.classes_))
-        self._calibrate(solution.leave_one_out(H, T), rows, codes, weights)
+        T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
+        with working(layer):
+            scores = solution.leave_one_out(activations(layer, X[rows]), T)
+        self._calibrate(scores, rows, codes, weights)
 
     @staged("output training")
     def _train(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
@@ -330,12 +333,12 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
-        return check_X(self, X)
+        return check_samples(self, X)
 
     @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
-            return self._layer().scores(X, self.coef_.T) + self.intercept_
+            return to_host(self._layer().scores(X, self.coef_.T)) + self.intercept_
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.

@@ -1,0 +1,216 @@
+"""The cupy backend and the estimators on it, on a strict stand-in for CuPy."""
+
+import os
+import pickle
+import sys
+import types
+
+import numpy as np
+import pytest
+import reference
+import standin
+from sklearn.datasets import load_digits
+from standin.samples import GAUSSIAN, close, data
+
+import gpurbf
+from gpurbf import BackendUnavailable, config_context
+from gpurbf.backends import _load, get_backend
+from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_outputs_are_the_definition(cupy, dtype, profile):
+    X, C = data(dtype)
+    power = 1 if profile in ("laplacian", "triangular") else 2
+    gamma = 1 / reference.euclidean(X[:9], C).mean() ** power
+    layer = HiddenLayer(C, Activation("euclidean", profile, gamma), backend="cupy")
+    close(layer.outputs(X), reference.hidden(X, C, "euclidean", profile, gamma))
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("profile", ["linear", "poly", "sigmoid"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_dot_product_kernels(cupy, profile, dtype, degree):
+    X, C = data(dtype)
+    gamma = 1 / np.abs(reference.dot(X, C)).max()
+    layer = HiddenLayer(C, Activation("dot", profile, gamma, 0.5, degree), backend="cupy")
+    close(layer.outputs(X), reference.hidden(X, C, "dot", profile, gamma, 0.5, degree))
+
+
+def test_a_callable_profile_gets_the_device_s_array(cupy):
+    X, C = data(np.float64)
+    layer = HiddenLayer(C, Activation("euclidean", lambda s: 1 / (1 + np.sqrt(s))), backend="cupy")
+    close(layer.outputs(X), 1 / (1 + reference.euclidean(X, C)))
+
+
+def test_underflow_is_flushed_to_zero(cupy):
+    X = np.array([[0.0], [1.0]], np.float32)
+    layer = HiddenLayer(X, Activation("euclidean", "gaussian", 88.0), backend="cupy")
+    np.testing.assert_array_equal(layer.outputs(X), np.eye(2))
+
+
+def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
+    cublas = cupy.cuda.cublas
+    expected = {33_025: cublas.CUBLAS_COMPUTE_32I, 131_071: cublas.CUBLAS_COMPUTE_32I}
+    for n, compute in (expected | {131_072: cublas.CUBLAS_COMPUTE_64F}).items():
+        X, C = np.full((2, n), 255, np.uint8), np.zeros((3, n), np.uint8)
+        C[1] = 255
+        C[2, 0] = 1
+        layer = HiddenLayer(
+            C, Activation("euclidean", lambda s: s), backend="cupy", precision="exact", dtype=float
+        )
+        squared = layer.outputs(X)
+        np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])
+        assert cupy.gpu.calls[-1][0] == compute
+
+
+def test_tf32_only_when_asked(cupy):
+    X, C = data(np.float32)
+    tf32 = cupy.cuda.cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+    exact = HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+    assert tf32 not in {call[0] for call in cupy.gpu.calls}
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy", precision="tf32")
+    error = np.abs(layer.outputs(X) - exact).max()
+    assert tf32 in {call[0] for call in cupy.gpu.calls} and "tf32" in layer.describe()
+    assert 1e-6 < error < 1e-2
+    with pytest.raises(BackendUnavailable, match=r"tf32.*use backend='cupy'"):
+        HiddenLayer(C, GAUSSIAN, backend="numpy", precision="tf32")
+
+
+def test_manhattan_names_the_backends_that_have_it(cupy):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, Activation("manhattan", "laplacian", 0.1), backend="cupy")
+    with pytest.raises(BackendUnavailable, match=r"'numba-cuda'.*backend='numba'"):
+        layer.outputs(X)
+
+
+def test_estimators_take_samples_that_are_on_the_device(cupy):
+    X, y = load_digits(return_X_y=True)
+    for dtype in (np.float64, np.uint8):
+        new, there = X[:50].astype(dtype), cupy.asarray(X[:50].astype(dtype))
+        layer = gpurbf.RBFLayer(30, gamma=0.001, backend="cupy", random_state=0).fit(X)
+        close(layer.transform(there).get(), layer.transform(new))
+        model = gpurbf.RBFClassifier(30, gamma=0.001, backend="cupy", random_state=0).fit(X, y)
+        np.testing.assert_array_equal(model.predict(there), model.predict(new))
+    with pytest.raises(ValueError, match="expecting 64 features"):
+        layer.transform(cupy.asarray(X[:, :3]))
+    with pytest.raises(ValueError, match="float64, float32 or uint8, got int32"):
+        model.predict(cupy.asarray(X.astype(np.int32)))
+
+
+ESTIMATORS = {
+    "ridge": gpurbf.RBFClassifier(60, random_state=0),
+    "lms": gpurbf.RBFClassifier(60, solver="lms", random_state=0),
+    "class": gpurbf.RBFClassifier(60, centers="fsvc-class", kernel="laplacian", random_state=0),
+    "fsvc": gpurbf.FSVC(40.0, random_state=0),
+    "fsvc-ridge": gpurbf.FSVC(40.0, kernel="gaussian", solver="ridge", random_state=0),
+    "svc": gpurbf.SVC(C=10, gamma=0.001),
+    "poly": gpurbf.SVC(kernel="poly"),
+    "layer": gpurbf.RBFLayer(60, random_state=0),
+}
+
+
+def answers(model, X):
+    return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(dtype) if dtype == np.uint8 else X / 16 + 0.01
+    X, y, new = X[:600], y[:600], X[600:700]
+    model = ESTIMATORS[name]
+    scale = 1.0 if dtype == np.uint8 else 16.0
+    if "radius" in model.get_params():
+        model = type(model)(**model.get_params() | {"radius": 40.0 / scale})
+    elif name == "svc":
+        model = type(model)(**model.get_params() | {"gamma": 0.001 * scale**2})
+    here = type(model)(**model.get_params()).set_params(backend="cupy").fit(X, y)
+    there = type(model)(**model.get_params()).set_params(backend="numpy").fit(X, y)
+    assert here.backend_ == "cupy" and len(cupy.gpu.calls) > 0
+    tolerance = {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(answers(here, new), answers(there, new), **tolerance)
+    for key, value in vars(here).items():
+        assert not hasattr(value, "__cuda_array_interface__"), key
+    # Trained on one, it predicts on the other.
+    moved = pickle.loads(pickle.dumps(here)).set_params(backend="numpy")
+    np.testing.assert_allclose(answers(moved, new), answers(here, new), **tolerance)
+    moved = pickle.loads(pickle.dumps(there)).set_params(backend="cupy")
+    np.testing.assert_allclose(answers(moved, new), answers(there, new), **tolerance)
+
+
+def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
+    for name, value in {"binary.WHOLE": 40, "binary.WORKING_SET": 32, "pairs._MATRIX": 0}.items():
+        monkeypatch.setattr(f"gpurbf.network.solvers.smo.{name}", value)
+    X, y = load_digits(return_X_y=True)
+    X, y = X[y < 5].astype(np.uint8), y[y < 5]
+    with config_context(gpu_memory=1.5):
+        model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    assert max(pool.peak for pool in cupy.gpu.pools) <= 1.5 * 2**20
+    copies = sorted(cupy.gpu.copies, reverse=True)
+    expected = gpurbf.SVC(C=10, gamma=0.001, backend="numpy").fit(X, y)
+    # At most a working block, or a number a sample of a class, comes back at a time.
+    n = np.bincount(y).max()
+    assert copies[0][0] == "out" and copies[0][1] <= max(32 * 32 * 4, n * 8)
+    # The samples go there as a whole once and as the centers of their class once.
+    sizes = [size for way, size in copies if way == "in"]
+    assert sizes.count(X.nbytes) == 1
+    for size in np.bincount(y) * X.shape[1]:
+        assert sizes.count(size) <= np.count_nonzero(np.bincount(y) * X.shape[1] == size)
+    np.testing.assert_allclose(
+        model.decision_function(X[:100]), expected.decision_function(X[:100]), atol=5e-3
+    )
+
+
+def test_batches_travel_between_backends(cupy):
+    X, y = load_digits(return_X_y=True)
+    model = gpurbf.RBFClassifier(40, centers=X[:40], gamma=0.001, backend="cupy")
+    expected = gpurbf.RBFClassifier(40, centers=X[:40], gamma=0.001, backend="numpy")
+    for i, backend in enumerate(("cupy", "cupy", "numpy", "cupy")):
+        rows = slice(200 * i, 200 * i + 200)
+        model.set_params(backend=backend).partial_fit(X[rows], y[rows], classes=range(10))
+        expected.partial_fit(X[rows], y[rows], classes=range(10))
+        model = pickle.loads(pickle.dumps(model))
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+
+
+def test_auto_takes_the_gpu_where_the_work_outweighs_the_transfer(cupy, monkeypatch):
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    backend, reason = get_backend("auto", 99)
+    assert backend.xp is np and "not worth the transfer (from 100 centers)" in reason
+    for n_centers in (100, None):
+        backend, reason = get_backend("auto", n_centers)
+        assert backend.name == "cupy" and "is worth the transfer (from 100 centers)" in reason
+    C = data(np.float32, m=120)[1]
+    assert HiddenLayer(C, GAUSSIAN).backend.name == "cupy"
+    assert HiddenLayer(C[:50], GAUSSIAN).backend.name != "cupy"
+
+
+def test_the_stand_in_has_no_name_that_cupy_lacks():
+    real, fake = pytest.importorskip("cupy"), standin.make()["cupy"]
+
+    def compare(fake, real, path):
+        for name, value in vars(fake).items():
+            if name != "gpu" and not name.startswith("__"):
+                assert hasattr(real, name), f"{path}.{name}"
+                if isinstance(value, (types.SimpleNamespace, types.ModuleType)):
+                    compare(value, getattr(real, name), f"{path}.{name}")
+
+    compare(fake, real, "cupy")
+    for name in vars(standin.ndarray):
+        assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
+
+
+def test_without_a_gpu_there_is_an_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    _load.cache_clear()
+    with pytest.raises(BackendUnavailable, match=r"pip install gpurbf\[cuda12\]"):
+        get_backend("cupy")
+    modules = standin.make()
+    modules["cupy"].cuda.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "cupy", modules["cupy"])
+    with pytest.raises(BackendUnavailable, match=r"no NVIDIA GPU.*CUDA_VISIBLE_DEVICES"):
+        get_backend("cupy")
