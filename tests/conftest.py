@@ -10,7 +10,7 @@ import pytest
 import standin
 
 from gpurbf import datasets
-from gpurbf.backends import LOADERS, BackendUnavailable, _load, cache, device, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device, get_backend
 
 try:
     import hypothesis
@@ -58,9 +58,9 @@ def cupy(monkeypatch):
     modules = standin.make()
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    _load.cache_clear()
+    _attempt.cache_clear()
     yield modules["cupy"]
-    _load.cache_clear()
+    _attempt.cache_clear()
     device._memory.cache_clear()
     gpu = modules["cupy"].gpu
     assert not gpu.hazards

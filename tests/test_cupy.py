@@ -14,7 +14,7 @@ from standin.samples import GAUSSIAN, close, data
 
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
-from gpurbf.backends import _load, get_backend
+from gpurbf.backends import _attempt, get_backend
 from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
 
 
@@ -206,11 +206,15 @@ def test_the_stand_in_has_no_name_that_cupy_lacks():
 
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    _load.cache_clear()
+    _attempt.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"pip install gpurbf\[cuda12\]"):
         get_backend("cupy")
     modules = standin.make()
     modules["cupy"].cuda.is_available = lambda: False
     monkeypatch.setitem(sys.modules, "cupy", modules["cupy"])
+    with pytest.raises(BackendUnavailable, match=r"pip install"):
+        get_backend("cupy")  # the reason is kept
+    _attempt.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"no NVIDIA GPU.*CUDA_VISIBLE_DEVICES"):
         get_backend("cupy")
+    _attempt.cache_clear()

@@ -208,6 +208,7 @@ def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
     monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", interrupted)
     with pytest.raises(KeyboardInterrupt):
         layer.outputs(X)
+    assert not any(stream.queue for stream in cupy.gpu.streams)  # copies that nobody waited for
     assert sum(pool.used for pool in cupy.gpu.pools) == used
     np.testing.assert_array_equal(layer.outputs(X), expected)
 

@@ -143,8 +143,19 @@ LOADERS: dict[str, Callable[[], Backend]] = {
 
 
 @functools.cache
+def _attempt(loader: Callable[[], Backend]) -> Backend | str:
+    """What the loader gives, or why it cannot: a failure may be slow to find, and so is kept."""
+    try:
+        return loader()
+    except BackendUnavailable as error:
+        return str(error)
+
+
 def _load(name: str) -> Backend:
-    return LOADERS[name]()
+    found = _attempt(LOADERS[name])
+    if isinstance(found, str):
+        raise BackendUnavailable(found)
+    return found
 
 
 def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backend, str]:
@@ -205,11 +216,5 @@ def _centers_worth_a_transfer() -> int:
 
 def available_backends() -> dict[str, str | None]:
     """Every backend's name with None if it can run here, else why it cannot."""
-    report: dict[str, str | None] = {}
-    for name in LOADERS:
-        try:
-            _load(name)
-            report[name] = None
-        except BackendUnavailable as error:
-            report[name] = str(error)
-    return report
+    attempts = {name: _attempt(loader) for name, loader in LOADERS.items()}
+    return {name: found if isinstance(found, str) else None for name, found in attempts.items()}

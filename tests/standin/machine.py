@@ -34,7 +34,7 @@ class Gpu:
         self.live = weakref.WeakValueDictionary()
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
         self.known_to_host = {}
-        self.pinned = []
+        self.pinned, self.streams = [], []
         self.numbers = itertools.count()
         self.local, self.lock = threading.local(), threading.RLock()
         self.null = Stream(self)
@@ -73,6 +73,7 @@ class Stream:
     def __init__(self, gpu, non_blocking=False):
         self.gpu, self.id = gpu, next(gpu.numbers)
         self.clock, self.queue, self.outer = {}, [], []
+        gpu.streams.append(self)
 
     def tick(self):
         """The time of one more operation."""
