@@ -81,18 +81,17 @@ class _Account:
         # One step where there is none: the thread that watches the memory asks too.
         return self.entries.get(key) or self.entries.setdefault(key, Entry())
 
-    def charge(self) -> float:
-        """Count the time until now; returns it."""
+    def charge(self) -> None:
+        """Count the time until now."""
         for fence in FENCES:
             fence()
         now = time.perf_counter()
-        entry, passed = self.entry(self.open[-1]), now - self.since
-        entry.seconds += passed
+        entry = self.entry(self.open[-1])
+        entry.seconds += now - self.since
         self.since = now
         if now >= self.next_look or not entry.memory:
             self.next_look = now + _LOOKS
             entry.memory = max(entry.memory, self.resident())
-        return passed
 
 
 class _Local(threading.local):
