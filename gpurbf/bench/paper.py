@@ -293,7 +293,7 @@ def _on_device(X: np.ndarray, C: np.ndarray) -> dict[str, Evaluation]:
 
 def _synchronised(xp: Any, evaluate: Evaluation) -> None:
     evaluate()
-    xp.cuda.Device().synchronize()
+    xp.cuda.get_current_stream().synchronize()
 
 
 def _tiles(report: Report, quick: bool) -> None:
