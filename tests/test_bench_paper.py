@@ -10,7 +10,7 @@ import reference
 
 from gpurbf.backends import Tile, available_backends
 from gpurbf.backends.naive import compiled_loop, plain_numpy
-from gpurbf.bench import figures, paper, scale
+from gpurbf.bench import figures, paper, scale, ways
 from gpurbf.report import Report
 
 
@@ -27,14 +27,14 @@ def test_baselines_are_the_formula(dtype, tolerance):
 
 def test_every_backend_that_is_there_is_measured_in_every_precision():
     there = [name for name, problem in available_backends().items() if problem is None]
-    expected = {f"{name}, {precision}" for name in there for precision in paper.PRECISIONS}
-    assert expected <= set(paper.every_way())
-    assert set(paper.every_way()) - expected == {paper.NAIVE, "plain NumPy, float64", paper.PLAIN}
+    expected = {f"{name}, {precision}" for name in there for precision in ways.PRECISIONS}
+    assert expected <= set(ways.every_way())
+    assert set(ways.every_way()) - expected == {ways.NAIVE, "plain NumPy, float64", ways.PLAIN}
 
 
 def test_a_wrong_result_ends_the_benchmark_before_it_times(monkeypatch):
     monkeypatch.setattr(paper, "in_turn", lambda *_, **__: pytest.fail("timed"))
-    monkeypatch.setattr(paper, "naive", lambda X, C: lambda: np.zeros((len(X), len(C))))
+    monkeypatch.setattr(ways, "naive", lambda X, C: lambda: np.zeros((len(X), len(C))))
     with pytest.raises(AssertionError, match="naive loop, 1 thread: an error"):
         paper.run(Report("x"), True, None)
 
@@ -48,7 +48,7 @@ def test_short_calls_are_repeated_and_their_time_divided():
 
 def test_the_bnls_of_a_cut_layer_are_the_layer():
     X, C = paper.images(64, 64, 20)
-    whole = paper.evaluation("auto", "exact", X, C)()
+    whole = ways.evaluation("auto", "exact", X, C)()
     blocks = [bnl() for bnl in paper._grid(X, C, 16, "auto", "exact")]
     columns = [np.concatenate(blocks[i : i + 4]) for i in range(0, 16, 4)]
     # Each BNL has the gamma of all: it depends on the number of inputs alone.
@@ -63,26 +63,26 @@ def test_speed_up_beyond_the_last_size_of_the_base_is_against_that():
 def test_figures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     sizes = [8, 16, 32]
-    ways = [paper.NAIVE, paper.PLAIN, *(f"numba, {precision}" for precision in paper.PRECISIONS)]
-    found = {way: {size: 1.0 / (i + size) for size in sizes} for i, way in enumerate(ways)}
+    names = [ways.NAIVE, ways.PLAIN, *(f"numba, {precision}" for precision in ways.PRECISIONS)]
+    found = {way: {size: 1.0 / (i + size) for size in sizes} for i, way in enumerate(names)}
     tiles = {
         f"{name}, {precision}": {Tile(): 1.0, Tile(M=24): 2.0, Tile(M=24, threads=1): 3.0}
         for name in ("a", "b")
-        for precision in paper.PRECISIONS
+        for precision in ways.PRECISIONS
     }
     medians = {way: series[8] for way, series in found.items()}
     drawn = {
-        "sweep": partial(figures.sweep, found, paper.NAIVE, paper.PUBLISHED, "M"),
+        "sweep": partial(figures.sweep, found, ways.NAIVE, paper.PUBLISHED, "M"),
         "ranking": partial(figures.ranking, medians, paper.PUBLISHED),
         "tiles": partial(figures.tiles, tiles),
-        "cuts": partial(figures.cuts, {way: found[way] for way in ways[2:]}),
+        "cuts": partial(figures.cuts, {way: found[way] for way in names[2:]}),
     }
     report = Report("x")
     for name, plot in drawn.items():
         report.figure(name, name, plot)
     report.write(tmp_path / "x.md")
     svg = {name: (tmp_path / f"{name}.svg").read_text() for name in drawn}
-    for way in ways:
+    for way in names:
         assert f"<!-- {way} -->" in svg["sweep"], "a line without its name"
     for name in (*medians, *paper.PUBLISHED):
         assert f"<!-- {name} -->" in svg["ranking"]

@@ -1,10 +1,12 @@
-"""Baselines of the benchmarks: the hidden layer as anyone would write it, compiled and in NumPy."""
+"""Baselines of benchmarks: the layer as anyone would write it, compiled, in NumPy, on a GPU."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-__all__ = ["compiled_loop", "plain_numpy"]
+__all__ = ["compiled_loop", "one_thread_a_pair", "plain_numpy"]
 
 
 def compiled_loop(X: np.ndarray, C: np.ndarray, gamma: float, out: np.ndarray) -> np.ndarray:
@@ -19,3 +21,14 @@ def plain_numpy(X: np.ndarray, C: np.ndarray, gamma: float) -> np.ndarray:
     """The same by the formula |x|² + |c|² - 2 x·c, the product by NumPy's BLAS."""
     squared = (X * X).sum(axis=1)[:, None] + (C * C).sum(axis=1) - 2 * (X @ C.T)
     return np.exp(-X.dtype.type(gamma) * np.maximum(squared, 0))
+
+
+def one_thread_a_pair(X: Any, C: Any, gamma: float, out: Any, block: int = 16) -> None:
+    """The same as in the paper, arrays on the GPU, in blocks of block² threads."""
+    from gpurbf.kernels.cuda import api, pairs, profiles
+
+    grid = -(-len(X) // block), -(-len(C) // block)
+    pairs.pairs[grid, (block, block), api.current_stream()](
+        api.argument(X), api.argument(C), pairs.EUCLIDEAN, profiles.SQUARED, profiles.GAUSSIAN,
+        float(gamma), 0.0, 1, api.argument(out),
+    )  # fmt: skip

@@ -28,7 +28,7 @@ COLOURS = {
     "float32": "#0072B2",
     "8-bit": "#009E73",
 }
-_GPUS = ("cupy", "numba-cuda")  # broken lines
+_GPUS = ("cupy", "numba-cuda", "untiled GPU")  # broken lines
 # Under words, so that no line runs through them.
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
 _MARKS = {"naive": "s", "plain": "D", "float64": "^", "float32": "o", "8-bit": "v"}

@@ -6,18 +6,15 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Activation, Backend, available_backends, get_backend
-from gpurbf.backends.naive import compiled_loop, plain_numpy
+from gpurbf.backends import available_backends
 from gpurbf.backends.tuning import Tile, forced, state
-from gpurbf.bench import data, figures
+from gpurbf.bench import data, figures, ways
 from gpurbf.bench.timing import Times, in_turn, once
-from gpurbf.network.hidden import HiddenLayer
+from gpurbf.bench.ways import Evaluation
 from gpurbf.report import Report
 
 __all__ = ["PUBLISHED", "TITLE", "run"]
@@ -25,17 +22,10 @@ __all__ = ["PUBLISHED", "TITLE", "run"]
 TITLE = "The paper's experiment"
 # Nanoseconds, as their authors state them.
 PUBLISHED = {"GeForce GTX 750 (published)": 0.13, "2-core i3, MKL (published)": 0.021}
-NAIVE, PLAIN = "naive loop, 1 thread", "plain NumPy, float32"
-PRECISIONS = {"float64": "float64", "float32": "float32", "8-bit": "exact"}
 # A naive loop over more synapses than that takes seconds.
 _SLOW = 1 << 30
 # Seconds that a timed repetition takes at least.
 _LEAST = 0.02
-
-# H of samples and centers, computed anew at each call.
-Evaluation = Callable[[], Any]
-# What makes one from uint8 X (N, n) and C (m, n).
-Way = Callable[[np.ndarray, np.ndarray], Evaluation]
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
@@ -46,68 +36,6 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     _on_one_layer(report, quick)
     _tiles(report, quick)
     _cuts(report, quick)
-
-
-def layer(C: np.ndarray, backend: str, precision: str) -> HiddenLayer:
-    """The gaussian layer, in the arithmetic that is named."""
-    activation = Activation("euclidean", "gaussian", gamma(C))
-    dtype = None if precision == "exact" else precision
-    return HiddenLayer(C.astype(dtype or C.dtype), activation, backend=backend, precision=precision)
-
-
-def gamma(C: np.ndarray) -> float:
-    """As wide as the distances of random pixels are large."""
-    return 1 / (2 * 85**2 * C.shape[1])
-
-
-def evaluation(backend: str, precision: str, X: np.ndarray, C: np.ndarray) -> Evaluation:
-    """H from a backend's layer, into the same array each time; for a GPU that is host memory."""
-    hidden = layer(C, backend, precision)
-    x = X if precision == "exact" else X.astype(precision)
-    return partial(hidden.outputs, x, np.empty((len(X), len(C)), hidden.dtype))
-
-
-def naive(X: np.ndarray, C: np.ndarray) -> Evaluation:
-    """The three loops."""
-    x, c = X.astype(np.float32), C.astype(np.float32)
-    return partial(compiled_loop, x, c, gamma(C), np.empty((len(X), len(C)), np.float32))
-
-
-def plain(dtype: str, X: np.ndarray, C: np.ndarray) -> Evaluation:
-    """The formula in NumPy."""
-    return partial(plain_numpy, X.astype(dtype), C.astype(dtype), gamma(C))
-
-
-def there() -> dict[str, Backend]:
-    """The backends that can run here."""
-    return {name: get_backend(name)[0] for name, why in available_backends().items() if why is None}
-
-
-def every_way() -> dict[str, Way]:
-    """The baselines, then every backend that is there in every precision."""
-    ways: dict[str, Way] = {
-        NAIVE: naive,
-        "plain NumPy, float64": partial(plain, "float64"),
-        PLAIN: partial(plain, "float32"),
-    }
-    for name in there():
-        for label, precision in PRECISIONS.items():
-            ways[f"{name}, {label}"] = partial(evaluation, name, precision)
-    return ways
-
-
-def compared() -> list[str]:
-    """The backend that `auto` takes among those on the CPU, then those on a GPU."""
-    found = there()
-    cpus = {name: backend for name, backend in found.items() if backend.xp is np}
-    best = max(cpus, key=lambda name: cpus[name].preference)
-    return [best, *(name for name in found if name not in cpus)]
-
-
-def main_ways() -> dict[str, Way]:
-    """The naive loop, plain NumPy, and the best backend of the CPU and of each GPU."""
-    names = {f"{name}, {label}" for name in compared() for label in PRECISIONS}
-    return {name: way for name, way in every_way().items() if name in names | {NAIVE, PLAIN}}
 
 
 def images(N: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -146,19 +74,19 @@ def number(value: float) -> str:
 def _verify(report: Report) -> None:
     """Every way against float64; a wrong one ends the benchmark."""
     X, C = images(64, 200, 100)
-    expected = np.exp(-gamma(C) * data.distances(X, C, "euclidean"))
+    expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
     errors = {}
-    for name, way in every_way().items():
+    for name, way in ways.every_way().items():
         errors[name] = float(np.abs(way(X, C)() - expected).max())
         if not errors[name] <= (1e-12 if "float64" in name else 1e-5):
             raise AssertionError(f"{name}: an error of {errors[name]:.2g}")
     report.text(
         "Synapse time is T / (N·m·n), in nanoseconds, of N samples, m centers and n inputs: the "
         "whole gaussian layer, H returned. Medians of rounds in turn; random pixels. The best "
-        f"backend of this CPU is `{compared()[0]}`. Every way was compared with float64 first: the "
-        f"largest error of H is {max(errors.values()):.1e}."
+        f"backend of this CPU is `{ways.compared()[0]}`. Every way was compared with float64 "
+        f"first: the largest error of H is {max(errors.values()):.1e}."
     )
-    tiles = {name: "tuned" if state(name).tuned else "default" for name in there()}
+    tiles = {name: "tuned" if state(name).tuned else "default" for name in ways.there()}
     report.text("Tiles: " + ", ".join(f"{name} {said}" for name, said in tiles.items()) + ".")
 
 
@@ -170,8 +98,11 @@ def _sweep(shapes: dict[int, tuple[int, int, int]], limit: int) -> Sweep:
     found: Sweep = {}
     for key, (N, m, n) in shapes.items():
         X, C = images(N, m, n)
-        ways = {k: way for k, way in main_ways().items() if k != NAIVE or N * m * n <= limit}
-        evaluations = {name: way(X, C) for name, way in ways.items()}
+        evaluations = {
+            name: way(X, C)
+            for name, way in ways.main_ways().items()
+            if name != ways.NAIVE or N * m * n <= limit
+        }
         for name, time in synapse_times(evaluations, N * m * n).items():
             found.setdefault(name, {})[key] = time.median
     return found
@@ -179,14 +110,14 @@ def _sweep(shapes: dict[int, tuple[int, int, int]], limit: int) -> Sweep:
 
 def _sweep_tables(report: Report, found: Sweep, key: str, name: str) -> None:
     """Synapse times, then how often each goes into the naive loop's (its last measured one)."""
-    sizes = list(found[PLAIN])
+    sizes = list(found[ways.PLAIN])
     report.table(
         (key, *(f"{way}, ns" for way in found)),
         [(size, *(number(s[size]) if size in s else "" for s in found.values())) for size in sizes],
         name,
     )
-    gains = figures.speed_ups(found, NAIVE)
-    report.text(f"Speed-up against the {NAIVE} (beyond its last size against that):")
+    gains = figures.speed_ups(found, ways.NAIVE)
+    report.text(f"Speed-up against the {ways.NAIVE} (beyond its last size against that):")
     report.table(
         (key, *gains), [(size, *(number(gain[size]) for gain in gains.values())) for size in sizes],
         f"{name}-speed-up",
@@ -200,7 +131,7 @@ def _over_m(report: Report, quick: bool) -> None:
     found = _sweep({M: (M, M, n) for M in sizes}, _SLOW)
     report.text(f"## M: a BNL of M samples × M neurons, {n} inputs")
     _sweep_tables(report, found, "M", "paper-m")
-    plot = partial(figures.sweep, found, NAIVE, PUBLISHED, "M, samples and neurons of the BNL")
+    plot = partial(figures.sweep, found, ways.NAIVE, PUBLISHED, "M, samples and neurons of the BNL")
     report.figure("paper-m", "Synapse time and speed-up over M", plot)
 
 
@@ -217,7 +148,7 @@ def _over_n(report: Report, quick: bool) -> None:
         + ", ".join(f"{name} {s[128] / s[4096]:.1f}" for name, s in found.items() if 4096 in s)
         + "."
     )
-    plot = partial(figures.sweep, found, NAIVE, PUBLISHED, "inputs n")
+    plot = partial(figures.sweep, found, ways.NAIVE, PUBLISHED, "inputs n")
     report.figure("paper-n", "Synapse time and speed-up over the number of inputs", plot)
 
 
@@ -226,22 +157,23 @@ def _on_one_layer(report: Report, quick: bool) -> None:
     N = m = 1024 if quick else 4096
     n = 784
     X, C = images(N, m, n)
-    evaluations = {name: way(X, C) for name, way in every_way().items() if name != NAIVE}
-    evaluations |= _on_device(X, C)
+    evaluations = {name: way(X, C) for name, way in ways.every_way().items() if name != ways.NAIVE}
+    evaluations |= ways.without_transfers(X, C)
     times = synapse_times(evaluations, N * m * n, rounds=3)
     # The loop gains nothing from more rows: its time is taken from fewer.
     part = X[: max(1, _SLOW // (m * n))]
-    times |= synapse_times({NAIVE: naive(part, C)}, len(part) * m * n, rounds=2)
-    cpu = {name for name, backend in there().items() if backend.xp is np}
+    times |= synapse_times({ways.NAIVE: ways.naive(part, C)}, len(part) * m * n, rounds=2)
+    cpu = {name for name, backend in ways.there().items() if backend.xp is np}
     fastest = min(
         (name for name in times if name.partition(",")[0] in cpu), key=lambda k: times[k].median
     )
-    bases = {"naive loop": NAIVE, "plain NumPy": PLAIN, "best CPU path": fastest}
-    rows = [(NAIVE, times.pop(NAIVE)), *times.items()]
+    bases = {"naive loop": ways.NAIVE, "plain NumPy": ways.PLAIN, "best CPU path": fastest}
+    rows = [(ways.NAIVE, times.pop(ways.NAIVE)), *times.items()]
     times = dict(rows)
     report.text(
-        f"## Every backend on the same layer: {N} × {m} × {n}\n\nThree ratios: how often each time "
-        f"goes into that of the {NAIVE}, of {PLAIN}, and of the best CPU path ({fastest})."
+        f"## Every backend on the same layer: {N} × {m} × {n}\n\nThree ratios: how often each "
+        f"time goes into that of the {ways.NAIVE}, of {ways.PLAIN}, and of the best CPU path "
+        f"({fastest})."
     )
     lines = [
         (name, number(t.median), f"{number(t.low)} to {number(t.high)}",
@@ -255,14 +187,15 @@ def _on_one_layer(report: Report, quick: bool) -> None:
     missing = {name: why for name, why in available_backends().items() if why is not None}
     for name, why in missing.items():
         report.text(f"Not measured, `{name}`: {why}")
-    if all(backend.xp is np for backend in there().values()):
+    if all(backend.xp is np for backend in ways.there().values()):
         report.text("No GPU here: times with and without transfers were not measured on a GPU.")
     ratio = {
         name: times[f"{name}, float64"].median / times[f"{name}, float32"].median
-        for name in ("plain NumPy", *there())
+        for name in ("plain NumPy", *ways.there())
     }
     eighth = {
-        name: times[f"{name}, float32"].median / times[f"{name}, 8-bit"].median for name in there()
+        name: times[f"{name}, float32"].median / times[f"{name}, 8-bit"].median
+        for name in ways.there()
     }
     report.text(
         "float32 against float64 (the paper: about 4 times faster): "
@@ -276,40 +209,25 @@ def _on_one_layer(report: Report, quick: bool) -> None:
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
-def _on_device(X: np.ndarray, C: np.ndarray) -> dict[str, Evaluation]:
-    """GPU backends without transfers: samples are there already, H stays there."""
-    found: dict[str, Evaluation] = {}
-    for name, backend in there().items():
-        if backend.xp is np:
-            continue
-        for label, precision in PRECISIONS.items():
-            hidden = layer(C, name, precision)
-            on_gpu = backend.xp.asarray(X if precision == "exact" else X.astype(precision))
-            out = backend.xp.empty((len(X), len(C)), hidden.dtype)
-            evaluate = partial(_synchronised, backend.xp, partial(hidden.outputs, on_gpu, out))
-            found[f"{name}, {label}, without transfers"] = evaluate
-    return found
-
-
-def _synchronised(xp: Any, evaluate: Evaluation) -> None:
-    evaluate()
-    xp.cuda.Device().synchronize()
-
-
 def _tiles(report: Report, quick: bool) -> None:
     """B and its likes: each backend's own candidates for the block inside a launch."""
     N = m = 1024 if quick else 2048
     X, C = images(N, m, 784)
     found: dict[str, dict[Tile, float]] = {}
-    for name, backend in there().items():
-        for label, precision in PRECISIONS.items():
+    for name, backend in ways.there().items():
+        for label, precision in ways.PRECISIONS.items():
             evaluations = {}
             for tile in dict.fromkeys((Tile(), *backend.tiles.get("euclidean", ()))):
                 with forced(tile):
-                    evaluations[tile] = evaluation(name, precision, X, C)
+                    evaluations[tile] = ways.evaluation(name, precision, X, C)
                     evaluations[tile]()
             times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * m)
             found[f"{name}, {label}"] = {t: times[str(t)].median for t in evaluations}
+    if "numba-cuda" in ways.there():
+        evaluations = {Tile(B=B): ways.untiled(X, C, B) for B in (4, 8, 16, 32)}
+        evaluations[Tile()] = ways.untiled(X, C)
+        times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * m)
+        found[ways.UNTILED] = {t: times[str(t)].median for t in (Tile(), *evaluations)}
     rows = []
     for name, series in found.items():
         best = min(series, key=lambda tile: series[tile])
@@ -332,12 +250,12 @@ def _cuts(report: Report, quick: bool) -> None:
     X, C = images(size, size, n)
     sizes = [2**k for k in range(6, size.bit_length())]
     found: Sweep = {}
-    for name in compared():
-        for label, precision in PRECISIONS.items():
+    for name in ways.compared():
+        for label, precision in ways.PRECISIONS.items():
             evaluations: dict[str, Evaluation] = {
                 str(M): partial(_run_all, _grid(X, C, M, name, precision)) for M in sizes
             }
-            evaluations["one"] = evaluation(name, precision, X, C)
+            evaluations["one"] = ways.evaluation(name, precision, X, C)
             times = synapse_times(evaluations, size * size * n)
             one = times["one"].median
             found[f"{name}, {label}"] = {M: times[str(M)].median / one for M in sizes}
@@ -363,7 +281,7 @@ def _grid(X: np.ndarray, C: np.ndarray, M: int, backend: str, precision: str) ->
     x = X if precision == "exact" else X.astype(precision)
     found: list[Evaluation] = []
     for j in range(0, len(C), M):
-        hidden = layer(C[j : j + M], backend, precision)
+        hidden = ways.layer(C[j : j + M], backend, precision)
         for i in range(0, len(X), M):
             out = np.empty((M, M), hidden.dtype)
             found.append(partial(hidden.outputs, x[i : i + M], out))
