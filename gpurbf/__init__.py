@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpurbf.estimators.layer import RBFLayer
     from gpurbf.estimators.rbf import RBFClassifier
     from gpurbf.estimators.svc import SVC
+    from gpurbf.profiling.run import profile
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "RBFLayer",
     "FSVC",
     "SVC",
+    "profile",
     "BackendUnavailable",
     "config_context",
     "get_config",
@@ -43,6 +45,7 @@ _HOMES = {
     "RBFLayer": "gpurbf.estimators.layer",
     "FSVC": "gpurbf.estimators.fsvc",
     "SVC": "gpurbf.estimators.svc",
+    "profile": "gpurbf.profiling.run",
     "BackendUnavailable": "gpurbf.backends",
     "config_context": "gpurbf._config",
     "get_config": "gpurbf._config",

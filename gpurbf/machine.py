@@ -6,13 +6,12 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 
 from gpurbf import __version__
-from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
-from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing
+from gpurbf.backends import LOADERS, BackendUnavailable, get_backend, tuning
+from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing, processor
 
-__all__ = ["backends", "hardware", "today", "versions"]
+__all__ = ["backends", "hardware", "memory", "today", "tuned", "versions"]
 
 _DISTRIBUTIONS = (
     "numpy",
@@ -53,15 +52,21 @@ def hardware() -> dict[str, str]:
 
     facts = {
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
-        "processor": _processor(),
+        "processor": processor(),
         "matrix features": _features(),
         "CPU kernel": _kernel(),
         "threads": f"{thread_limit()} used of {os.cpu_count()} logical processors",
     }
-    if hasattr(os, "sysconf"):
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size := memory():
         facts["memory"] = f"{size / 2**30:.0f} GB"
     return facts
+
+
+def memory() -> int:
+    """Bytes of physical memory; 0 where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def backends() -> dict[str, str]:
@@ -76,6 +81,18 @@ def backends() -> dict[str, str]:
             report[name] = f"available: {backend.kernel}"
             if name == "auto":
                 report[name] = f"{backend.name} ({reason})"
+    return report
+
+
+def tuned() -> dict[str, str]:
+    """For each backend that can be used and tuned: where its tiles come from, and since when."""
+    report = {}
+    for name in LOADERS:
+        try:
+            if get_backend(name)[0].tiles:
+                report[name] = tuning.state(name).said
+        except (BackendUnavailable, ValueError):  # said among the backends
+            continue
     return report
 
 
@@ -112,13 +129,3 @@ def _kernel() -> str:
         return str(error)
     others = [name for name in KERNELS if name != kernel and missing(name) is None]
     return f"{kernel}: {reason}; would run too: {', '.join(others) or 'none'}"
-
-
-def _processor() -> str:
-    """The processor's model name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Report:
     def __init__(self, title: str) -> None:
         self.title = title
         self._parts: list[str] = []
+        self._tables: dict[str, list[Sequence[Any]]] = {}
         self._figures: dict[str, Callable[[Any], None]] = {}
 
     def text(self, text: str) -> None:
@@ -49,12 +51,17 @@ class Report:
         print(text, end="\n\n", flush=True)
         self._parts.append(text)
 
-    def table(self, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table."""
+    def table(
+        self, header: Sequence[str], rows: Iterable[Sequence[Any]], name: str | None = None
+    ) -> None:
+        """A table; with a name it is also written as `name`.csv beside the page."""
+        rows = list(rows)
         self.text(markdown_table(header, rows))
+        if name is not None:
+            self._tables[name] = [header, *rows]
 
     def figure(self, name: str, caption: str, plot: Callable[[Any], None]) -> None:
-        """A picture `name`.png that ``plot(figure)`` draws, if Matplotlib is installed."""
+        """`name`.png and `name`.svg as ``plot(figure)`` draws it, if Matplotlib is installed."""
         self._figures[name] = plot
         self._parts.append(f"![{caption}]({name}.png)")
 
@@ -69,6 +76,9 @@ class Report:
             raise ValueError(f"{page} lacks the marks {BEGIN} and {END}.")
         results = "\n\n".join(self._parts)
         page.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{after}", encoding="utf-8")
+        for name, lines in self._tables.items():
+            with open(page.parent / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(lines)
         self._draw(page.parent)
 
     def _draw(self, folder: Path) -> None:
@@ -86,3 +96,4 @@ class Report:
             FigureCanvasAgg(figure)
             plot(figure)
             figure.savefig(folder / f"{name}.png", dpi=100)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})

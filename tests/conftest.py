@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpurbf import datasets
-from gpurbf.backends import LOADERS, BackendUnavailable, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, cache, get_backend
 
 try:
     import hypothesis
@@ -25,6 +25,14 @@ BACKENDS = ("numpy", "mkl", "numba", "cupy", "numba-cuda")
 REQUIRED = set(filter(None, os.environ.get("GPURBF_REQUIRE", "").split(",")))
 if REQUIRED - set(BACKENDS):
     raise pytest.UsageError(f"GPURBF_REQUIRE={','.join(REQUIRED)}: there are {BACKENDS}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """What a developer has measured decides no test, and tests leave it alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(params=BACKENDS)

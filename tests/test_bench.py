@@ -66,6 +66,16 @@ def test_figures_are_drawn_beside_the_page(tmp_path):
     report.write(tmp_path / "speed.md")
     assert "![A line](speed-line.png)" in (tmp_path / "speed.md").read_text()
     assert (tmp_path / "speed-line.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "speed-line.svg").read_text()
+
+
+def test_named_tables_are_also_csv(tmp_path):
+    report = Report("Speed")
+    report.table(("what", "ns"), [("a, b", 0.5)], "speed-all")
+    report.table(("what", "ns"), [("c", 1)])
+    report.write(tmp_path / "speed.md")
+    assert (tmp_path / "speed-all.csv").read_text() == 'what,ns\n"a, b",0.5\n'
+    assert [path.name for path in tmp_path.glob("*.csv")] == ["speed-all.csv"]
 
 
 def test_tables_put_numbers_on_the_right():

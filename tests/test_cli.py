@@ -1,5 +1,6 @@
 """The commands do what README says; what a user can put right is one line and exit code 2."""
 
+import csv
 import gzip
 import struct
 import sys
@@ -113,6 +114,9 @@ def test_worst_mistakes_are_the_most_confident_ones():
         (("classify", "--backend", "abacus"), "invalid choice: 'abacus'"),
         (("classify", "--estimator", "forest"), "invalid choice: 'forest'"),
         (("bench", "lunch"), "invalid choice: 'lunch'"),
+        (("profile", "--out", "picture.gif"), "must end in .png, .svg or .csv"),
+        (("profile", "--estimator", "svc", "--centers", "9"), "svc chooses its own"),
+        (("profile", "--quick", "--centers", "0"), "n_centers must be >= 1"),
         (("info", "--loud"), "unrecognized arguments: --loud"),
     ],
 )
@@ -183,6 +187,33 @@ def test_every_command_has_help(capsys):
     for command in COMMANDS:
         assert call(command, "--help") == 0
         assert command in capsys.readouterr().out
+
+
+def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "profile.png"
+    assert call("profile", "--quick", "--centers", 100, "--backend", "numpy", "--out", out) == 0
+    text = capsys.readouterr().out
+    assert "1,400 × 64 samples, 100 centers" in text and "| hidden layer " in text
+    assert "Training: " in text and "Prediction: " in text and f"written: {out}" in text
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_profile_writes_all_rows_as_csv(capsys, monkeypatch, tmp_path):
+    monkeypatch.delenv("GPURBF_TEST_DATA", raising=False)
+    out = tmp_path / "profile.csv"
+    assert call("profile", "--estimator", "svc", "--out", out) == 0  # digits, without a folder
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert any(row["part"] == "files" and float(row["seconds"]) > 0 for row in rows)
+    shares = [float(row["share"]) for row in rows if row["phase"] == "training" and not row["part"]]
+    assert sum(share for share in shares if share > 0) == pytest.approx(1)
+
+
+def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without_matplotlib):
+    arguments = ("profile", "--quick", "--centers", 50, "--out", tmp_path / "profile.png")
+    assert call(*arguments) == 0
+    assert "python -m pip install matplotlib" in capsys.readouterr().out
 
 
 @pytest.mark.slow

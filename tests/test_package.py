@@ -151,10 +151,17 @@ def test_files_that_are_not_python_are_installed_too():
     assert all(any(path.match(pattern) for pattern in patterns) for path in others)
 
 
-def test_hard_dependencies_are_these_five():
+def test_hard_dependencies_are_these_six():
     requirements = pytest.importorskip("packaging.requirements")
     names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
-    assert names == {"numpy", "scikit-learn", "numba", "joblib", "threadpoolctl"}
+    assert names == {
+        "numpy",
+        "scikit-learn",
+        "numba",
+        "joblib",
+        "threadpoolctl",
+        "platformdirs",
+    }
 
 
 def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():

@@ -40,6 +40,9 @@ def test_limits_are_obeyed():
         names = set()
         threads.parallel_for(lambda i: names.add(threading.get_ident()), 50)
         assert names == {threading.get_ident()}
+    names = set()
+    threads.parallel_for(lambda i: names.add(threading.get_ident()), 50, most=1)
+    assert names == {threading.get_ident()}
     assert threads.thread_limit() <= numba.config.NUMBA_NUM_THREADS
 
 

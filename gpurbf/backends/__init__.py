@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ __all__ = [
     "Backend",
     "BackendUnavailable",
     "Lattice",
+    "Tile",
     "available_backends",
     "get_backend",
 ]
@@ -57,6 +58,24 @@ class Lattice(NamedTuple):
     zero: int
 
 
+class Tile(NamedTuple):
+    """How a layer is cut; a backend has some of these, and None is its default.
+
+    ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
+    ``threads``: CPU threads, or GPU streams, at work at a time. ``megabytes``: of H that exist at
+    a time between a matrix product and what consumes it.
+    """
+
+    M: int | None = None
+    B: int | None = None
+    threads: int | None = None
+    megabytes: float | None = None
+
+    def __str__(self) -> str:
+        stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]
+        return ", ".join(stated) or "default"
+
+
 class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name cannot run here; the message says how to get it."""
 
@@ -73,6 +92,10 @@ class Backend:
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
+
+    ``device`` names the GPU, or is empty for the CPU. ``tiles`` are the candidates that the tuner
+    measures for layers of a metric, "euclidean" or "manhattan"; ``prepare`` asks
+    ``tuning.tile_for`` which to take.
     """
 
     name: str
@@ -83,6 +106,8 @@ class Backend:
     outputs: Callable[..., Any]
     scores: Callable[..., Any]
     normal: Callable[..., Any]
+    device: str = ""
+    tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)
 
 
 def _module(name: str) -> Callable[[], Backend]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
+from pathlib import Path
 
 from gpurbf.backends import BackendUnavailable
 
@@ -72,3 +74,52 @@ def choose_kernel() -> tuple[str, str]:
         return forced, f"{VARIABLE}={forced}"
     best = next(name for name in KERNELS if missing(name) is None)
     return best, "the best that this CPU has"
+
+
+def processor() -> str:
+    """The processor's model name, as well as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "unknown"
+
+
+def device() -> str:
+    """All of the CPU that the best tile depends on: model, cores, caches, features, kernel."""
+    try:
+        return _device(choose_kernel()[0])
+    except (BackendUnavailable, ValueError):  # said where the kernel is needed
+        return _device("none")
+
+
+@functools.cache
+def _device(kernel: str) -> str:
+    features = ",".join(sorted(cpu_features() & frozenset().union(*KERNELS.values())))
+    caches = ", ".join(f"L{level} {cache_bytes(level, 0) >> 10} KiB" for level in (2, 3))
+    cores = f"{os.cpu_count()} logical processors"
+    return f"{processor()}, {cores}, {caches}, {features}, kernel {kernel}"
+
+
+@functools.cache
+def cores() -> int | None:
+    """How many cores there are, where Linux tells that each runs several threads; else None."""
+    try:
+        mask = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings").read_text()
+        siblings = int(mask.replace(",", ""), 16).bit_count()
+    except (OSError, ValueError):
+        return None
+    return (os.cpu_count() or 1) // siblings if siblings > 1 else None
+
+
+@functools.cache
+def cache_bytes(level: int, unknown: int) -> int:
+    """Size of a core's cache of that level (2 or 3), where Linux tells it; else ``unknown``."""
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if int((index / "level").read_text()) == level:
+                return int((index / "size").read_text().strip().removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return unknown

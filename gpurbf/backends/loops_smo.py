@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf._stages import count, stage
 from gpurbf.backends.threads import parallel_for
 
 # Below so many products one thread is done before a second has started.
@@ -38,10 +39,13 @@ def subtract_rows(
     n = len(f)
     n_strips = max(1, min(n // smo.COLUMNS, n * len(slots) // _PRODUCTS))
     bounds = [n * i // n_strips for i in range(n_strips + 1)]
-    parallel_for(
-        lambda i: smo.subtract_rows(rows, first, slots, change, f, bounds[i], bounds[i + 1]),
-        n_strips,
-    )
+    with stage("output training", "gradient"):
+        parallel_for(
+            lambda i: smo.subtract_rows(rows, first, slots, change, f, bounds[i], bounds[i + 1]),
+            n_strips,
+        )
+        pairs = n * len(slots)
+        count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)
 
 
 def row_keys(X: Any) -> np.ndarray:

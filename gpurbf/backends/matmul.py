@@ -21,10 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
-from gpurbf.backends import Activation, Backend, Lattice
+from gpurbf._stages import count, stage
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
+from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest n for which 255² n stays below 2³¹.
 _INT32_FEATURES = 33_025
+# Megabytes of a tile of H that the tuner tries.
+_TRIED = tuple(Tile(megabytes=size) for size in (0.5, 1, 2, 4, 8, 16, 32))
 
 
 class Product(NamedTuple):
@@ -43,6 +47,12 @@ class Product(NamedTuple):
     multiply: Callable[[Any, Any, Any], Any]
     pack: Callable[[Any], Any] = lambda A: A
 
+    @property
+    def arithmetic(self) -> str:
+        """The kind of its operations: their type, or what the products of 8-bit codes take."""
+        special = {"u8s8": "8-bit products", "bf16": "bfloat16"}
+        return special.get(self.name, np.dtype(self.x_dtype).name)
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -57,6 +67,7 @@ class Operand:
     row_coefficients: tuple[float, float]
     factor: float
     exact: bool
+    megabytes: float
 
 
 def build(
@@ -75,14 +86,16 @@ def build(
         xp=xp,
         kernel=kernel,
         preference=preference,
-        prepare=partial(_prepare, xp, products),
+        prepare=partial(_prepare, name, xp, products),
         outputs=outputs,
         scores=partial(_scores, xp, products, outputs),
         normal=partial(_normal, xp, gram, outputs),
+        tiles={"euclidean": _TRIED},
     )
 
 
 def _prepare(
+    name: str,
     xp: ModuleType,
     products: Callable[[np.dtype, int, bool], Product],
     C: Any,
@@ -92,7 +105,9 @@ def _prepare(
 ) -> Operand:
     """Shift and convert the centers (m, n), once per fitted layer."""
     m, n = C.shape
-    product = products(np.dtype(dtype), n, lattice is not None)
+    exact = lattice is not None
+    product = products(np.dtype(dtype), n, exact)
+    tile = tile_for(name, activation.metric, precision_of(np.dtype(dtype), exact), n)
     dot = activation.metric == "dot"
     s: Any
     t: Any
@@ -126,7 +141,8 @@ def _prepare(
         columns,
         row,
         factor,
-        lattice is not None,
+        exact,
+        tile.megabytes or _default_megabytes(),
     )
 
 
@@ -152,6 +168,11 @@ def _row_terms(operand: Operand, A: Any) -> Any:
     return terms.astype(terms_dtype)
 
 
+def _default_megabytes() -> float:
+    """A tile of H that stays in cache between the product and the epilogue: 4, or half of L3."""
+    return min(4, cpu.cache_bytes(3, 1 << 30) / 2**21)
+
+
 def _rows_a_tile(m: int, itemsize: int, megabytes: float) -> int:
     """Rows whose tile of H takes about so many megabytes; a multiple of 16, at least 64."""
     return max(64, int(megabytes * 2**20 / (itemsize * max(1, m))) // 16 * 16)
@@ -162,22 +183,25 @@ def _tile(
 ) -> None:
     """The outputs of a few rows: product, then terms, metric and profile in one pass."""
     product, activation = operand.product, operand.activation
-    A = shifted(xp, X, operand.x_shift, product.x_dtype)
-    in_place = out.dtype == product.out_dtype
-    P = out if in_place else xp.empty(out.shape, product.out_dtype)
-    product.multiply(product.pack(A), operand.centers, P)
-    alpha = 1.0 if activation.metric == "dot" else -2.0
-    epilogue(
-        P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out
-    )
+    with stage("prepare", "samples shifted, norms"):
+        A = shifted(xp, X, operand.x_shift, product.x_dtype)
+        row_terms, packed = _row_terms(operand, A), product.pack(A)
+        count(nbytes=X.nbytes + A.nbytes)
+    with stage("hidden layer", "H"):
+        in_place = out.dtype == product.out_dtype
+        P = out if in_place else xp.empty(out.shape, product.out_dtype)
+        product.multiply(packed, operand.centers, P)
+        alpha = 1.0 if activation.metric == "dot" else -2.0
+        epilogue(P, row_terms, operand.column_terms, alpha, operand.factor, activation, out)
+        count(operations=2 * out.size * X.shape[1], kind=product.arithmetic)
+        count(nbytes=packed.nbytes + operand.centers.nbytes + out.nbytes)
 
 
 def _outputs(
     xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
 ) -> Any:
     """H (N, m), written into ``out``."""
-    # Four megabytes of H stay in cache between the product and the epilogue.
-    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, 4)
+    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, operand.megabytes)
     for start in range(0, len(X), rows):
         part = slice(start, start + rows)
         _tile(xp, epilogue, operand, X[part], out[part])
@@ -196,13 +220,16 @@ def _scores(
     m = operand.centers.shape[0]
     product = products(operand.dtype, m, False)
     W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
-    rows = _rows_a_tile(m, operand.dtype.itemsize, 4)
+    rows = _rows_a_tile(m, operand.dtype.itemsize, operand.megabytes)
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
-        product.multiply(product.pack(tile), W, S[start : start + len(part)])
+        with stage("hidden layer", "H @ W"):
+            product.multiply(product.pack(tile), W, S[start : start + len(part)])
+            count(operations=2 * tile.size * len(W), kind=product.arithmetic)
+            count(nbytes=tile.nbytes + W.nbytes)
     return S
 
 
@@ -227,11 +254,15 @@ def _normal(
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
-        tile -= mean
-        targets = T[start : start + rows].astype(operand.dtype)
-        if weights is not None:
-            root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
-            tile *= root
-            targets = targets * root
-        G += gram(tile)
-        B += tile.T @ targets
+        with stage("output training", "HᵀH"):
+            tile -= mean
+            targets = T[start : start + rows].astype(operand.dtype)
+            if weights is not None:
+                root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
+                tile *= root
+                targets = targets * root
+            G += gram(tile)
+            B += tile.T @ targets
+            # One triangle and HᵀT; G is read and written.
+            count(operations=tile.size * (m + 1 + 2 * T.shape[1]), kind=operand.dtype.name)
+            count(nbytes=tile.nbytes + targets.nbytes + 2 * G.nbytes)

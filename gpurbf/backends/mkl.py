@@ -12,11 +12,8 @@ import ctypes.util
 import functools
 import hashlib
 import importlib.metadata
-import json
-import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Backend, BackendUnavailable
+from gpurbf.backends import Backend, BackendUnavailable, cache, cpu
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Product, build, shifted
@@ -140,31 +137,19 @@ def _products() -> dict[str, Product]:
     }
 
 
-def _cache_file() -> Path:
-    """One small file per MKL, machine and package under the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def _cache_file() -> str:
+    """One small file per MKL, machine and package in the user's cache directory."""
     key = "|".join(
-        [_library()._name, platform.node(), _cpu_model(), importlib.metadata.version("numpy")]
+        [_library()._name, platform.node(), cpu.processor(), importlib.metadata.version("numpy")]
     )
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return Path(base, "gpurbf", f"mkl-products-{digest}.json")
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return f"mkl-products-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 @functools.cache
 def lattice_rates() -> dict[str, float]:
     """Operations a second of the products that can be exact on the lattice, measured once."""
     try:
-        rates = json.loads(_cache_file().read_text())
+        rates = cache.read(_cache_file())
         if set(rates) == {"sgemm", "bf16", "u8s8"}:
             return rates
     except (OSError, ValueError):
@@ -183,21 +168,11 @@ def lattice_rates() -> dict[str, float]:
             product.multiply(A, B, out)
             seconds.append(time.perf_counter() - begin)
         rates[name] = 2 * X.size * len(C) / min(seconds)
-    _remember(rates)
-    return rates
-
-
-def _remember(rates: dict[str, float]) -> None:
-    """Write the rates so that a concurrent reader sees all or nothing; a read-only home is fine."""
-    path = _cache_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(rates, file)
-        os.replace(name, path)
-    except OSError:
+        cache.write(_cache_file(), rates)
+    except OSError:  # a read-only home: measured again next time
         pass
+    return rates
 
 
 def products(dtype: np.dtype, n: int, lattice: bool) -> Product:

@@ -9,15 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf._config import get_config
-from gpurbf.backends import Activation, Backend, Lattice, cpu
+from gpurbf._stages import count, stage
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
 from gpurbf.backends.epilogue import epilogue, form
+from gpurbf.backends.peak import arithmetic
 from gpurbf.backends.threads import parallel_for, thread_limit
+from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole groups.
 _INT32_FEATURES = 33_024
-# A block of packed rows should leave room in L2 for the centers that it meets.
-_BLOCK_BYTES = 1 << 18
+# Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
+# for 1 MiB where the system does not tell.
+_L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
+# Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
+_TRIED = (24, 48, 96, 192, 384)
+_MOST_BYTES = 1 << 24
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -36,6 +43,7 @@ class Packed(NamedTuple):
     terms: np.ndarray
     finish: tuple[Any, ...]
     dtype: np.dtype
+    arithmetic: str
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class Operand:
     exact: bool
     vectors: str
     kernel: str
+    threads: int | None
 
     @property
     def fused(self) -> bool:
@@ -74,13 +83,14 @@ def prepare(C: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice 
         pieces = [
             slice(i, min(i + _INT32_FEATURES, n)) for i in range(0, max(1, n), _INT32_FEATURES)
         ]
+    exact, whole = lattice is not None, len(pieces) == 1
+    tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
     parts = tuple(
-        _pack(name, C[:, piece], piece, activation, dtype, lattice, factor, len(pieces) == 1)
+        _pack(name, C[:, piece], piece, activation, dtype, lattice, factor, whole, tile.M)
         for piece in pieces
     )
-    return Operand(
-        parts, activation, dtype, m, factor, lattice is not None, vectors, f"{name} ({reason})"
-    )
+    said = f"{name} ({reason})"
+    return Operand(parts, activation, dtype, m, factor, exact, vectors, said, tile.threads)
 
 
 def _pack(
@@ -92,6 +102,7 @@ def _pack(
     lattice: Lattice | None,
     factor: float,
     whole: bool,
+    wanted: int | None,
 ) -> Packed:
     """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
     from gpurbf.kernels import amx, packing, products
@@ -130,9 +141,11 @@ def _pack(
     depth = max(1, width)
     if product.out_dtype == np.float32:
         depth = -(-depth // -(-depth // _SUMMED))
-    rows_that_fit = _BLOCK_BYTES // (width * product.x_dtype.itemsize)
+    row_bytes = width * product.x_dtype.itemsize
+    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
+    most = min(wanted, _MOST_BYTES // row_bytes) if wanted else min(_BLOCK_ROWS, rows_that_fit)
     least = max(CHUNK, product.rows)
-    block = max(least, min(_BLOCK_ROWS, rows_that_fit // least * least))
+    block = max(least, most // least * least)
     return Packed(
         inputs,
         shift,
@@ -153,6 +166,7 @@ def _pack(
         terms,
         finish,
         out_dtype,
+        arithmetic(name),
     )
 
 
@@ -223,14 +237,21 @@ def _run(
         part.panels, part.terms, operand.m, *part.finish,
     )  # fmt: skip
     # A task is about two blocks of rows, and every thread gets as many.
-    n_threads = thread_limit()
+    n_threads = min(filter(None, (thread_limit(), operand.threads)))
     n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
     rows = -(-len(X) // (n_tasks * part.rows)) * part.rows
 
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, *fixed, *consumer)
 
-    parallel_for(task, -(-len(X) // rows))
+    with stage("hidden layer", "H" if scores is None else "H and H @ W, fused"):
+        parallel_for(task, -(-len(X) // rows), n_threads)
+        pairs, result = len(X) * operand.m, out if scores is None else scores
+        count(operations=2 * pairs * X.shape[1], kind=part.arithmetic)
+        count(nbytes=X.nbytes + part.panels.nbytes)
+        count(nbytes=pairs * dtype.itemsize if result is None else result.nbytes)
+        if scores is not None:
+            count(operations=2 * pairs * scores.shape[1], kind=dtype.name)
 
 
 def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -335,9 +356,13 @@ def normal(
         else:
             H = outputs(operand, X[part], np.empty((len(root), m), dtype))
             _fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
-        _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
-        blocks = partial(_add_gram, panels, len(root), product, G, B)
-        parallel_for(blocks, gram.gram_blocks(m, k))
+        with stage("output training", "HᵀH"):
+            _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
+            blocks = partial(_add_gram, panels, len(root), product, G, B)
+            parallel_for(blocks, gram.gram_blocks(m, k))
+            # The lower triangle and HᵀT; G is read and written.
+            count(operations=len(root) * m * (m + 1 + 2 * k), kind=dtype.name)
+            count(nbytes=len(root) * (m + k) * dtype.itemsize + G.nbytes)
     parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
 
 
@@ -354,4 +379,10 @@ def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
     preference = 0 if kernel == "generic" else 3
-    return Backend("numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal)
+    # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
+    counts = dict.fromkeys((None, cpu.cores()))
+    tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
+    return Backend(
+        "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
+        tiles={"euclidean": tried, "manhattan": tried},
+    )  # fmt: skip

@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from functools import cache, partial
 
+from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for, thread_limit
+
+# What a kernel computes with, by how its name begins.
+ARITHMETIC = {
+    "dot": "8-bit products",
+    "dot32": "float32",
+    "dot64": "float64",
+    "manhattan": "8-bit differences",
+    "manhattan32": "float32 differences",
+    "manhattan64": "float64 differences",
+}
+
+
+def arithmetic(kernel: str) -> str:
+    """The kind of arithmetic of a kernel such as ``"dot32_avx512"``."""
+    return ARITHMETIC[kernel.partition("_")[0]]
+
+
+@cache
+def limit(kind: str) -> float | None:
+    """Operations a second that this CPU's kernel for that arithmetic can reach, measured once.
+
+    None where the kernel has no loop over registers alone, as the generic ones.
+    """
+    kernel, _ = cpu.choose_kernel()
+    for name, known in ARITHMETIC.items():
+        if known == kind:
+            full = f"{name}_{kernel if name == 'dot' else cpu.VECTORS[kernel]}"
+            try:
+                # Many short runs: one of them finds the machine undisturbed.
+                return max(peak(full, 0.02) for _ in range(8))
+            except KeyError:
+                return None
+    return None
 
 
 def peak(name: str, seconds: float = 0.1) -> float:

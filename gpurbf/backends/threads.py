@@ -15,6 +15,8 @@ from typing import Any
 import joblib
 from threadpoolctl import ThreadpoolController
 
+from gpurbf._stages import side_by_side
+
 _lock = threading.Lock()
 _busy = 0
 _pool: ThreadPoolExecutor | None = None
@@ -94,8 +96,10 @@ def _executor() -> ThreadPoolExecutor:
         return _pool
 
 
-def parallel_for(task: Callable[[int], Any], n_items: int) -> None:
+def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = None) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
+
+    ``most`` threads at most, the caller's among them.
 
     Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
     included, stops the handing out and is raised once the items in hand are done.
@@ -113,10 +117,10 @@ def parallel_for(task: Callable[[int], Any], n_items: int) -> None:
 
     if n_items <= 0:
         return
-    with _claimed(n_items - 1) as helpers:
-        futures = [_executor().submit(work) for _ in range(helpers)]
+    with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side(helpers) as section:
+        futures = [_executor().submit(section.run, work) for _ in range(helpers)]
         try:
-            work()
+            section.run(work)
         finally:
             errors = [future.exception() for future in futures]
     for error in errors:

@@ -19,10 +19,14 @@ BENCHMARKS = {
     "rbf": "gpurbf.bench.rbf",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "profile": "gpurbf.bench.profile",
+    "tune": "gpurbf.bench.tune",
+    "paper": "gpurbf.bench.paper",
+    "scale": "gpurbf.bench.scale",
 }
 
 
-def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path | None) -> None:
+def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -> None:
     """Run a benchmark, print what it finds, and write it to ``folder/name.md``.
 
     Parameters
@@ -33,16 +37,15 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path | 
         Small sizes: shows that it runs, the figures mean nothing.
     data_home : str or None
         A folder that holds MNIST, see :func:`gpurbf.datasets.load_mnist`.
-    folder : Path or None
-        For the page and its pictures; None to print only.
+    folder : Path
+        For the page, its tables and its pictures.
     """
     module = importlib.import_module(BENCHMARKS[name])
     report = Report(module.TITLE)
     report.text(_conditions(name, quick))
     module.run(report, quick, data_home)
-    if folder is not None:
-        report.write(folder / f"{name}.md")
-        print(f"written: {folder / name}.md")
+    report.write(folder / f"{name}.md")
+    print(f"written: {folder / name}.md")
 
 
 def _conditions(name: str, quick: bool) -> str:

@@ -16,7 +16,9 @@ __all__ = ["COMMANDS", "UserError", "main"]
 COMMANDS = {
     "classify": "gpurbf.cli.classify",
     "info": "gpurbf.cli.info",
+    "profile": "gpurbf.cli.profile",
     "bench": "gpurbf.cli.bench",
+    "tune": "gpurbf.cli.tune",
 }
 
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from gpurbf.bench import BENCHMARKS, run_benchmark
 from gpurbf.cli import UserError
 
-# Run in the repository, results go where the documentation shows them.
+# Run in the repository, results go where the documentation shows them; those of a quick run do not.
 _PAGES = Path("docs", "benchmarks")
+_ELSEWHERE = Path("gpurbf-out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("name", choices=list(BENCHMARKS))
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, to see that it works; writes no page"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
         "--data-home",
         default=os.environ.get("GPURBF_TEST_DATA"),
@@ -28,16 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help=f"where to write the page (default: {_PAGES} if there is one, else gpurbf-out)",
+        help="where to write page, tables and figures "
+        f"(default: {_PAGES} if there is one and the run is not quick, else {_ELSEWHERE})",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run one benchmark, print its results and write them between the marks of its page."""
-    folder = None if arguments.quick else _PAGES if _PAGES.is_dir() else Path("gpurbf-out")
+    folder = _PAGES if _PAGES.is_dir() and not arguments.quick else _ELSEWHERE
     if arguments.out:
         folder = Path(arguments.out)
     try:
         run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
-    except FileNotFoundError as error:
+    except OSError as error:  # no data, no room
         raise UserError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Show the machine, what its CPU can multiply with, each backend, and versions."""
+"""Show the machine, what its CPU can multiply with, each backend, its tiles, and versions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def run(arguments: argparse.Namespace) -> None:
     sections = {
         "machine": machine.hardware(),
         "backends": machine.backends(),
+        "tiles": machine.tuned(),
         "versions": machine.versions(),
     }
     for title, lines in sections.items():
         print(title)
-        width = max(map(len, lines))
+        width = max(map(len, lines), default=0)
         for name, value in lines.items():
             print(f"  {name:{width}}  {value}")

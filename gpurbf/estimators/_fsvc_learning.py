@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf._stages import staged
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fsvc_checks import class_votes
 from gpurbf.estimators._validation import check_weights, check_X, with_class_weights
@@ -35,6 +36,7 @@ from gpurbf.network.solvers.ridge import NormalEquations
 class FSVCLearningMixin:
     """Parameters and fitted attributes are FSVC's."""
 
+    @staged("read and validate", "X")
     def _data(
         self: Any, X: Any, y: Any, sample_weight: Any, **options: Any
     ) -> tuple[Any, np.ndarray, np.ndarray | None, np.ndarray]:
@@ -51,6 +53,7 @@ class FSVCLearningMixin:
             X, y, weights, rows = X[kept], y[kept], weights[kept], rows[kept]
         return X, y, weights, rows
 
+    @staged("prepare", "order of the samples")
     def _learn(
         self: Any,
         X: Any,
@@ -110,6 +113,7 @@ class FSVCLearningMixin:
             self.max_centers,
         )
 
+    @staged("prepare", "radius search")
     def _find_radii(
         self: Any,
         X: Any,
@@ -152,6 +156,7 @@ class FSVCLearningMixin:
         self.radius_ = float(radius)
         return n_epochs
 
+    @staged("prepare", "centers packed, norms")
     def _keep_centers(self: Any) -> None:
         """Fitted attributes of the centers, and their layer."""
         self.centers_ = self._selection.centers
@@ -162,6 +167,7 @@ class FSVCLearningMixin:
         )
         self._cache = (self._cache_key(), layer)
 
+    @staged("output training")
     def _train(
         self: Any,
         X: Any,
@@ -191,6 +197,7 @@ class FSVCLearningMixin:
         )
         self._keep_outputs(W, {"one-hot": 0, "lms": n_epochs, "ridge": 1}[self.solver], X)
 
+    @staged("output training", "sums")
     def _add_to_sums(
         self: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None, old: np.ndarray
     ) -> None:
@@ -202,6 +209,7 @@ class FSVCLearningMixin:
         self._normal.add(self._layer(), X, T, weights)
         self._keep_outputs(self._normal.solve(self.alpha, False, keep=True).W, 1, X)
 
+    @staged("back and evaluate", "fitted attributes")
     def _keep_outputs(self: Any, W: np.ndarray, n_iter: int, X: Any) -> None:
         self.coef_ = np.ascontiguousarray(W.T)
         self.n_iter_ = n_iter
@@ -209,6 +217,7 @@ class FSVCLearningMixin:
         layer.outputs(X[:1])  # shows which arithmetic the data allow
         self._report(layer)
 
+    @staged("back and evaluate", "scores")
     def _scores(self: Any, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
@@ -225,7 +234,7 @@ class FSVCLearningMixin:
                 f"their scores are {rule[self.outside]} (outside={self.outside!r}). A larger "
                 "radius or eval_radius reaches further.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             if self.outside == "nearest":
                 nearest = nearest_centers(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
+from gpurbf._stages import staged
 from gpurbf.estimators._validation import check_gamma, check_number, check_option
 from gpurbf.network.hidden import PRECISIONS
 
@@ -43,6 +44,7 @@ def check_parameters(estimator: Any, kernels: tuple[str, ...]) -> None:
         raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}.")
 
 
+@staged("read and validate", "weights")
 def effective_weights(sample_weight: Any, X: Any, y: np.ndarray) -> np.ndarray | None:
     """Sample weights (N,), float64; those below zero count as zero.
 
@@ -69,6 +71,7 @@ def effective_weights(sample_weight: Any, X: Any, y: np.ndarray) -> np.ndarray |
     return np.maximum(weights, 0.0)
 
 
+@staged("read and validate", "y")
 def labels(y: np.ndarray, masked: bool) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; `masked`: some samples have no weight."""
     check_classification_targets(y)

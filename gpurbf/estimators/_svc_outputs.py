@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf._stages import staged
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._validation import check_X
 from gpurbf.network.hidden import Activation
@@ -80,6 +81,7 @@ class SupportVectorsMixin:
         coef.flags.writeable = False
         return coef
 
+    @staged("back and evaluate", "scores")
     def _outputs(self, X: Any) -> np.ndarray:
         """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
         check_is_fitted(self)

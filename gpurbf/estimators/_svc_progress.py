@@ -87,7 +87,7 @@ class Progress:
             f"tol={tol} for the class pairs {which}{more}.",
             ConvergenceWarning,
             # finish, _train, fit, the wrapper of callbacks where there are any: the caller.
-            stacklevel=4 + hasattr(self.estimator, "_init_callback_context"),
+            stacklevel=5 + hasattr(self.estimator, "_init_callback_context"),
         )
 
     def _name(self, p: int) -> str:

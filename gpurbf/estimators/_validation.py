@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from gpurbf._stages import count, staged
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
@@ -19,8 +20,10 @@ from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 DTYPES = (np.float64, np.float32, np.uint8)
 
 
+@staged("read and validate", "X")
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
     """X (N, n) as float64, float32 or uint8, dense or CSR, finite; with ``y=`` the pair."""
+    count(nbytes=getattr(X, "nbytes", 0))
     return validate_data(
         estimator, X, reset=reset, accept_sparse="csr", dtype=list(DTYPES), **options
     )
@@ -54,18 +57,21 @@ def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
     return weights
 
 
+@staged("read and validate", "y")
 def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; at least two classes."""
     check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
+    classes = np.unique(y)
     if len(classes) < 2:
         raise ValueError(
             f"{name} needs samples of at least 2 classes with positive weight in the data, but the "
             f"data contains only one class: {classes[0]}."
         )
-    return classes, codes
+    # Found one by one: sorting many labels would take several times their memory.
+    return classes, np.searchsorted(classes, y)
 
 
+@staged("read and validate", "X")
 def training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, **options: Any
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
@@ -78,6 +84,7 @@ def training_data(
     return X, y, weights
 
 
+@staged("prepare", "weights")
 def with_class_weights(
     class_weight: Any, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray | None:

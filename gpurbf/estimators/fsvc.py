@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf._stages import stage
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._fsvc_checks import check_fsvc_parameters
@@ -363,8 +364,9 @@ class FSVC(
             With the number of samples outside every radius, see `outside`.
         """
         scores = self._scores(X)
-        binary = scores.shape[1] == 1
-        return self.classes_[(scores[:, 0] > 0).astype(int) if binary else scores.argmax(axis=1)]
+        with stage("back and evaluate", "labels"):
+            winner = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+            return self.classes_[winner.astype(int)]
 
     def plot_radius_path(self, ax: Any = None) -> Any:
         """Validation accuracy and expected number of centers over the radii that were tried.

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf._stages import stage, staged
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -24,6 +25,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.network.model import choose_layer, fit_temperature, one_hot, probabilities
+from gpurbf.network.reading import read_ahead, split
 from gpurbf.network.solvers import SOLVERS
 from gpurbf.network.solvers.ridge import NormalEquations, RidgeSolution
 
@@ -37,7 +39,8 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
     a ridge penalty. The hidden layer is consumed tile by tile, in training and in prediction, so
-    memory beyond the input is about 12 m² bytes plus ``config_context(memory=...)``.
+    memory beyond the input is about 12 m² bytes plus 8 a sample for labels plus
+    ``config_context(memory=...)``, also where the input is a ``numpy.memmap``.
 
     Parameters
     ----------
@@ -168,8 +171,9 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             if self.solver == "ridge":
                 normal = self._new_normal()
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
-                for batch in steps(self, batches, len(batches), X, y, "hidden layer"):
-                    self._add(normal, X, codes, weights, batch)
+                parts = read_ahead(X, batches)
+                for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
+                    self._add(normal, part, codes, weights, batch)
                 self._solve(normal, X, codes, weights, keep=False)
             else:
                 self._train(X, codes, weights)
@@ -246,6 +250,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             )
         return training_data(self, X, y, sample_weight, reset=False, ensure_min_samples=1)
 
+    @staged("prepare")
     def _begin(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Check the parameters, choose the hidden layer."""
         check_option("solver", self.solver, ("ridge", *SOLVERS))
@@ -269,6 +274,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         n_classes = len(self.classes_)
         return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes)
 
+    @staged("output training")
     def _add(
         self,
         normal: NormalEquations,
@@ -277,10 +283,11 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         weights: np.ndarray | None,
         batch: slice,
     ) -> None:
-        """Add a batch to the normal equations."""
+        """Add a batch, the rows X of it, to the normal equations."""
         T = one_hot(codes[batch], len(self.classes_))
-        normal.add(self._layer(), X[batch], T, None if weights is None else weights[batch])
+        normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
+    @staged("output training")
     def _solve(
         self,
         normal: NormalEquations,
@@ -297,6 +304,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         H, T = self._layer().outputs(X[rows]), one_hot(codes[rows], len(self.classes_))
         self._calibrate(solution.leave_one_out(H, T), rows, codes, weights)
 
+    @staged("output training")
     def _train(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Output weights by one of the solvers that see the samples one by one."""
         layer, n_classes = self._layer(), len(self.classes_)
@@ -312,6 +320,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         rows = calibration_rows(X.shape[0])
         self._calibrate(layer.scores(X[rows], W), rows, codes, weights)
 
+    @staged("back and evaluate", "temperature")
     def _calibrate(
         self, scores: np.ndarray, rows: slice, codes: np.ndarray, weights: np.ndarray | None
     ) -> None:
@@ -319,9 +328,12 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         self.temperature_ = fit_temperature(scores, codes[rows], w)
         self._report(self._layer())
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
-        X = check_X(self, X)
+        return check_X(self, X)
+
+    @staged("back and evaluate", "scores")
+    def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
             return self._layer().scores(X, self.coef_.T) + self.intercept_
 
@@ -337,7 +349,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
             About 0..1 a class; for two classes one column of about -1..1, positive for the second.
         """
-        scores = self._scores(X)
+        scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
@@ -351,9 +363,15 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         -------
         labels : ndarray of shape (n_samples,)
         """
-        scores = self._scores(X)
-        binary = scores.shape[1] == 1
-        return self.classes_[(scores[:, 0] > 0).astype(int) if binary else scores.argmax(axis=1)]
+        X, binary = self._checked(X), len(self.coef_) == 1
+        labels = np.empty(X.shape[0], self.classes_.dtype)
+        # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
+        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
+            scores = self._scores(part)
+            with stage("back and evaluate", "labels"):
+                winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                labels[rows] = self.classes_[winners.astype(np.intp)]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
@@ -366,7 +384,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
         """
-        return probabilities(self._scores(X), self.temperature_)
+        return probabilities(self._scores(self._checked(X)), self.temperature_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

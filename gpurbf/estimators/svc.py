@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from gpurbf._stages import stage, staged
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
@@ -209,6 +210,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         self._keep(X, used, codes, models)
         return self
 
+    @staged("read and validate", "X")
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
         """X and y validated; X is a matrix of kernel values if the kernel is a function."""
         self._sparse = sp.issparse(X) and not callable(self.kernel)
@@ -237,6 +239,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         own = np.ones(len(first)) if weights is None else weights[first]
         self.class_weight_ = np.ones(len(first)) if factors is None else factors[first] / own
 
+    @staged("prepare", "samples gathered")
     def _train(
         self, X: Any, used: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray
     ) -> PairModels:
@@ -293,6 +296,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 
+    @staged("back and evaluate", "fitted attributes")
     def _keep(self, X: Any, used: Any, codes: np.ndarray, models: PairModels) -> None:
         """Set the fitted attributes from the trained pairs."""
         solutions = models.solutions
@@ -358,6 +362,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         if self.break_ties and self.decision_function_shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         outputs, n_classes = self._outputs(X), len(self.classes_)
-        if self.break_ties and n_classes > 2:
-            return self.classes_[class_scores(outputs, n_classes).argmax(axis=1)]
-        return self.classes_[votes(outputs, n_classes).argmax(axis=1)]
+        by_scores = self.break_ties and n_classes > 2
+        with stage("back and evaluate", "votes"):
+            points = (class_scores if by_scores else votes)(outputs, n_classes)
+            return self.classes_[points.argmax(axis=1)]

@@ -79,8 +79,14 @@ _FUNCTIONS = {
     "dot_avx2": lambda steps, data: register_loop("dot_avx2", steps, data),
     "dot32_avx512": lambda steps, data: register_loop("dot32_avx512", steps, data),
     "dot32_avx2": lambda steps, data: register_loop("dot32_avx2", steps, data),
+    "dot64_avx512": lambda steps, data: register_loop("dot64_avx512", steps, data),
+    "dot64_avx2": lambda steps, data: register_loop("dot64_avx2", steps, data),
     "manhattan_avx512": lambda steps, data: register_loop("manhattan_avx512", steps, data),
     "manhattan_avx2": lambda steps, data: register_loop("manhattan_avx2", steps, data),
+    "manhattan32_avx512": lambda steps, data: register_loop("manhattan32_avx512", steps, data),
+    "manhattan32_avx2": lambda steps, data: register_loop("manhattan32_avx2", steps, data),
+    "manhattan64_avx512": lambda steps, data: register_loop("manhattan64_avx512", steps, data),
+    "manhattan64_avx2": lambda steps, data: register_loop("manhattan64_avx2", steps, data),
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._config import get_config
+from gpurbf._stages import staged
 from gpurbf.network.centers.fsvc import Pass, find_radius, squared, typical_distance
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import one_hot
@@ -95,6 +96,7 @@ class Selection:
             for share in shares
         ]
 
+    @staged("prepare", "centers chosen")
     def feed(
         self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray | None = None
     ) -> np.ndarray:
@@ -213,6 +215,7 @@ def draw_sample(
     )
 
 
+@staged("hidden layer", "distances")
 def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
     """The distances (N, m) that the unit takes, float32."""
     inside = "manhattan" if metric == "manhattan" else "euclidean"
@@ -301,6 +304,7 @@ def radius_for_ratio(
     return find_radius(count, min(low, high), high, typical_distance(D))
 
 
+@staged("back and evaluate", "nearest centers")
 def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
     """The index of the nearest center of each row of X (N, n), the lowest of equally near ones."""
     nearest = np.empty(X.shape[0], np.int64)

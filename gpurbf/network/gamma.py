@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.backends.threads import parallel_for
+
 __all__ = ["resolve_gamma"]
 
 _OF_DISTANCE = ("laplacian", "triangular")
 _SAMPLE = 1000
 _ROWS = 4096
+_TILE = 1 << 17  # numbers that stay in cache
 
 
 def resolve_gamma(
@@ -62,14 +65,22 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     """The weighted variance of all entries, in float64 whatever the dtype, two passes by parts."""
     if sp.issparse(X):
         return _sparse_variance(X, weights)
-    w = np.ones(X.shape[0]) if weights is None else weights
-    mass = w.sum() * X.shape[1]
+    mass = (X.shape[0] if weights is None else weights.sum()) * X.shape[1]
+    n_rows = max(1, _TILE // max(1, X.shape[1]))
 
     def mean(f: Any) -> float:
         total = 0.0
         for start in range(0, X.shape[0], _ROWS):
             part = X[start : start + _ROWS]
-            total += w[start : start + _ROWS] @ f(part.astype(np.float64)).sum(axis=1)
+            w = np.ones(len(part)) if weights is None else weights[start : start + _ROWS]
+            sums = np.empty(len(part))
+
+            def tile(i: int, part: Any = part, sums: np.ndarray = sums) -> None:
+                rows = slice(i * n_rows, (i + 1) * n_rows)
+                sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
+
+            parallel_for(tile, -(-len(part) // n_rows))
+            total += float(w @ sums)
         return float(total / mass)
 
     centre = mean(lambda part: part)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf._config import get_config
+from gpurbf._stages import count, staged
 from gpurbf.backends import Activation, Backend, Lattice, get_backend
 from gpurbf.backends.lattice import candidates, encode
+from gpurbf.network.reading import read_ahead, split
 
 __all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
 
@@ -82,6 +83,7 @@ class HiddenLayer:
             arithmetic = f"exact integers / {lattices[-1].denominator:g}, then {arithmetic}"
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
+    @staged("hidden layer")
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         if out is None:
@@ -94,6 +96,7 @@ class HiddenLayer:
             self.backend.outputs(operand, part, out[rows])
         return out
 
+    @staged("hidden layer")
     def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k); H is not stored."""
         S = np.empty((X.shape[0], W.shape[1]), self.dtype)
@@ -101,6 +104,7 @@ class HiddenLayer:
             S[rows] = self.backend.scores(operand, part, W)
         return S
 
+    @staged("output training")
     def normal(
         self,
         X: Any,
@@ -131,18 +135,15 @@ class HiddenLayer:
 
     def _parts(self, X: Any) -> Iterator[tuple[slice, Any, np.ndarray]]:
         """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
-        rows = X.shape[0]
-        if sp.issparse(X) or X.dtype != np.uint8 or not X.flags.c_contiguous:
-            # What is made dense, contiguous or encoded here takes a quarter of the budget.
-            itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
-            row_size = itemsize * max(1, X.shape[1])
-            rows = max(64, int(get_config()["memory"] * 2**20 / 4 / row_size))
-        for start in range(0, X.shape[0], max(1, rows)):
-            part = slice(start, min(start + rows, X.shape[0]))
-            dense = X[part].toarray() if sp.issparse(X) else np.ascontiguousarray(X[part])
+        # Bytes a row of what is made dense, contiguous or encoded here.
+        loose = sp.issparse(X) or not X.flags.c_contiguous
+        row_bytes = (8 if loose else X.dtype != np.uint8) * X.shape[1]
+        for part, block in read_ahead(X, split(X, row_bytes)):
+            dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
             operand, data = self._on_lattice(dense)
             yield part, operand, data
 
+    @staged("prepare", "lattice")
     def _on_lattice(self, X: np.ndarray) -> tuple[Any, np.ndarray]:
         """The operand and X's codes if both are on one lattice, else real arithmetic and X."""
         if self.precision not in ("float32", "float64"):
@@ -151,6 +152,7 @@ class HiddenLayer:
                 operand = self._operand(lattice)
                 codes = None if operand is None else encode(X, lattice)
                 if codes is not None:
+                    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
                     return operand, codes
             if self.precision == "exact":
                 raise ValueError(
@@ -160,6 +162,7 @@ class HiddenLayer:
                 )
         return self._operand(None), X
 
+    @staged("prepare", "centers packed, norms")
     def _operand(self, lattice: Lattice | None) -> Any:
         """The backend's operand for that arithmetic; None if the centers are not on the lattice."""
         if lattice not in self._operands:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode
 from gpurbf.network.hidden import Activation, HiddenLayer
@@ -89,6 +90,7 @@ class KernelRows:
         }
         return profiles[str(a.profile)](squares)
 
+    @staged("prepare", "samples gathered")
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: np.ndarray) -> None:
         """Write K[samples, columns] into out; a slice is a class, whose layer is kept."""
         if isinstance(columns, slice):
@@ -106,6 +108,7 @@ class KernelRows:
             out[:] = layer.outputs(X)
 
 
+@staged("prepare", "lattice")
 def compact(
     X: Any, activation: Activation, precision: str
 ) -> tuple[Any, Activation, Lattice | None]:

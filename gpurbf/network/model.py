@@ -9,6 +9,7 @@ import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit, log_softmax, softmax
 
+from gpurbf._stages import staged
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
@@ -16,6 +17,7 @@ from gpurbf.network.hidden import Activation, HiddenLayer
 __all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
 
 
+@staged("prepare", "centers chosen")
 def choose_layer(
     X: Any,
     y: np.ndarray | None,
@@ -62,6 +64,7 @@ def choose_layer(
     return HiddenLayer(C, activation, backend=backend, precision=precision), indices
 
 
+@staged("prepare", "targets")
 def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     """Targets T (N, k) of class numbers y: 0/1 columns, or one column of -1/1 for two classes."""
     if n_classes == 2:
@@ -78,6 +81,7 @@ def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
     return softmax(scaled, axis=1)
 
 
+@staged("back and evaluate", "temperature")
 def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> float:
     """The temperature that minimises the log-loss of scores (N, k) for class numbers y.
 

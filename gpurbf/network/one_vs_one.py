@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._stages import staged
 from gpurbf.backends.lattice import encode
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.kernel_rows import as_integers, compact
@@ -40,6 +41,7 @@ class SupportLayer:
         self._sparse = SparseLayer(V, activation) if sp.issparse(compacted) else None
         self._layers: dict[tuple[bool, str], HiddenLayer] = {}
 
+    @staged("prepare", "lattice")
     def weighted(self, X: Any, W: np.ndarray) -> np.ndarray:
         """K(X, V) @ W, float64, shape (N, n_pairs), for W (n_SV, n_pairs)."""
         result = np.zeros((X.shape[0], W.shape[1]))
@@ -80,6 +82,7 @@ def _dtype(W: np.ndarray) -> str:
     return "float32" if len(W) >= _MANY and rounding < _TOLERANCE else "float64"
 
 
+@staged("prepare", "pair weights")
 def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
     """W (n_SV, n_pairs) from LIBSVM's layout (n_classes - 1, n_SV) of the same numbers."""
     stops = np.cumsum(n_support)

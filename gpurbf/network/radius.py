@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpurbf._stages import count, stage, staged
 from gpurbf.backends.loops_fsvc import pass_over
 from gpurbf.network.centers.fsvc import WIDTH, find_radius
 
@@ -72,6 +73,7 @@ class KnownLayer:
         self.radius = radius
         self.dtype = np.dtype(np.float32)
 
+    @staged("hidden layer", "known distances")
     def outputs(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """H of some rows."""
         H = self.D[np.ix_(rows, self.centers)]
@@ -101,8 +103,11 @@ class KnownLayer:
         H = self.outputs(rows)
         H -= mean.astype(np.float32)
         H *= root
-        out[0][...] += H.T @ H
-        out[1][...] += H.T @ (T * root).astype(np.float32)
+        with stage("output training", "HᵀH"):
+            out[0][...] += H.T @ H
+            out[1][...] += H.T @ (T * root).astype(np.float32)
+            count(operations=H.size * (H.shape[1] + 1 + 2 * T.shape[1]), kind="float32")
+            count(nbytes=H.nbytes + 2 * out[0].nbytes)
 
 
 def center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._stages import staged
 from gpurbf.backends import Activation
 
 __all__ = ["SparseLayer", "stays_sparse"]
@@ -48,6 +49,7 @@ class SparseLayer:
         """What ran and why."""
         return "SciPy [sparse products], float64 (the data are too wide to be made dense)"
 
+    @staged("hidden layer", "sparse products")
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense or CSR."""
         X = _csr(X)
@@ -56,6 +58,7 @@ class SparseLayer:
             H[start:stop] = self._values(X[start:stop])
         return H
 
+    @staged("hidden layer", "sparse products")
     def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
         X = _csr(X)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf._stages import staged
 from gpurbf.backends.loops_smo import row_keys
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
@@ -57,6 +58,7 @@ class PairModels:
     description: str
 
 
+@staged("prepare", "samples grouped")
 def group_samples(X: Any, y: np.ndarray, weights: np.ndarray | None) -> Groups:
     """Group equal samples, and sort the groups by class.
 
@@ -102,6 +104,7 @@ def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return equal
 
 
+@staged("output training", "pairs")
 def train_pairs(
     X: Any,
     y: np.ndarray,

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-_ROWS = 4096
+from gpurbf.backends.threads import parallel_for
+
+# Rows whose hashes are compared at once, and numbers that stay in cache while they are hashed.
+_BLOCK = 1 << 20
+_TILE = 1 << 17
 
 
 def random(
@@ -64,12 +68,21 @@ def _race(
     X: Any, y: np.ndarray | None, weights: np.ndarray | None, random_state: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct rows in order of winning, the first index and the total weight of each."""
-    hashes = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
-    if y is not None:
-        # The same row in two classes is two candidates.
-        hashes = _mix(hashes ^ _mix(y.astype(np.uint64) + np.uint64(1)))
-    unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    totals = np.bincount(inverse, weights, minlength=len(unique)).astype(float)
+    seed = random_state.randint(np.iinfo(np.int32).max)
+    unique, first = np.empty(0, np.uint64), np.empty(0, np.int64)
+    totals: np.ndarray = np.empty(0)
+    for start in range(0, X.shape[0], _BLOCK):
+        # What was found so far stands before the new rows: one of them each, with its weight.
+        rows = np.arange(start, min(start + _BLOCK, X.shape[0]))
+        hashes = row_hashes(X[start : start + _BLOCK], seed)
+        if y is not None:
+            # The same row in two classes is two candidates.
+            hashes = _mix(hashes ^ _mix(y[rows].astype(np.uint64) + np.uint64(1)))
+        w = np.ones(len(rows)) if weights is None else weights[rows]
+        candidates = np.concatenate([unique, hashes])
+        unique, index, inverse = np.unique(candidates, return_index=True, return_inverse=True)
+        first = np.concatenate([first, rows])[index]
+        totals = np.bincount(inverse, np.concatenate([totals, w]))
     uniform = ((unique >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
     return np.argsort(-np.log(uniform) / totals, kind="stable"), first, totals
 
@@ -79,14 +92,17 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     multipliers = rng.integers(1, 2**63, X.shape[1], dtype=np.uint64) | np.uint64(1)
     hashes = np.empty(X.shape[0], np.uint64)
-    for start in range(0, X.shape[0], _ROWS):
-        part = X[start : start + _ROWS]
-        part = part.toarray() if sp.issparse(part) else part
+    n_rows = max(1, _TILE // max(1, X.shape[1]))
+
+    def tile(i: int) -> None:
+        rows = slice(i * n_rows, (i + 1) * n_rows)
+        part = X[rows].toarray() if sp.issparse(X) else X[rows]
         # Adding 0 makes -0 and 0 one value; the upper bits must reach the lower before the sum.
         bits = (part.astype(np.float64) + 0.0).view(np.uint64)
-        with np.errstate(over="ignore"):
-            bits ^= bits >> np.uint64(32)
-            hashes[start : start + _ROWS] = (bits * multipliers).sum(axis=1, dtype=np.uint64)
+        bits ^= bits >> np.uint64(32)
+        hashes[rows] = bits @ multipliers
+
+    parallel_for(tile, -(-X.shape[0] // n_rows))
     return _mix(hashes)
 
 

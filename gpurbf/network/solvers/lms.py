@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._config import get_config
+from gpurbf._stages import count, stage, staged
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
 
 __all__ = ["lms"]
@@ -17,6 +18,7 @@ _ROWS = 2048
 _TILE_BYTES = 1 << 24
 
 
+@staged("output training")
 def lms(
     layer: Any,
     X: Any,
@@ -91,7 +93,9 @@ def lms(
             if learning_rate is None:
                 learning_rate = 1 / max(np.einsum("ij,ij->i", Z, Z, dtype=np.float64).max(), 1e-300)
             w = None if weights is None else weights[rows]
-            lms_rows(Z, np.ascontiguousarray(T[rows], np.float64), W, learning_rate, w)
+            with stage("output training", "LMS"):
+                lms_rows(Z, np.ascontiguousarray(T[rows], np.float64), W, learning_rate, w)
+                count(operations=4 * Z.size * k, kind="float64", nbytes=Z.nbytes + 2 * W.nbytes)
         if not np.isfinite(W).all():
             raise ValueError(
                 f"The output weights overflowed in epoch {epoch}: learning_rate={learning_rate:g} "

@@ -12,6 +12,8 @@ import numpy as np
 import scipy.linalg
 from sklearn.exceptions import ConvergenceWarning
 
+from gpurbf._stages import count, stage, staged
+
 __all__ = ["NormalEquations", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
@@ -34,6 +36,7 @@ class RidgeSolution:
     fit_intercept: bool
     whiten: Callable[[np.ndarray], np.ndarray]
 
+    @staged("back and evaluate", "leave-one-out")
     def leave_one_out(self, H: np.ndarray, T: np.ndarray) -> np.ndarray:
         """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
 
@@ -42,6 +45,8 @@ class RidgeSolution:
         """
         outputs = H @ self.W + self.intercept
         half = self.whiten(np.asarray(H - self.mean, np.float64).T)
+        m = len(half)
+        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
         leverage = np.einsum("ij,ij->j", half, half)
         if self.fit_intercept:
             leverage += 1 / self.weight
@@ -69,6 +74,7 @@ class NormalEquations:
         self.targets = np.zeros(n_outputs)
         self.weight = 0.0
 
+    @staged("output training", "sums")
     def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
         if self.shift is None:
@@ -81,6 +87,7 @@ class NormalEquations:
         self.targets += w @ T
         self.weight += float(w.sum())
 
+    @staged("output training", "sums")
     def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:
         """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
 
@@ -138,7 +145,11 @@ def _solve(
         try:
             # Cholesky reads and writes the lower triangle: a failure leaves the upper one whole.
             # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-            L, _ = scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)
+            with stage("output training", "Cholesky"):
+                count(operations=len(A) ** 3 / 3, kind="float64", nbytes=A.nbytes)
+                L, _ = scipy.linalg.cho_factor(
+                    A.T, lower=True, overwrite_a=True, check_finite=False
+                )
         except np.linalg.LinAlgError:
             _restore_lower(A.T)
             continue
@@ -148,7 +159,7 @@ def _solve(
                 f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
                 "precision='float64'.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         W = scipy.linalg.cho_solve((L, True), B, check_finite=False)
         return W, partial(scipy.linalg.solve_triangular, L, lower=True, check_finite=False)
@@ -159,7 +170,7 @@ def _solve(
         "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
         "precision='float64'.",
         ConvergenceWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     roots = np.sqrt(np.maximum(values, 0) + ridge)
     half = vectors / roots

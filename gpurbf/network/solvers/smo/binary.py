@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gpurbf._stages import count, stage
 from gpurbf.backends.loops_smo import solve_block
 
 __all__ = ["PairKernel", "Solution", "solve_binary"]
@@ -150,7 +151,10 @@ class _Problem:
         call = max(100, _CALL // len(f))
         while True:
             left = call if self.max_iter < 0 else min(call, self.max_iter - steps)
-            done, violation, stuck = solve_block(K, diagonal, low, high, beta, f, goal, left)
+            with stage("output training", "inner steps"):
+                done, violation, stuck = solve_block(K, diagonal, low, high, beta, f, goal, left)
+                # For each sample, one to find the receiver, seven the giver, four to update f.
+                count(operations=12 * done * len(f), kind="float64", nbytes=K.nbytes)
             steps += done
             if not np.isfinite(f).all():
                 raise FloatingPointError("not finite")

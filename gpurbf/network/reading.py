@@ -1,0 +1,69 @@
+"""Rows part by part within the memory budget; the next part of a mapped file is read meanwhile."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from gpurbf._config import get_config
+
+__all__ = ["on_disk", "read_ahead", "split"]
+
+_LEAST_ROWS = 64
+# A thread costs about a millisecond where the others compute: as long as so many bytes from a disk.
+_LEAST_BYTES = 1 << 22
+
+
+def on_disk(X: Any) -> bool:
+    """Whether X (N, n) is an array, or a view of one, whose memory is a mapped file."""
+    while isinstance(X, np.ndarray):
+        X = X.base
+    return isinstance(X, mmap.mmap)
+
+
+def split(X: Any, row_bytes: float) -> list[slice]:
+    """Parts of the rows of X: ``row_bytes`` a row fill a quarter of the budget at the most.
+
+    Two parts of a mapped file, the one in use and the next, fill a quarter of it besides.
+    """
+    quarter = get_config()["memory"] * 2**20 / 4
+    rows = quarter / row_bytes if row_bytes else max(1, X.shape[0])
+    if on_disk(X):
+        rows = min(rows, quarter / 2 / max(1, X.itemsize * X.shape[1]))
+    step = max(_LEAST_ROWS, int(rows))
+    return [slice(i, min(i + step, X.shape[0])) for i in range(0, X.shape[0], step)]
+
+
+def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
+    """Each part and its rows of X, in order.
+
+    While the caller works on a part of a mapped file a thread reads the next one, so that no tile
+    waits for the disk. It lives as long as that read: nothing is left behind by a caller who stops.
+    """
+    # Rows that do not lie side by side in the file have pages between them that no one needs.
+    ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
+    ahead = ahead and X[parts[0]].nbytes >= _LEAST_BYTES
+    reading = _begin(X[parts[0]]) if ahead else None
+    for part, following in zip(parts, [*parts[1:], None]):
+        if reading is not None:
+            reading.result()
+            reading = None if following is None else _begin(X[following])
+        yield part, X[part]
+
+
+def _begin(X: np.ndarray) -> Future:
+    """Start to read X in a thread of its own, which ends with it."""
+    reader = ThreadPoolExecutor(1, thread_name_prefix="gpurbf-read")
+    try:
+        return reader.submit(read, X)
+    finally:
+        reader.shutdown(wait=False)
+
+
+def read(X: np.ndarray) -> None:
+    """Bring contiguous X into memory: one byte of each page is looked at, without the GIL."""
+    X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
