@@ -143,6 +143,14 @@ def test_mkl_is_asked_for_only_where_it_has_wheels():
         assert asked(*elsewhere) == 0
 
 
+def test_files_that_are_not_python_are_installed_too():
+    patterns = configuration()["tool"]["setuptools"]["package-data"]["gpurbf"]
+    others = [path for path in (ROOT / "gpurbf").iterdir() if path.is_file()]
+    others = [path for path in others if path.suffix != ".py"]
+    assert others
+    assert all(any(path.match(pattern) for pattern in patterns) for path in others)
+
+
 def test_hard_dependencies_are_these_six():
     requirements = pytest.importorskip("packaging.requirements")
     names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
