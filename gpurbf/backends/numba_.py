@@ -22,6 +22,8 @@ _INT32_FEATURES = 33_024
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
+# Reading the centers less often is worth more than a block that fits (docs/design.md).
+_FEWEST_ROWS = 96
 # Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
 _TRIED = (24, 48, 96, 192, 384)
 _MOST_BYTES = 1 << 24
@@ -143,7 +145,8 @@ def _pack(
         depth = -(-depth // -(-depth // _SUMMED))
     row_bytes = width * product.x_dtype.itemsize
     rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
-    most = min(wanted, _MOST_BYTES // row_bytes) if wanted else min(_BLOCK_ROWS, rows_that_fit)
+    most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
+    most = min(most, _MOST_BYTES // row_bytes)
     least = max(CHUNK, product.rows)
     block = max(least, most // least * least)
     return Packed(
