@@ -10,6 +10,7 @@ import pytest
 import standin
 
 from gpurbf import datasets
+from gpurbf._stages import FENCES
 from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device, get_backend
 
 try:
@@ -60,8 +61,9 @@ def cupy(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     _attempt.cache_clear()
     yield modules["cupy"]
+    FENCES.clear()
     _attempt.cache_clear()
-    device._memory.cache_clear()
+    device.memory_of.cache_clear()
     gpu = modules["cupy"].gpu
     assert not gpu.hazards
     if any(pool.used for pool in gpu.pools):

@@ -13,6 +13,7 @@ from standin.samples import GAUSSIAN, RNG, close, data
 
 import gpurbf
 from gpurbf import config_context
+from gpurbf._stages import FENCES, Recorder
 from gpurbf.backends import device
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.solvers.lms import block_rule, lms
@@ -57,6 +58,20 @@ def test_samples_cross_once_and_h_never(cupy):
     solution = normal.solve(1e-3, True)
     # W, the mean and the trace; nothing of the size of H or of its square.
     assert max(n for _, n in gpu.copies) <= solution.W.nbytes
+
+
+def test_a_profile_counts_what_crosses_the_bus_and_waits_for_it(cupy):
+    X, C = data(np.uint8, N=6000, m=64, n=32)
+    W = RNG.normal(size=(64, 3)).astype(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    with Recorder() as recorder:
+        layer.scores(X, W)
+    stages = {
+        key: entry for key, entry in recorder.entries.items() if key[1] in ("rows", "to host")
+    }
+    assert stages["host to device", "rows"].nbytes == X.nbytes
+    assert stages["back and evaluate", "to host"].nbytes == 6000 * 3 * 4
+    assert len(FENCES) == 1
 
 
 def test_a_fit_moves_each_thing_once(cupy):

@@ -157,7 +157,7 @@ def _padded(xp: ModuleType, A: Any) -> Any:
     return wide
 
 
-def _products(xp: ModuleType) -> Callable[..., Product]:
+def products(xp: ModuleType) -> Callable[..., Product]:
     gemm = partial(partial, _gemm, xp)
     i8, i32, f32, f64 = np.int8, np.int32, np.float32, np.float64
     table = {
@@ -208,7 +208,7 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         xp,
         kernel,
         _PREFERENCE,
-        _products(xp),
+        products(xp),
         partial(_gram, xp),
         partial(_epilogue, xp),
         sums=_row_sums(xp),

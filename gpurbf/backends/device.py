@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from gpurbf._config import get_config
+from gpurbf._stages import FENCES, count, stage
 from gpurbf.backends import Backend
 from gpurbf.backends.arrays import is_resident
 
-__all__ = ["on_device"]
+__all__ = ["memory_of", "on_device"]
 
 # Of the free memory, if no budget is given.
 _SHARE = 0.8
@@ -49,6 +50,8 @@ class Memory:
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
         self.pool = xp.cuda.MemoryPool()
+        # The largest size that the pool had at the end of a call, before what is free went back.
+        self.peak = 0
         self._process = os.getpid()
         self._local = threading.local()
 
@@ -79,6 +82,7 @@ class Memory:
                 yield
         finally:
             self._local.inside = False
+            self.peak = max(self.peak, self.pool.total_bytes())
             if self.pool.free_bytes() > _KEPT:
                 self.pool.free_all_blocks()
 
@@ -113,8 +117,9 @@ def _environment_megabytes() -> float:
 
 
 @functools.cache
-def _memory(xp: ModuleType) -> Memory:
+def memory_of(xp: ModuleType) -> Memory:
     """One account a process for all backends of that library."""
+    FENCES.append(lambda: xp.cuda.Device().synchronize())
     return Memory(xp)
 
 
@@ -161,18 +166,22 @@ class _Lane:
         """Wait for the tile that is under way and hand its result over."""
         self.event.synchronize()
         if self._pending is not None:
-            rows, target, _ = self._pending
-            rows[...] = target
+            with stage("back and evaluate", "to host"):
+                rows, target, _ = self._pending
+                rows[...] = target
+                count(nbytes=target.nbytes)
             self._pending = None
 
     def _rows(self, i: int, source: Any, part: slice) -> Any:
         rows = source[part]
         if is_resident(rows):
             return self.xp.ascontiguousarray(rows)
-        staged = self._buffer(i, rows.shape, rows.dtype)
-        staged[...] = rows
-        copy = self.xp.empty(rows.shape, rows.dtype)
-        copy.set(staged, stream=self.stream)
+        with stage("host to device", "rows"):
+            staged = self._buffer(i, rows.shape, rows.dtype)
+            staged[...] = rows
+            copy = self.xp.empty(rows.shape, rows.dtype)
+            copy.set(staged, stream=self.stream)
+            count(nbytes=copy.nbytes)
         return copy
 
     def _buffer(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -282,7 +291,7 @@ def on_device(
     """
 
     # Made now, because looking for a GPU is what a process must not do before it forks.
-    memory = _memory(xp)
+    memory = memory_of(xp)
 
     def ready(call: Callable[..., Any]) -> Callable[..., Any]:
         """The function with its arrays in the pool, on a device that this process may use."""

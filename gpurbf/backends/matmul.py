@@ -51,7 +51,8 @@ class Product(NamedTuple):
     @property
     def arithmetic(self) -> str:
         """The kind of its operations: their type, or what the products of 8-bit codes take."""
-        special = {"u8s8": "8-bit products", "bf16": "bfloat16"}
+        eight = "8-bit products"
+        special = {"u8s8": eight, "int8": eight, "bf16": "bfloat16", "tf32": "tf32"}
         return special.get(self.name, np.dtype(self.x_dtype).name)
 
 

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "tune": "gpurbf.bench.tune",
     "paper": "gpurbf.bench.paper",
     "scale": "gpurbf.bench.scale",
+    "gpu": "gpurbf.bench.gpu",
 }
 
 

@@ -31,7 +31,10 @@ class Times(NamedTuple):
 
 
 def in_turn(
-    candidates: dict[str, Callable[[], Any]], rounds: int = 5, warm_up: bool = True
+    candidates: dict[str, Callable[[], Any]],
+    rounds: int = 5,
+    warm_up: bool = True,
+    timer: Callable[[Callable[[], Any]], float] | None = None,
 ) -> dict[str, Times]:
     """Time each candidate once a round, one after the other.
 
@@ -45,6 +48,8 @@ def in_turn(
         How often each is timed.
     warm_up : bool, default=True
         Run each once before, untimed: compilation and first touches of memory are not the subject.
+    timer : callable, optional
+        ``timer(candidate)`` calls it and gives its seconds; :func:`once` by default.
 
     Returns
     -------
@@ -57,7 +62,7 @@ def in_turn(
             candidate()
     for _ in range(rounds):
         for name, candidate in candidates.items():
-            seconds[name].append(once(candidate))
+            seconds[name].append((timer or once)(candidate))
     return {
         name: Times(statistics.median(values), min(values), max(values))
         for name, values in seconds.items()

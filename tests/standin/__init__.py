@@ -282,7 +282,17 @@ def make(capacity=1 << 30):
         Stream=partial(Stream, gpu),
         Event=partial(Event, gpu),
         MemoryPool=partial(MemoryPool, gpu),
-        Device=lambda: types.SimpleNamespace(id=0),
+        Device=lambda: types.SimpleNamespace(
+            id=0,
+            synchronize=gpu.synchronize,
+            attributes={
+                "ComputeCapabilityMajor": 9,
+                "ComputeCapabilityMinor": 0,
+                "ClockRate": 1_000_000,
+                "MultiProcessorCount": 1,
+            },
+        ),
+        get_elapsed_time=lambda start, stop: 1e3 * (stop.recorded - start.recorded),
         get_current_stream=gpu.current,
         using_allocator=gpu.using_allocator,
         alloc_pinned_memory=gpu.alloc_pinned_memory,

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import itertools
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -65,6 +66,10 @@ class Gpu:
         start = array.ctypes.data
         return any(low <= start and start + array.nbytes <= high for low, high in self.pinned)
 
+    def synchronize(self):
+        for stream in self.streams:
+            stream.synchronize()
+
     def free(self):
         return self.capacity - sum(pool.total for pool in self.pools)
 
@@ -111,8 +116,9 @@ class Event:
     def __init__(self, gpu, disable_timing=False):
         self.gpu, self.clock, self.stream = gpu, {}, None
 
-    def record(self, stream):
-        self.clock, self.stream = dict(stream.clock), stream
+    def record(self, stream=None):
+        self.stream = stream or self.gpu.current()
+        self.clock, self.recorded = dict(self.stream.clock), time.perf_counter()
 
     def synchronize(self):
         merge(self.gpu.known_to_host, self.clock)

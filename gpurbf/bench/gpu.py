@@ -1,0 +1,271 @@
+"""The GPU backends beside the device's limits, the CPU and the paper's kernel, by CUDA events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf import FSVC, SVC, RBFClassifier, config_context
+from gpurbf.backends import Activation, available_backends
+from gpurbf.backends.naive import one_thread_a_pair
+from gpurbf.backends.peak_gpu import event_seconds, limits, pool_peak
+from gpurbf.bench import data, ways
+from gpurbf.bench.paper import images
+from gpurbf.bench.timing import Times, in_turn, once
+from gpurbf.network.hidden import HiddenLayer
+from gpurbf.report import Report
+
+__all__ = ["TITLE", "run"]
+
+TITLE = "The GPU backends"
+GPUS = ("cupy", "numba-cuda")
+# What runs: a backend and a precision, and the limit that its rate is a share of.
+WAYS = {
+    "cupy, 8-bit": ("cupy", "exact", "int8"),
+    "cupy, tf32": ("cupy", "tf32", "tf32"),
+    "cupy, float32": ("cupy", "float32", "float32"),
+    "cupy, float64": ("cupy", "float64", "float64"),
+    "numba-cuda, 8-bit": ("numba-cuda", "exact", "int8"),
+    "numba-cuda, float32": ("numba-cuda", "float32", "float32 units"),
+    "numba-cuda, float64": ("numba-cuda", "float64", "float64"),
+}
+_EIGHT_BIT = ("cupy, 8-bit", "numba-cuda, 8-bit")
+_OUTPUTS = 10
+# Manhattan distances of up to 1,028 pixels are below 2**18, so 1 - d / 2**18 is exact in float32.
+_EXACT = Activation("manhattan", "triangular", 2.0**-18)
+
+
+class Bench(NamedTuple):
+    """What the sections share: where they report, the device, and the base shape N × m × n."""
+
+    report: Report
+    quick: bool
+    names: list[str]
+    xp: ModuleType
+    limits: dict[str, float]
+    shape: tuple[int, int, int]
+
+    @property
+    def ways(self) -> dict[str, tuple[str, str, str]]:
+        """Those of the backends that are there."""
+        return {way: rest for way, rest in WAYS.items() if rest[0] in self.names}
+
+    def times(self, candidates: dict[str, Callable[[], Any]]) -> dict[str, Times]:
+        """In turn, on the device's clock; work on other streams ends before a call does."""
+        timer = partial(event_seconds, self.xp)
+        return in_turn(candidates, 2 if self.quick else 7, timer=timer)
+
+
+def run(report: Report, quick: bool, data_home: str | None) -> None:
+    """Verify, then measure; see the headings. Where there is no GPU, say so."""
+    problems = {name: why for name, why in available_backends().items() if name in GPUS}
+    names = [name for name in GPUS if problems.get(name, "") is None]
+    if not names:
+        lines = "\n".join(f"* {name}: {why}" for name, why in problems.items())
+        report.text(f"**Not measured on a GPU**: there is none here.\n\n{lines}")
+        return
+    backend = ways.there()[names[0]]
+    xp = backend.xp
+    shape = (128, 48, 32) if quick else (10_000, 4_096, 784)
+    found = limits(xp, 256 if quick else 8192, 1 if quick else 256)
+    bench = Bench(report, quick, names, xp, found, shape)
+    report.text(f"## The limits of {backend.kernel.split('; ')[-1]}")
+    report.table(
+        ("what", "10¹² a second"),
+        [(what, f"{rate / 1e12:.3g}") for what, rate in found.items()],
+    )
+    _errors(bench)
+    _shapes(bench)
+    _manhattan(bench)
+    _speed_ups(bench)
+    _streams(bench)
+    _memory(bench)
+    _fits(bench, data_home)
+
+
+def _errors(bench: Bench) -> None:
+    """The largest error of H against float64; a wrong way ends the benchmark."""
+    X, C = images(100, 500, 100)
+    expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
+    rows = []
+    for way, (name, precision, _) in bench.ways.items():
+        error = float(np.abs(_layer(C, name, precision).outputs(X) - expected).max())
+        if not error <= (2e-2 if precision == "tf32" else 1e-5):
+            raise AssertionError(f"{way}: an error of {error:.2g}")
+        rows.append((way, f"{error:.1e}"))
+    bench.report.text("## Largest error of H against float64")
+    bench.report.table(("what", "error"), rows)
+
+
+def _layer(C: np.ndarray, backend: str, precision: str) -> HiddenLayer:
+    activation = Activation("euclidean", "gaussian", ways.gamma(C))
+    return HiddenLayer(C, activation, backend=backend, precision=precision)
+
+
+def _scores(
+    bench: Bench, N: int, m: int, n: int, *, transfers: bool
+) -> dict[str, Callable[[], Any]]:
+    """H @ W by every way: from host memory and back to it, or all of it on the device."""
+    X, C = images(N, m, n)
+    W: Any = np.random.default_rng(1).normal(size=(m, _OUTPUTS)).astype(np.float32)
+    x = X if transfers else bench.xp.asarray(X)
+    w = W if transfers else bench.xp.asarray(W)
+    return {
+        way: partial(_layer(C, name, precision).scores, x, w)
+        for way, (name, precision, _) in bench.ways.items()
+    }
+
+
+def _shapes(bench: Bench) -> None:
+    """H @ W with everything on the device, over a decade of N, m and n."""
+    N, m, n = bench.shape
+    base = bench.times(_scores(bench, N, m, n, transfers=False))
+    work = 2 * N * m * n
+    rows = []
+    for way, (_, _, limit) in bench.ways.items():
+        rate = work / base[way].median
+        share = f"{100 * rate / bench.limits[limit]:.0f}"
+        rows.append((way, base[way], f"{rate / 1e12:.3g}", share, limit))
+    bench.report.text(f"## H @ W, {N:,} × {m:,} × {n}, {_OUTPUTS} outputs, all on the device")
+    bench.report.table(("what", "seconds", "10¹² operations/s", "%", "of the limit"), rows)
+    factors = (0.5, 2) if bench.quick else (0.3, 3, 10)
+    sizes = [(int(f * N), m, n) for f in factors] + [(N, int(f * m), n) for f in factors]
+    sizes += [(N, m, int(f * n)) for f in (0.1, 0.5, 2, 5)]
+    table = []
+    for size in sizes:
+        times = bench.times(_scores(bench, *size, transfers=False))
+        rates = (2 * np.prod(size, dtype=float) / time.median / 1e12 for time in times.values())
+        table.append((*(f"{s:,}" for s in size), *(f"{rate:.3g}" for rate in rates)))
+    bench.report.text("## H @ W over samples, centers and inputs, 10¹² operations/s")
+    bench.report.table(("N", "m", "n", *bench.ways), table)
+
+
+def _manhattan(bench: Bench) -> None:
+    """H returned on the device, every entry of the first rows verified."""
+    if "numba-cuda" not in bench.names:
+        return
+    N, m, n = bench.shape
+    X, C = images(N, m, n)
+    expected = data.distances(X[:100], C, "manhattan")
+    candidates: dict[str, Callable[[], Any]] = {}
+    for precision in ("exact", "float32"):
+        layer = HiddenLayer(C, _EXACT, backend="numba-cuda", precision=precision)
+        if not np.array_equal((1 - layer.outputs(X[:100])) * 2.0**18, expected):
+            raise AssertionError(f"Manhattan distances, precision {precision}, are not exact")
+        out = bench.xp.empty((N, m), np.float32)
+        candidates[f"numba-cuda, {precision}"] = partial(layer.outputs, bench.xp.asarray(X), out)
+    rows = []
+    for name, time in bench.times(candidates).items():
+        rate = N * m * n / time.median
+        share = rate / bench.limits["float32 units, differences"]
+        rows.append((name, time, f"{rate / 1e12:.3g}", f"{100 * share:.0f}"))
+    bench.report.text(f"## Manhattan distances, {N:,} × {m:,} × {n}")
+    bench.report.table(("what", "seconds", "10¹² differences/s", "% of the float32 units"), rows)
+
+
+def _speed_ups(bench: Bench) -> None:
+    """H returned: naive loop, plain NumPy, the best CPU backend, then the GPU's ways."""
+    N, m, n = bench.shape
+    X, C = images(N, m, n)
+    few = max(1, N // 100)  # all rows would take the naive loop minutes
+    naive = once(ways.naive(X[:few], C)) * N / few
+    cpu, xp = ways.compared()[0], bench.xp
+    host = np.empty((N, m), np.float32)
+    times = in_turn(
+        {
+            ways.PLAIN: ways.plain("float32", X, C),
+            f"{cpu}, 8-bit": partial(_layer(C, cpu, "exact").outputs, X, host),
+        },
+        rounds=3,
+    )
+    resident, out = xp.asarray(X), xp.empty((N, m), np.float32)
+    candidates: dict[str, Callable[[], Any]] = {}
+    for way, (name, precision, _) in bench.ways.items():
+        if precision != "float64":
+            layer = _layer(C, name, precision)
+            candidates[f"{way}, with transfers"] = partial(layer.outputs, X, host)
+            candidates[f"{way}, on the device"] = partial(layer.outputs, resident, out)
+    if "numba-cuda" in bench.names:
+        x, c = resident.astype(np.float32), xp.asarray(C.astype(np.float32))
+        untiled = partial(one_thread_a_pair, x, c, ways.gamma(C), out)
+        candidates[f"{ways.UNTILED}, on the device"] = untiled
+    times |= bench.times(candidates)
+    plain = times[ways.PLAIN].median
+    rows: list[tuple[Any, ...]] = [(f"{ways.NAIVE}, from 1 % of the rows", f"{naive:.2f}", "", "")]
+    rows += [
+        (name, time, f"{plain / time.median:.3g}", f"{naive / time.median:.3g}")
+        for name, time in times.items()
+    ]
+    bench.report.text(f"## H returned, {N:,} × {m:,} × {n}: how often as fast")
+    bench.report.table(("what", "seconds", "as plain NumPy", "as the naive loop"), rows)
+
+
+def _streams(bench: Bench) -> None:
+    """H @ W from host memory: one stream against more, over the number of inputs."""
+    N, m, _ = bench.shape
+    rows = []
+    for n in (16, 32) if bench.quick else (16, 64, 256, 784, 3136):
+        candidates: dict[str, Callable[[], Any]] = {}
+        calls = _scores(bench, N if bench.quick else 10 * N, m, n, transfers=True)
+        for way in [way for way in _EIGHT_BIT if way in calls]:
+            for count in (1, 2, 3):
+                candidates[f"{way} {count}"] = partial(_with, calls[way], n_streams=count)
+        times = bench.times(candidates)
+        for way in [way for way in _EIGHT_BIT if way in calls]:
+            serial = times[f"{way} 1"]
+            ratios = (f"{serial.median / times[f'{way} {k}'].median:.2f}" for k in (2, 3))
+            rows.append((way, n, serial, *ratios))
+    bench.report.text(
+        "## Copies beside the work: H @ W from host memory\n\nHow often as fast as on one stream."
+    )
+    bench.report.table(("what", "inputs", "1 stream, seconds", "2 streams", "3 streams"), rows)
+
+
+def _with(call: Callable[[], Any], **settings: Any) -> None:
+    with config_context(**settings):
+        call()
+
+
+def _memory(bench: Bench) -> None:
+    """The largest size of the pool while H is returned to the host within a budget."""
+    X, C = images(*bench.shape)
+    rows = []
+    for megabytes in (4, 8) if bench.quick else (128, 512, 2048):
+        for name in bench.names:
+            with config_context(gpu_memory=megabytes):
+                layer = _layer(C, name, "exact")
+                with pool_peak(bench.xp) as peak:
+                    seconds = once(partial(layer.outputs, X))
+            rows.append((name, megabytes, f"{peak() / 2**20:.1f}", f"{seconds:.3f}"))
+    bench.report.text("## Memory: the budget and the largest size of the pool, megabytes")
+    bench.report.table(("backend", "budget", "pool", "seconds"), rows)
+
+
+def _fits(bench: Bench, data_home: str | None) -> None:
+    """RBF, FSVC and SVC on all of MNIST, beside the best CPU backend."""
+    X_train, y_train, X_test, y_test = data.images(bench.quick, data_home)
+    m = 64 if bench.quick else 4096
+    radius, gamma = (25.0, 1e-3) if bench.quick else (2250.0, 0.02 / 255**2)
+    makers: dict[str, Callable[[str], Any]] = {
+        f"RBFClassifier({m})": lambda name: RBFClassifier(m, backend=name, random_state=0),
+        f"FSVC(radius={radius:g})": lambda name: FSVC(radius=radius, backend=name),
+        f"SVC(C=10, gamma={gamma:.2g})": lambda name: SVC(C=10, gamma=gamma, backend=name),
+    }
+    rows = []
+    for label, make in makers.items():
+        models = {name: make(name) for name in (ways.compared()[0], *bench.names)}
+        for model in models.values():  # compile
+            model.fit(X_train[:1000], y_train[:1000]).predict(X_test[:100])
+        fit = {name: partial(model.fit, X_train, y_train) for name, model in models.items()}
+        fits = in_turn(fit, 1 if bench.quick else 3, warm_up=False)
+        predict = {name: partial(model.predict, X_test) for name, model in models.items()}
+        predictions = in_turn(predict, 2 if bench.quick else 5)
+        for name, model in models.items():
+            accuracy = 100 * float(np.mean(model.predict(X_test) == y_test))
+            rows.append((label, name, fits[name], predictions[name], f"{accuracy:.2f}"))
+    bench.report.text(f"## Estimators, {len(X_train):,} samples: seconds from host to host")
+    bench.report.table(("estimator", "backend", "fit", "predict", "accuracy %"), rows)
