@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["config_context", "get_config"]
 
-_DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256}
+_DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256, "gpu_memory": None, "n_streams": 2}
 _local = threading.local()
 
 
@@ -20,7 +20,10 @@ def get_config() -> dict[str, Any]:
     -------
     config : dict
         ``backend``: what ``backend="auto"`` means. ``memory``: megabytes that the tiles of the
-        hidden layer may take beyond the input, the model and the result.
+        hidden layer may take beyond the input, the model and the result. ``gpu_memory``: megabytes
+        of a GPU that the package may take; None is ``GPURBF_GPU_MEMORY`` from the environment, else
+        80 % of what is free. ``n_streams``: tiles under way on a GPU at a time; with 1 nothing is
+        copied while something is computed.
     """
     return getattr(_local, "config", _DEFAULTS).copy()
 
@@ -32,12 +35,13 @@ def config_context(**settings: Any) -> Iterator[None]:
     Parameters
     ----------
     **settings
-        ``backend`` (str) and ``memory`` (megabytes, > 0), see :func:`get_config`.
+        ``backend`` (str), ``memory`` (megabytes, > 0), ``gpu_memory`` (megabytes, > 0, or None) and
+        ``n_streams`` (1 to 16), see :func:`get_config`.
 
     Raises
     ------
     ValueError
-        For an unknown setting or a memory that is not positive.
+        For an unknown setting, a memory that is not positive or another number of streams.
 
     Examples
     --------
@@ -49,6 +53,10 @@ def config_context(**settings: Any) -> Iterator[None]:
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
     if not settings.get("memory", 1) > 0:
         raise ValueError(f"memory must be a number of megabytes > 0, got {settings['memory']!r}.")
+    if (gpu_memory := settings.get("gpu_memory")) is not None and not gpu_memory > 0:
+        raise ValueError(f"gpu_memory must be a number of megabytes > 0, got {gpu_memory!r}.")
+    if (n_streams := settings.get("n_streams", 1)) not in range(1, 17):
+        raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
     before = get_config()
     _local.config = before | settings
     try:

@@ -8,28 +8,25 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gpurbf
-from gpurbf.backends import BackendUnavailable, get_backend
+from gpurbf.backends import available_backends
 
 ESTIMATORS = [gpurbf.RBFLayer(), gpurbf.RBFClassifier(), gpurbf.FSVC(), gpurbf.SVC()]
+AVAILABLE = [name for name, problem in available_backends().items() if problem is None]
+CHECKED = [type(estimator)(backend=name) for estimator in ESTIMATORS for name in AVAILABLE]
 
 
-def on_every_backend():
-    """The estimators with each backend that runs here; conftest reports the ones that do not."""
-    for estimator in ESTIMATORS:
-        for name in ("numpy", "mkl", "numba"):
-            try:
-                get_backend(name)
-            except BackendUnavailable:
-                continue
-            yield type(estimator)(backend=name)
-
-
-@parametrize_with_checks(list(on_every_backend()))
+@parametrize_with_checks(CHECKED)
 def test_scikit_learn_check(estimator, check):
     with warnings.catch_warnings():
         # The checks' data have fewer samples than the default number of centers, among others.
         warnings.simplefilter("ignore")
         check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_the_checks_run_on_every_backend(backend, estimator):
+    """Skipped by name where a backend is missing, and a failure if GPURBF_REQUIRE names it."""
+    assert (type(estimator), backend) in {(type(each), each.backend) for each in CHECKED}
 
 
 def test_every_public_estimator_is_checked():

@@ -21,11 +21,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import numpy
 
 from gpurbf._config import get_config
 
@@ -38,6 +42,11 @@ __all__ = [
     "available_backends",
     "get_backend",
 ]
+
+# Operations a second of one core in the float32 tiles (docs/benchmarks/layer.md), and bytes a
+# second over PCI Express 4 from pinned memory, less than its 25 GB/s because samples are first
+# copied there. The second is an assumption: not measured on a GPU.
+_CORE_RATE, _BUS_RATE = 1e11, 1.2e10
 
 
 class Activation(NamedTuple):
@@ -66,13 +75,20 @@ class Backend:
     """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
 
     ``kernel`` says what does the work here. "auto" takes the backend of the largest ``preference``:
-    3 for tiles in vector or matrix instructions (measured faster than every BLAS product tried, in
-    float64 too), 2 for MKL, 1 for NumPy, 0 for tiles in plain compiled code.
+    more than 3 on a GPU, 3 for tiles in vector or matrix instructions (measured faster than every
+    BLAS product tried, in float64 too), 2 for MKL, 1 for NumPy, 0 for tiles in plain compiled code.
 
     ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
+
+    A backend whose ``xp`` is not NumPy takes host arrays too, and gives back what it was given:
+    host arrays for host samples, its own for samples that are on the device. ``out``, ``T`` and
+    ``w`` may be on either side; ``G`` and ``B`` are its own. What is computed with ``xp`` inside
+    ``working()`` counts against the device's memory budget, of which ``room()`` bytes are left.
+    ``precisions`` names the arithmetic that ``prepare`` takes as a keyword beyond exact, float32
+    and float64: ``tf32=True``.
     """
 
     name: str
@@ -83,6 +99,9 @@ class Backend:
     outputs: Callable[..., Any]
     scores: Callable[..., Any]
     normal: Callable[..., Any]
+    precisions: tuple[str, ...] = ()
+    working: Callable[[], AbstractContextManager[None]] = nullcontext
+    room: Callable[[], float] = lambda: math.inf
 
 
 def _module(name: str) -> Callable[[], Backend]:
@@ -91,6 +110,7 @@ def _module(name: str) -> Callable[[], Backend]:
 
 
 LOADERS: dict[str, Callable[[], Backend]] = {
+    "cupy": _module("cupy_"),
     "numba": _module("numba_"),
     "mkl": _module("mkl"),
     "numpy": _module("numpy_"),
@@ -102,7 +122,7 @@ def _load(name: str) -> Backend:
     return LOADERS[name]()
 
 
-def get_backend(name: str = "auto") -> tuple[Backend, str]:
+def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backend, str]:
     """The backend of that name and the reason it was taken.
 
     Parameters
@@ -110,6 +130,9 @@ def get_backend(name: str = "auto") -> tuple[Backend, str]:
     name : str
         A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
         variable ``GPURBF_BACKEND``, then the available one of the largest preference.
+    n_centers : int, optional
+        Of the layer: "auto" takes a GPU only for layers of so many centers that the work outweighs
+        the transfer of the samples. None: enough.
 
     Returns
     -------
@@ -134,8 +157,25 @@ def get_backend(name: str = "auto") -> tuple[Backend, str]:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
     found = [_load(name) for name, problem in available_backends().items() if problem is None]
+    on_host = [backend for backend in found if backend.xp is numpy]
+    reason, least = "auto:", _centers_worth_a_transfer()
+    if len(on_host) < len(found):
+        worth = n_centers is None or n_centers >= least
+        reason = (
+            f"auto: a GPU is {'' if worth else 'not '}worth the transfer (from {least} centers);"
+        )
+        found = found if worth else on_host
     best = max(found, key=lambda backend: backend.preference)
-    return best, "auto: the fastest of " + ", ".join(backend.name for backend in found)
+    return best, f"{reason} the fastest of " + ", ".join(backend.name for backend in found)
+
+
+def _centers_worth_a_transfer() -> int:
+    """Centers m from which copying samples to a GPU takes less time than the layer on the CPU.
+
+    A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations: the layer is worth
+    it from m = 2 bytes x (the CPU's operations) / (the bus's bytes) a second on, whatever n.
+    """
+    return int(2 * _CORE_RATE * (os.cpu_count() or 1) / _BUS_RATE)
 
 
 def available_backends() -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,27 @@ def solve_block(
 
 
 def subtract_rows(
-    rows: np.ndarray, slots: np.ndarray, change: np.ndarray, f: np.ndarray, first: int = 0
+    rows: Any,
+    slots: np.ndarray,
+    change: np.ndarray,
+    f: np.ndarray,
+    first: int = 0,
+    xp: ModuleType = np,
 ) -> None:
-    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64."""
+    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
+
+    Where the rows are on a device, of library xp, the sums are made there and only they cross.
+    """
     from gpurbf.kernels import smo
 
+    if xp is not np:
+        total = xp.zeros(len(f))
+        there, factors = xp.asarray(slots), xp.asarray(change)
+        for start in range(0, len(slots), _ROWS):
+            part = slice(start, start + _ROWS)
+            total += factors[part] @ rows[there[part]].astype(np.float64)
+        f -= total.get()
+        return
     n = len(f)
     n_strips = max(1, min(n // smo.COLUMNS, n * len(slots) // _PRODUCTS))
     bounds = [n * i // n_strips for i in range(n_strips + 1)]

@@ -1,26 +1,37 @@
-"""Manhattan distance has no matrix product: the CPU's matrix-product backends borrow the tiles."""
+"""Manhattan distance has no matrix product: the matrix-product backends borrow the tiles."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpurbf.backends import Backend
 
 
-def with_manhattan(backend: Backend) -> Backend:
-    """The same backend with layers of metric "manhattan" evaluated by the Numba tiles."""
-    from gpurbf.backends import numba_
+class Borrowed(NamedTuple):
+    """An operand of the backend that has the tiles."""
+
+    operand: Any
+
+
+def with_manhattan(backend: Backend, tiles: Callable[[], Backend]) -> Backend:
+    """The same backend with layers of metric "manhattan" evaluated by the backend ``tiles()``."""
 
     def choose(function: str) -> Any:
-        own, tiles = getattr(backend, function), getattr(numba_, function)
-        return lambda operand, *rest: (tiles if isinstance(operand, numba_.Operand) else own)(
-            operand, *rest
-        )
+        own = getattr(backend, function)
 
-    def prepare(C: Any, activation: Any, dtype: Any, lattice: Any) -> Any:
-        maker = numba_.prepare if activation.metric == "manhattan" else backend.prepare
-        return maker(C, activation, dtype, lattice)
+        def call(operand: Any, *rest: Any) -> Any:
+            if isinstance(operand, Borrowed):
+                return getattr(tiles(), function)(operand.operand, *rest)
+            return own(operand, *rest)
+
+        return call
+
+    def prepare(C: Any, activation: Any, *rest: Any, **options: Any) -> Any:
+        if activation.metric == "manhattan":
+            return Borrowed(tiles().prepare(C, activation, *rest))
+        return backend.prepare(C, activation, *rest, **options)
 
     return replace(
         backend,

@@ -64,35 +64,51 @@ def build(
     xp: ModuleType,
     kernel: str,
     preference: int,
-    products: Callable[[np.dtype, int, bool], Product],
+    products: Callable[..., Product],
     gram: Callable[[Any], Any],
     epilogue: Callable[..., None],
+    *,
+    sums: Callable[[Any, int, Any], Any] | None = None,
+    cache: float = 4,
 ) -> Backend:
-    """A backend from its array namespace, its products, its HᵀH of a tile and its epilogue."""
-    outputs = partial(_outputs, xp, epilogue)
+    """A backend from its array namespace, its products, its HᵀH of a tile and its epilogue.
+
+    ``sums`` may stand in for `row_sums`; ``cache`` is the size in megabytes of a tile of H that
+    stays in cache between the product and the epilogue, infinity if the rows given are a tile.
+    """
+    sums = sums or row_sums
+    outputs = partial(_outputs, xp, epilogue, sums, cache)
     return Backend(
         name=name,
         xp=xp,
         kernel=kernel,
         preference=preference,
-        prepare=partial(_prepare, xp, products),
+        prepare=partial(_prepare, xp, products, sums),
         outputs=outputs,
-        scores=partial(_scores, xp, products, outputs),
-        normal=partial(_normal, xp, gram, outputs),
+        scores=partial(_scores, xp, products, outputs, cache),
+        normal=partial(_normal, xp, gram, outputs, cache),
     )
+
+
+def row_sums(A: Any, power: int, dtype: Any) -> Any:
+    """The sum of a power of each row's elements, computed in dtype."""
+    wide = A.astype(dtype)
+    return (wide if power == 1 else wide * wide).sum(axis=1)
 
 
 def _prepare(
     xp: ModuleType,
-    products: Callable[[np.dtype, int, bool], Product],
+    products: Callable[..., Product],
+    sums: Callable[[Any, int, Any], Any],
     C: Any,
     activation: Activation,
     dtype: np.dtype,
     lattice: Lattice | None,
+    **options: Any,
 ) -> Operand:
     """Shift and convert the centers (m, n), once per fitted layer."""
     m, n = C.shape
-    product = products(np.dtype(dtype), n, lattice is not None)
+    product = products(np.dtype(dtype), n, lattice is not None, **options)
     dot = activation.metric == "dot"
     s: Any
     t: Any
@@ -104,15 +120,15 @@ def _prepare(
         s, t = product.x_shift, product.c_shift
         factor = lattice.denominator ** (-2.0)
     centers = shifted(xp, C, t, product.c_dtype)
-    wide = centers.astype(np.float64 if lattice is None else np.int64)
-    squares, sums = (wide * wide).sum(axis=1), wide.sum(axis=1)
+    wide = np.float64 if lattice is None else np.int64
+    squares, totals = sums(centers, 2, wide), sums(centers, 1, wide)
     if dot:
         zero = 0 if lattice is None else lattice.zero
         a, b = (s - zero, t - zero) if lattice is not None else (0, 0)
-        row, columns = (0, b), a * sums + a * b * n
+        row, columns = (0, b), a * totals + a * b * n
     else:
         e = 0 if lattice is None else s - t
-        row, columns = (1, 2 * e), squares - 2 * e * sums + n * e * e
+        row, columns = (1, 2 * e), squares - 2 * e * totals + n * e * e
     if lattice is not None:
         columns = columns.astype(np.int32 if n <= _INT32_FEATURES else np.float64)
     else:
@@ -134,60 +150,76 @@ def shifted(xp: ModuleType, X: Any, shift: Any, dtype: Any) -> Any:
     """X - shift in dtype, computed where neither the shift nor a small integer type rounds."""
     if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
         # Subtract before a float64 sample is rounded to float32.
-        return xp.ascontiguousarray((X - X.dtype.type(shift)).astype(dtype, copy=False))
+        shift = shift.astype(X.dtype) if hasattr(shift, "astype") else shift
+        return xp.ascontiguousarray((X - shift).astype(dtype, copy=False))
     if np.issubdtype(dtype, np.floating):
         return xp.subtract(X, shift, dtype=dtype)
     return (X.astype(np.int16) - np.int16(shift)).astype(dtype)
 
 
-def _row_terms(operand: Operand, A: Any) -> Any:
+def _row_terms(
+    xp: ModuleType, sums: Callable[[Any, int, Any], Any], operand: Operand, A: Any
+) -> Any:
     """The part of each distance that depends on the sample alone."""
     quadratic, linear = operand.row_coefficients
     terms_dtype = operand.column_terms.dtype
     wide = np.int64 if operand.exact else np.float64
-    if not quadratic and not linear:
-        return np.zeros(len(A), terms_dtype)
-    wide_A = A.astype(wide)
-    terms = quadratic * (wide_A * wide_A).sum(axis=1) + linear * wide_A.sum(axis=1)
+    terms = xp.zeros(len(A), wide)
+    if quadratic:
+        terms += quadratic * sums(A, 2, wide)
+    if linear:
+        terms += linear * sums(A, 1, wide)
     return terms.astype(terms_dtype)
 
 
-def _rows_a_tile(m: int, itemsize: int, megabytes: float) -> int:
-    """Rows whose tile of H takes about so many megabytes; a multiple of 16, at least 64."""
-    return max(64, int(megabytes * 2**20 / (itemsize * max(1, m))) // 16 * 16)
+def _rows_a_tile(N: int, m: int, itemsize: int, megabytes: float) -> int:
+    """Of N rows those whose H takes so many megabytes; a multiple of 16, at least 64."""
+    rows = megabytes * 2**20 / (itemsize * max(1, m))
+    return max(1, N) if rows >= N else max(64, int(rows) // 16 * 16)
 
 
 def _tile(
-    xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
+    xp: ModuleType,
+    epilogue: Callable[..., None],
+    sums: Callable[[Any, int, Any], Any],
+    operand: Operand,
+    X: Any,
+    out: Any,
 ) -> None:
     """The outputs of a few rows: product, then terms, metric and profile in one pass."""
     product, activation = operand.product, operand.activation
     A = shifted(xp, X, operand.x_shift, product.x_dtype)
-    in_place = out.dtype == product.out_dtype
-    P = out if in_place else xp.empty(out.shape, product.out_dtype)
+    # The epilogue reads a product before it writes its activation, so they may share their memory.
+    in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
+    P = out.view(product.out_dtype) if in_place else xp.empty(out.shape, product.out_dtype)
     product.multiply(product.pack(A), operand.centers, P)
     alpha = 1.0 if activation.metric == "dot" else -2.0
-    epilogue(
-        P, _row_terms(operand, A), operand.column_terms, alpha, operand.factor, activation, out
-    )
+    rows = _row_terms(xp, sums, operand, A)
+    epilogue(P, rows, operand.column_terms, alpha, operand.factor, activation, out)
 
 
 def _outputs(
-    xp: ModuleType, epilogue: Callable[..., None], operand: Operand, X: Any, out: Any
+    xp: ModuleType,
+    epilogue: Callable[..., None],
+    sums: Callable[[Any, int, Any], Any],
+    cache: float,
+    operand: Operand,
+    X: Any,
+    out: Any,
 ) -> Any:
     """H (N, m), written into ``out``."""
-    # Four megabytes of H stay in cache between the product and the epilogue.
-    rows = _rows_a_tile(out.shape[1], out.dtype.itemsize, 4)
+    rows = _rows_a_tile(len(X), out.shape[1], out.dtype.itemsize, cache)
     for start in range(0, len(X), rows):
         part = slice(start, start + rows)
-        _tile(xp, epilogue, operand, X[part], out[part])
+        _tile(xp, epilogue, sums, operand, X[part], out[part])
     return out
 
 
 def _scores(
     xp: ModuleType,
-    products: Callable[[np.dtype, int, bool], Product],
+    products: Callable[..., Product],
     outputs: Callable[..., Any],
+    cache: float,
     operand: Operand,
     X: Any,
     W: Any,
@@ -196,7 +228,7 @@ def _scores(
     m = operand.centers.shape[0]
     product = products(operand.dtype, m, False)
     W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
-    rows = _rows_a_tile(m, operand.dtype.itemsize, 4)
+    rows = _rows_a_tile(len(X), m, operand.dtype.itemsize, cache)
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):
@@ -210,6 +242,7 @@ def _normal(
     xp: ModuleType,
     gram: Callable[[Any], Any],
     outputs: Callable[..., Any],
+    cache: float,
     operand: Operand,
     X: Any,
     T: Any,
@@ -220,8 +253,8 @@ def _normal(
 ) -> None:
     """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
     m = operand.centers.shape[0]
-    rows = _rows_a_tile(m, operand.dtype.itemsize, get_config()["memory"] / 4)
-    rows = min(rows, max(256, len(X)))
+    megabytes = max(cache, get_config()["memory"] / 4)
+    rows = max(256, _rows_a_tile(len(X), m, operand.dtype.itemsize, megabytes))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     mean = xp.asarray(mean, operand.dtype)
     for start in range(0, len(X), rows):
@@ -233,5 +266,7 @@ def _normal(
             root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
             tile *= root
             targets = targets * root
-        G += gram(tile)
-        B += tile.T @ targets
+        # Both products exist before the sums change: where memory runs out, they have not.
+        squares, products = gram(tile), tile.T @ targets
+        G += squares
+        B += products

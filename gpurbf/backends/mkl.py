@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Backend, BackendUnavailable
+from gpurbf.backends import Backend, BackendUnavailable, numba_
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Product, build, shifted
@@ -220,4 +220,5 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    return with_manhattan(build("mkl", np, kernel, 2, products, _gram, epilogue))
+    backend = build("mkl", np, kernel, 2, products, _gram, epilogue)
+    return with_manhattan(backend, numba_.load)

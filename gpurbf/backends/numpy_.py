@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpurbf.backends import Backend
+from gpurbf.backends import Backend, numba_
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Product, build
@@ -35,6 +35,5 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 
 def load() -> Backend:
     """The backend; it is always available."""
-    return with_manhattan(
-        build("numpy", np, "sgemm/dgemm of NumPy's BLAS", 1, products, _gram, epilogue)
-    )
+    kernel = "sgemm/dgemm of NumPy's BLAS"
+    return with_manhattan(build("numpy", np, kernel, 1, products, _gram, epilogue), numba_.load)

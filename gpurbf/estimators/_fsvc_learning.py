@@ -96,7 +96,7 @@ class FSVCLearningMixin:
         layer = functools.partial(
             HiddenLayer,
             backend=self.backend,
-            precision="auto" if self.precision == "float32" else self.precision,
+            precision="auto" if self.precision in ("float32", "tf32") else self.precision,
             dtype=np.float64,
         )
         return Selection(

@@ -39,11 +39,12 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ``"scale"`` is 1 / (n_features * X.var()), ``"auto"`` 1 / n_features, ``"median"``
         1 / (2 median(d)²) over a sample; profiles of d take the root of these.
     backend : str, default="auto"
-        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, or ``"auto"``.
-    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``; on an NVIDIA GPU
+        ``"cupy"``; or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         ``"auto"``: distances of small-integer data are exact, other data are computed in their own
         float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
-        ``"float32"`` and ``"float64"`` force that arithmetic.
+        ``"float32"``, ``"float64"`` and, with backend ``"cupy"``, ``"tf32"`` force that arithmetic.
     random_state : int, RandomState or None, default=None
         Of the center rule and of ``gamma="median"``.
 

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf.backends.arrays import activations, working
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -294,8 +295,10 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         solution: RidgeSolution = normal.solve(self.alpha, self.fit_intercept, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
-        H, T = self._layer().outputs(X[rows]), one_hot(codes[rows], len(self.classes_))
-        self._calibrate(solution.leave_one_out(H, T), rows, codes, weights)
+        T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
+        with working(layer):
+            scores = solution.leave_one_out(activations(layer, X[rows]), T)
+        self._calibrate(scores, rows, codes, weights)
 
     def _train(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
         """Output weights by one of the solvers that see the samples one by one."""

@@ -66,7 +66,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
     backend : str, default="auto"
         Who evaluates the kernel, see :func:`gpurbf.backends.get_backend`. Sparse data too wide to
         be made dense are evaluated by SciPy's sparse products, which only "auto" allows.
-    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Of the kernel's distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.

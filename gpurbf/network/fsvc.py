@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._config import get_config
+from gpurbf.backends.arrays import to_host
 from gpurbf.network.centers.fsvc import Pass, find_radius, squared, typical_distance
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import one_hot
@@ -168,8 +169,8 @@ def train(
 def grown(normal: NormalEquations, m: int, places: np.ndarray) -> NormalEquations:
     """The sums for m centers, of which those at `places` are old: new ones were silent before."""
     larger = NormalEquations(m, len(normal.targets))
-    larger.G[np.ix_(places, places)] = normal.G
-    larger.B[places] = normal.B
+    larger.G[np.ix_(places, places)] = to_host(normal.G)
+    larger.B[places] = to_host(normal.B)
     larger.targets, larger.weight = normal.targets, normal.weight
     larger.shift = np.zeros(m)
     larger.shift[places] = normal.shift

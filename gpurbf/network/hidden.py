@@ -9,10 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._config import get_config
-from gpurbf.backends import Activation, Backend, Lattice, get_backend
+from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
+from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.backends.lattice import candidates, encode
 
-__all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
+__all__ = ["FORCED", "METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
 
 METRICS = ("euclidean", "manhattan")
 PROFILES = (
@@ -23,7 +24,9 @@ PROFILES = (
     "inverse-multiquadric",
     "thin-plate",
 )
-PRECISIONS = ("auto", "exact", "float32", "float64")
+PRECISIONS = ("auto", "exact", "float32", "tf32", "float64")
+# Those that look for no integers in the data.
+FORCED = ("float32", "tf32", "float64")
 
 
 class HiddenLayer:
@@ -37,9 +40,10 @@ class HiddenLayer:
         Metric and profile with their scalars.
     backend : str, default="auto"
         See :func:`gpurbf.backends.get_backend`.
-    precision : {"auto", "exact", "float32", "float64"}, default="auto"
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         "auto" computes distances in exact integers where C and X are on one integer lattice and in
-        `dtype` elsewhere; "exact" insists on the lattice; the others force that arithmetic.
+        `dtype` elsewhere; "exact" insists on the lattice; the others force that arithmetic: "tf32"
+        is float32 whose products round their factors to 10 bits, on NVIDIA GPUs only.
     dtype : float32 or float64, optional
         Of the activations. By default float64 for float64 centers, else float32; a forced
         precision decides it.
@@ -48,6 +52,13 @@ class HiddenLayer:
     ------
     ValueError
         For an unknown precision, or where "exact" meets data off the lattice.
+    BackendUnavailable
+        If the backend cannot run here or lacks the precision.
+
+    Notes
+    -----
+    X may be a CuPy array if the backend computes with CuPy: it is taken as it is, floats are then
+    not looked at for integers, and results stay on the device.
     """
 
     def __init__(
@@ -61,23 +72,31 @@ class HiddenLayer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
-        self.centers = C.toarray() if sp.issparse(C) else np.asarray(C)
+        self.centers = C.toarray() if sp.issparse(C) else np.asarray(to_host(C))
         self.activation = activation
         self.backend: Backend
-        self.backend, self.reason = get_backend(backend)
+        self.backend, self.reason = get_backend(backend, len(self.centers))
         self.precision = precision
-        if precision in ("float32", "float64"):
-            dtype = precision
+        if precision in FORCED:
+            dtype = "float64" if precision == "float64" else "float32"
         elif dtype is None:
             dtype = np.float64 if self.centers.dtype == np.float64 else np.float32
         self.dtype = np.dtype(dtype)
+        self._options: dict[str, bool] = {}
+        if precision == "tf32":
+            if precision not in self.backend.precisions:
+                raise BackendUnavailable(
+                    f"precision='tf32' is not arithmetic of the backend {self.backend.name!r}: use "
+                    "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
+                )
+            self._options = {"tf32": True}
         # Operands of the backend, one for each lattice met so far; None is real arithmetic.
         self._operands: dict[Lattice | None, Any] = {}
 
     def describe(self) -> str:
         """What ran and why, in a line."""
         lattices = [key for key, operand in self._operands.items() if key and operand is not None]
-        arithmetic = str(self.dtype)
+        arithmetic = "tf32" if self.precision == "tf32" else str(self.dtype)
         if lattices:
             arithmetic = f"exact integers / {lattices[-1].denominator:g}, then {arithmetic}"
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
@@ -85,10 +104,12 @@ class HiddenLayer:
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         if out is None:
-            out = np.empty((X.shape[0], len(self.centers)), self.dtype)
+            xp = self.backend.xp if is_resident(X) else np
+            out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
             # Backends write whole rows of their own dtype.
-            out[...] = self.outputs(X)
+            H = self.outputs(X)
+            out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
             return out
         for rows, operand, part in self._parts(X):
             self.backend.outputs(operand, part, out[rows])
@@ -96,7 +117,8 @@ class HiddenLayer:
 
     def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k); H is not stored."""
-        S = np.empty((X.shape[0], W.shape[1]), self.dtype)
+        xp = self.backend.xp if is_resident(X) else np
+        S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
         for rows, operand, part in self._parts(X):
             S[rows] = self.backend.scores(operand, part, W)
         return S
@@ -107,31 +129,33 @@ class HiddenLayer:
         T: np.ndarray,
         weights: np.ndarray | None = None,
         mean: np.ndarray | None = None,
-        out: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        out: tuple[Any, Any] | None = None,
+    ) -> tuple[Any, Any]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
 
-        H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``.
+        H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``, of
+        the backend's library; without it they are NumPy's.
         """
         m, xp = len(self.centers), self.backend.xp
-        if out is None:
-            out = np.zeros((m, m)), np.zeros((m, T.shape[1]))
-        if mean is None:
-            mean = np.zeros(m)
-        G: Any
-        B: Any
-        G, B = out if xp is np else (xp.zeros(out[0].shape), xp.zeros(out[1].shape))
-        for rows, operand, part in self._parts(X):
-            w = None if weights is None else weights[rows]
-            self.backend.normal(operand, part, T[rows], w, mean, G, B)
-        if xp is not np:
-            out[0][...] += G.get()
-            out[1][...] += B.get()
-        return out
+        with self.backend.working():
+            G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
+            mean = np.zeros(m) if mean is None else mean
+            for rows, operand, part in self._parts(X):
+                w = None if weights is None else weights[rows]
+                self.backend.normal(operand, part, T[rows], w, mean, G, B)
+            return out or (to_host(G), to_host(B))
 
     def _parts(self, X: Any) -> Iterator[tuple[slice, Any, np.ndarray]]:
         """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
         rows = X.shape[0]
+        if is_resident(X):
+            if self.backend.xp is np:
+                raise TypeError(
+                    f"X is on a GPU and the backend {self.backend.name!r} is not: use "
+                    "backend='cupy', or X.get()."
+                )
+            yield slice(0, rows), *self._on_lattice(X)
+            return
         if sp.issparse(X) or X.dtype != np.uint8 or not X.flags.c_contiguous:
             # What is made dense, contiguous or encoded here takes a quarter of the budget.
             itemsize = 1 if not sp.issparse(X) and X.flags.c_contiguous else 8
@@ -145,9 +169,10 @@ class HiddenLayer:
 
     def _on_lattice(self, X: np.ndarray) -> tuple[Any, np.ndarray]:
         """The operand and X's codes if both are on one lattice, else real arithmetic and X."""
-        if self.precision not in ("float32", "float64"):
+        if self.precision not in FORCED:
             known = [lattice for lattice in self._operands if lattice is not None]
-            for lattice in dict.fromkeys([*known, *candidates(X)]):
+            looked_at = not is_resident(X) or X.dtype in (np.uint8, np.int8)
+            for lattice in dict.fromkeys([*known, *candidates(X)]) if looked_at else ():
                 operand = self._operand(lattice)
                 codes = None if operand is None else encode(X, lattice)
                 if codes is not None:
@@ -165,7 +190,9 @@ class HiddenLayer:
         if lattice not in self._operands:
             C = self.centers if lattice is None else encode(self.centers, lattice)
             self._operands[lattice] = (
-                None if C is None else self.backend.prepare(C, self.activation, self.dtype, lattice)
+                None
+                if C is None
+                else self.backend.prepare(C, self.activation, self.dtype, lattice, **self._options)
             )
         return self._operands[lattice]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf.backends import Lattice
+from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.lattice import candidates, encode
-from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.hidden import FORCED, Activation, HiddenLayer
 from gpurbf.network.sparse_layer import SparseLayer, stays_sparse
 
 __all__ = ["GivenKernel", "KernelRows", "as_integers", "compact"]
@@ -51,13 +55,25 @@ class KernelRows:
     def __init__(self, X: Any, activation: Activation, backend: str, precision: str) -> None:
         self.X = X
         self.activation, self.backend, self.precision = activation, backend, precision
+        self.xp: ModuleType = np
+        self.working: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.room: Callable[[], float] = lambda: math.inf
+        self._there: Any = None
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
         self._lock = threading.Lock()
+        if not sp.issparse(X):
+            # What "auto" means is a setting of the caller's thread, and a matter of all samples:
+            # the solver's threads get the name.
+            self.backend = get_backend(backend, X.shape[0])[0].name
         probe = self._layer(X[:1])
         if isinstance(probe, HiddenLayer):
-            # What "auto" means is a setting of the caller's thread: the solver's get the name.
-            self.backend = probe.backend.name
+            backend_, there = probe.backend, probe.backend.xp is not np
+            self.xp, self.working, self.room = backend_.xp, backend_.working, backend_.room
+            if there and X.nbytes < self.room() / 4:
+                # Rows are gathered where they are needed: samples cross once.
+                with self.working():
+                    self._there = self.xp.asarray(X)
         else:
             self.backend = "scipy"
         self.dtype = probe.dtype
@@ -99,11 +115,10 @@ class KernelRows:
                     layer = self._layers[key] = self._layer(self.X[columns])
         else:
             layer = self._layer(self.X[columns])
-        X = self.X[samples]
-        if out.dtype == layer.dtype and out.flags.c_contiguous:
+        with self.working():
+            X = self.X if self._there is None else self._there
+            X = X[samples if X is self.X else self.xp.asarray(samples)]
             layer.outputs(X, out)
-        else:
-            out[:] = layer.outputs(X)
 
 
 def compact(
@@ -116,7 +131,7 @@ def compact(
     dense unless that takes much more memory.
     """
     sparse = sp.issparse(X)
-    if precision in ("float32", "float64") or 0 in X.shape:
+    if precision in FORCED or 0 in X.shape:
         return (X if stays_sparse(X) or not sparse else X.toarray()), activation, None
     few = max(1, _SAMPLE // X.shape[1])
     for lattice in candidates(X[:few].toarray() if sparse else X):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.backends.lattice import encode
-from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.hidden import FORCED, Activation, HiddenLayer
 from gpurbf.network.kernel_rows import as_integers, compact
 from gpurbf.network.sparse_layer import SparseLayer
 
@@ -63,7 +63,7 @@ class SupportLayer:
     def _layer(self, on_lattice: bool, dtype: str) -> HiddenLayer:
         key = on_lattice, dtype
         if key not in self._layers:
-            forced = self.precision in ("float32", "float64")
+            forced = self.precision in FORCED
             self._layers[key] = HiddenLayer(
                 self._codes if on_lattice else self.V,
                 self._units if on_lattice else self.activation,

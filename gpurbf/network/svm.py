@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -139,16 +140,17 @@ def train_pairs(
         kernel = GivenKernel(X, groups.first)
     else:
         kernel = KernelRows(X, activation, backend, precision)
-    solutions = solve_pairs(
-        kernel,
-        groups.class_starts,
-        groups.sums(C),
-        tol=tol,
-        max_iter=max_iter,
-        cache_bytes=cache_bytes,
-        stepped=stepped,
-        solved=solved,
-    )
+    with kernel.working() if activation is not None else nullcontext():
+        solutions = solve_pairs(
+            kernel,
+            groups.class_starts,
+            groups.sums(C),
+            tol=tol,
+            max_iter=max_iter,
+            cache_bytes=cache_bytes,
+            stepped=stepped,
+            solved=solved,
+        )
     coefficients = _spread(_by_class(solutions, groups.class_starts), groups, C)
     is_support = (coefficients != 0).any(axis=0)
     support = np.flatnonzero(is_support)

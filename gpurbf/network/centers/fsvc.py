@@ -353,7 +353,7 @@ def _by_count(
     exact = functools.partial(
         layer,
         backend=backend,
-        precision="auto" if precision == "float32" else precision,
+        precision="auto" if precision in ("float32", "tf32") else precision,
         dtype=np.float64,
     )
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"

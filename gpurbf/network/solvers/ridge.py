@@ -6,17 +6,27 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf.backends.arrays import (
+    activations,
+    factorizations,
+    is_resident,
+    namespace,
+    to_host,
+    working,
+)
 
 __all__ = ["NormalEquations", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _RETRIES = 2
 _SHIFT_ROWS = 1024
+_BLOCK = 256
 
 
 @dataclass
@@ -24,7 +34,8 @@ class RidgeSolution:
     """Output weights and intercept, and the whitening that leave-one-out needs.
 
     ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
-    intercept), ``whiten`` maps (m, N) to L⁻¹ of it where L Lᵀ is the matrix that was solved.
+    intercept), all NumPy's. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
+    where L Lᵀ is the matrix that was solved.
     """
 
     W: np.ndarray
@@ -32,17 +43,19 @@ class RidgeSolution:
     mean: np.ndarray
     weight: float
     fit_intercept: bool
-    whiten: Callable[[np.ndarray], np.ndarray]
+    whiten: Callable[[Any], Any]
+    xp: ModuleType = np
 
-    def leave_one_out(self, H: np.ndarray, T: np.ndarray) -> np.ndarray:
+    def leave_one_out(self, H: Any, T: np.ndarray) -> np.ndarray:
         """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
 
         The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
         copy of weight 1 of each row.
         """
-        outputs = H @ self.W + self.intercept
-        half = self.whiten(np.asarray(H - self.mean, np.float64).T)
-        leverage = np.einsum("ij,ij->j", half, half)
+        xp = self.xp
+        outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
+        half = self.whiten((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
+        leverage = to_host((half * half).sum(axis=0))
         if self.fit_intercept:
             leverage += 1 / self.weight
         rest = np.maximum(1 - leverage, 1e-9)[:, None]
@@ -62,24 +75,41 @@ class NormalEquations:
     """
 
     def __init__(self, n_centers: int, n_outputs: int) -> None:
+        # Where the layer computes; NumPy's before the first rows and in a pickle.
+        self.layer: Any = None
         self.shift: np.ndarray | None = None
-        self.G = np.zeros((n_centers, n_centers))
+        self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
-        self.B = np.zeros((n_centers, n_outputs + 1))
+        self.B: Any = np.zeros((n_centers, n_outputs + 1))
         self.targets = np.zeros(n_outputs)
         self.weight = 0.0
 
     def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
-        if self.shift is None:
-            # Any shift is right; one that float32 holds exactly stays the same number everywhere.
-            first = layer.outputs(X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
-            self.shift = first.astype(np.float32).astype(np.float64)
-        targets = np.column_stack([T, np.ones(len(T))])
-        layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
+        self.layer = layer
+        with working(layer):
+            self._move(namespace(layer))
+            if self.shift is None:
+                # Any shift is right; one that float32 holds exactly is the same number everywhere.
+                first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
+                self.shift = to_host(first).astype(np.float32).astype(np.float64)
+            targets = np.column_stack([T, np.ones(len(T))])
+            layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
         w = np.ones(len(T)) if weights is None else weights
         self.targets += w @ T
         self.weight += float(w.sum())
+
+    def _move(self, xp: ModuleType) -> None:
+        """Bring G and B to where the layer computes."""
+        if self.shift is None and xp is not np:
+            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
+        elif is_resident(self.G) and xp is np:
+            self.G, self.B = to_host(self.G), to_host(self.B)
+        elif xp is not np:
+            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
 
     def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:
         """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
@@ -102,45 +132,46 @@ class NormalEquations:
         """
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
-        m, n, shift, sums = len(self.G), self.weight, self.shift, self.B[:, -1]
-        A = self.G.copy() if keep else self.G
-        if fit_intercept:
-            offset = sums / n
-            mean, target_mean = shift + offset, self.targets / n
-            B = self.B[:, :-1] - np.outer(offset, self.targets)
-            _add_outer(A, -n * offset, offset)
-        else:
-            mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
-            B = self.B[:, :-1] + np.outer(shift, self.targets)
-            _add_outer(A, sums + n * shift, shift)
-            _add_outer(A, shift, sums)
-        scale = float(np.trace(A)) / m
-        if not scale > 0:  # no center answers to any sample
-            scale = 1.0
-        W, whiten = _solve(A, B, alpha * scale)
-        return RidgeSolution(W, target_mean - mean @ W, mean, self.weight, fit_intercept, whiten)
+        m, n = len(self.G), self.weight
+        xp = namespace(self.layer) if is_resident(self.G) else np
+        with working(self.layer):
+            shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
+            A = self.G.copy() if keep else self.G
+            if fit_intercept:
+                offset = sums / n
+                mean, target_mean = self.shift + to_host(offset), self.targets / n
+                B = self.B[:, :-1] - offset[:, None] * targets
+                _add_outer(A, -n * offset, offset)
+            else:
+                mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
+                B = self.B[:, :-1] + shift[:, None] * targets
+                _add_outer(A, sums + n * shift, shift)
+                _add_outer(A, shift, sums)
+            scale = float(xp.trace(A)) / m
+            if not scale > 0:  # no center answers to any sample
+                scale = 1.0
+            W, whiten = _solve(xp, A, B, alpha * scale)
+            W = to_host(W)
+        intercept = target_mean - mean @ W
+        return RidgeSolution(W, intercept, mean, self.weight, fit_intercept, whiten, xp)
 
 
-def _add_outer(A: np.ndarray, u: np.ndarray, v: np.ndarray) -> None:
-    """A += u vᵀ row by row: no second (m, m) array."""
-    for i in range(len(A)):
-        A[i] += u[i] * v
+def _add_outer(A: Any, u: Any, v: Any) -> None:
+    """A += u vᵀ in blocks of rows: no second (m, m) array."""
+    for i in range(0, len(A), _BLOCK):
+        A[i : i + _BLOCK] += u[i : i + _BLOCK, None] * v
 
 
-def _solve(
-    A: np.ndarray, B: np.ndarray, ridge: float
-) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
     """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
+    cholesky, solve_triangular, eigh = factorizations(xp)
     diagonal = A.diagonal().copy()
     for attempt in range(_RETRIES + 1):
         jitter = ridge * 100.0**attempt
-        np.fill_diagonal(A, diagonal + jitter)
+        xp.fill_diagonal(A, diagonal + jitter)
         try:
-            # Cholesky reads and writes the lower triangle: a failure leaves the upper one whole.
-            # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-            L, _ = scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)
+            L = cholesky(A)
         except np.linalg.LinAlgError:
-            _restore_lower(A.T)
             continue
         if attempt:
             warnings.warn(
@@ -150,10 +181,12 @@ def _solve(
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        W = scipy.linalg.cho_solve((L, True), B, check_finite=False)
-        return W, partial(scipy.linalg.solve_triangular, L, lower=True, check_finite=False)
-    np.fill_diagonal(A, diagonal)
-    values, vectors = scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False)
+        half = solve_triangular(L, B, lower=True)
+        return solve_triangular(L, half, lower=True, trans=1), partial(
+            solve_triangular, L, lower=True
+        )
+    xp.fill_diagonal(A, diagonal)
+    values, vectors = eigh(A)
     warnings.warn(
         "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
         "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
@@ -161,19 +194,6 @@ def _solve(
         ConvergenceWarning,
         stacklevel=4,
     )
-    roots = np.sqrt(np.maximum(values, 0) + ridge)
+    roots = xp.sqrt(xp.maximum(values, 0) + ridge)
     half = vectors / roots
     return half @ (half.T @ B), lambda V: half.T @ V
-
-
-def _restore_lower(A: np.ndarray) -> None:
-    """Copy the upper triangle back over the lower one, in blocks."""
-    block = 512
-    for i in range(0, len(A), block):
-        for j in range(0, i + block, block):
-            part = A[j : j + block, i : i + block].T
-            if i == j:
-                rows, columns = np.tril_indices(len(part), -1)
-                A[i + rows, i + columns] = part[rows, columns]
-            else:
-                A[i : i + block, j : j + block] = part

@@ -44,7 +44,8 @@ def solve_pairs(
     kernel : object
         ``values(samples, columns, out)`` writes K[samples, columns] into ``out``; ``columns`` is a
         class (slice) or an array of samples. ``diagonal`` (N,), ``dtype``; ``matrix``, if it is not
-        None, is all of K.
+        None, is all of K; else ``xp``, ``working`` and ``room`` are those of the
+        :class:`~gpurbf.backends.Backend` that evaluates it.
     starts : ndarray of shape (n_classes + 1,)
         Class c is the samples from starts[c] to starts[c + 1].
     C : ndarray of shape (N,)
@@ -97,11 +98,11 @@ def solve_pairs(
             parallel_for(task, len(pairs))
         return solutions
 
-    budget = Budget(cache_bytes)
+    budget = Budget(min(cache_bytes, kernel.room() / 4))
 
     def worker(_: int) -> None:
         while (p := schedule.take(budget)) is not None:
-            with schedule.failing():
+            with schedule.failing(), kernel.working():
                 _with_rows(kernel, classes, pairs[p], budget, lambda pair: solve(p, pair))
             schedule.release(p)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.backends.arrays import to_host
 from gpurbf.backends.loops_smo import subtract_rows
 
 __all__ = ["Budget", "CachedPair", "MatrixPair", "RowCache"]
@@ -65,7 +66,7 @@ class RowCache:
     Parameters
     ----------
     kernel : object
-        With ``values``.
+        With ``values`` and ``xp``, the library of the rows: they stay where they are evaluated.
     columns : slice
         The class, as a range of samples.
     budget : Budget
@@ -76,13 +77,14 @@ class RowCache:
         n = columns.stop - columns.start
         self.row_bytes = 4 * n
         capacity = max(_LEAST, int(budget.total // self.row_bytes))
-        # Memory that is not written to is not taken: the array grows as `filled` does.
-        self.rows = np.empty((min(capacity, len(kernel.diagonal)), n), np.float32)
+        capacity = min(capacity, len(kernel.diagonal))
+        # Memory of the host that is not written to is not taken; a device's is made as it fills.
+        self.rows = kernel.xp.empty((capacity if kernel.xp is np else 0, n), np.float32)
         self.filled = 0
         self._samples = np.arange(columns.start, columns.stop)
         self._slot_of = np.full(n, -1)
-        self._owner = np.full(len(self.rows), -1)
-        self._used = np.full(len(self.rows), -1)
+        self._owner = np.full(capacity, -1)
+        self._used = np.full(capacity, -1)
         self._clock = 0
 
     @property
@@ -90,7 +92,7 @@ class RowCache:
         """What it has taken of the budget."""
         return self.filled * self.row_bytes
 
-    def pair_with(self, partner: slice, scratch: np.ndarray) -> None:
+    def pair_with(self, partner: slice, scratch: Any) -> None:
         """Members are the class's samples from now on, then the partner's; forgets the last one.
 
         ``scratch`` (float32) is for rows on the way to their places.
@@ -108,7 +110,8 @@ class RowCache:
         start = 0
         while start < len(members):
             slots = self._slots(members[start:])
-            subtract_rows(self.rows, slots, change[start : start + len(slots)], f)
+            part = change[start : start + len(slots)]
+            subtract_rows(self.rows, slots, part, f, xp=self.kernel.xp)
             start += len(slots)
 
     def read(self, members: np.ndarray, out: np.ndarray) -> None:
@@ -116,16 +119,20 @@ class RowCache:
         start = 0
         while start < len(members):
             slots = self._slots(members[start:])
-            out[start : start + len(slots)] = self.rows[slots]
+            out[start : start + len(slots)] = to_host(self.rows[self.kernel.xp.asarray(slots)])
             start += len(slots)
 
     def _slots(self, members: np.ndarray) -> np.ndarray:
         """Slots of as many of the members, from the first on, as fit; evaluates what is missing."""
         vacant = int((self._owner[: self.filled] < 0).sum())
         missing = int((self._slot_of[members] < 0).sum()) - vacant
-        room = max(0, min(missing, len(self.rows) - self.filled))
+        room = max(0, min(missing, len(self._owner) - self.filled))
         least = max(0, min(room, _LEAST - self.filled))
         self.filled += self.budget.take(room, self.row_bytes, least)
+        if self.filled > len(self.rows):
+            kept, n_rows = self.rows, min(2 * self.filled, len(self._owner))
+            self.rows = self.kernel.xp.empty((n_rows, kept.shape[1]), np.float32)
+            self.rows[: len(kept)] = kept
         members = members[: self.filled]
         self._clock += 1
         slots = self._slot_of[members]
@@ -154,13 +161,13 @@ class RowCache:
             part = samples[start : start + n_rows]
             rows = self._scratch[: len(part) * n].reshape(len(part), n)
             self.kernel.values(part, self.columns, rows)
-            self.rows[slots[start : start + n_rows]] = rows
+            self.rows[self.kernel.xp.asarray(slots[start : start + n_rows])] = rows
 
 
 class CachedPair:
     """Kernel of a pair out of the row caches of its classes."""
 
-    _scratch: np.ndarray
+    _scratch: Any
 
     def __init__(self, kernel: Any, a: slice, b: slice, over_a: RowCache, over_b: RowCache) -> None:
         self.kernel, self.over_a, self.over_b = kernel, over_a, over_b
@@ -168,7 +175,7 @@ class CachedPair:
         self.samples = np.r_[a, b]
         self.diagonal = kernel.diagonal[self.samples]
         # Memory touched for the first time costs as much as the values in it, so it is kept.
-        self._scratch = np.empty(_ROWS * max(self.n_a, self.n_b), np.float32)
+        self._scratch = kernel.xp.empty(_ROWS * max(self.n_a, self.n_b), np.float32)
         over_a.pair_with(b, self._scratch)
         over_b.pair_with(a, self._scratch)
         self._members = np.zeros(0, np.intp)
@@ -188,7 +195,8 @@ class CachedPair:
         K[:kept, :kept] = self._block[len(old) - kept :, len(old) - kept :]
         samples = self.samples[members]
         size = n * (n - kept)
-        flat = self._scratch if size <= len(self._scratch) else np.empty(size, np.float32)
+        reused = self.kernel.xp is np and size <= len(self._scratch)
+        flat = self._scratch if reused else np.empty(size, np.float32)
         fresh = flat[:size].reshape(n, n - kept)
         self.kernel.values(samples, samples[kept:], fresh)
         K[:, kept:] = fresh

@@ -1,0 +1,106 @@
+"""Arrays of NumPy or of a device: where they live, how they come back, how they are factored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+__all__ = [
+    "Factorizations",
+    "activations",
+    "factorizations",
+    "is_resident",
+    "namespace",
+    "to_host",
+    "working",
+]
+
+
+def is_resident(A: Any) -> bool:
+    """Whether an array is in a GPU's memory."""
+    return hasattr(A, "__cuda_array_interface__")
+
+
+def to_host(A: Any) -> Any:
+    """The array as NumPy's: itself, or a copy of what is on a device."""
+    return A.get() if is_resident(A) else A
+
+
+def namespace(layer: Any) -> ModuleType:
+    """The library whose arrays a layer computes with; NumPy for layers without a backend."""
+    return layer.backend.xp if hasattr(layer, "backend") else np
+
+
+def working(layer: Any) -> AbstractContextManager[None]:
+    """A context in which arrays of the layer's library count against its memory budget."""
+    return layer.backend.working() if hasattr(layer, "backend") else nullcontext()
+
+
+def activations(layer: Any, X: Any) -> Any:
+    """H of some rows as an array of the layer's library, to be used where it is."""
+    H = namespace(layer).empty((X.shape[0], len(layer.centers)), layer.dtype)
+    return layer.outputs(X, H)
+
+
+class Factorizations(NamedTuple):
+    """What solving least squares takes of a linear algebra library, for float64 matrices.
+
+    ``cholesky(A)`` is the lower L with L Lᵀ = A, may overwrite A, but leaves it as it was where it
+    raises LinAlgError. ``solve_triangular(L, B, lower=True, trans=0)`` is L⁻¹ B, or L⁻ᵀ B with
+    trans=1. ``eigh(A)`` gives eigenvalues and eigenvectors and may overwrite A.
+    """
+
+    cholesky: Callable[[Any], Any]
+    solve_triangular: Callable[..., Any]
+    eigh: Callable[[Any], tuple[Any, Any]]
+
+
+def factorizations(xp: ModuleType) -> Factorizations:
+    """Those of SciPy for NumPy, of CuPy for CuPy."""
+    if xp is np:
+        return Factorizations(
+            _cholesky,
+            partial(scipy.linalg.solve_triangular, check_finite=False),
+            lambda A: scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False),
+        )
+    from cupyx import errstate
+    from cupyx.scipy.linalg import solve_triangular
+
+    def cholesky(A: Any) -> Any:
+        # CuPy returns rubbish instead of raising unless it is told to look.
+        with errstate(linalg="raise"):
+            return xp.linalg.cholesky(A)
+
+    return Factorizations(cholesky, solve_triangular, xp.linalg.eigh)
+
+
+def _cholesky(A: np.ndarray) -> np.ndarray:
+    """In the memory of A; see :class:`Factorizations`."""
+    try:
+        # LAPACK reads and writes the lower triangle: a failure leaves the upper one whole.
+        # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
+        diagonal = A.diagonal().copy()
+        return scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)[0]
+    except np.linalg.LinAlgError:
+        _restore_lower(A.T)
+        np.fill_diagonal(A, diagonal)
+        raise
+
+
+def _restore_lower(A: np.ndarray) -> None:
+    """Copy the upper triangle back over the lower one, in blocks."""
+    block = 512
+    for i in range(0, len(A), block):
+        for j in range(0, i + block, block):
+            part = A[j : j + block, i : i + block].T
+            if i == j:
+                rows, columns = np.tril_indices(len(part), -1)
+                A[i + rows, i + columns] = part[rows, columns]
+            else:
+                A[i : i + block, j : j + block] = part

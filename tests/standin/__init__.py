@@ -1,0 +1,318 @@
+"""A strict stand-in for CuPy over NumPy, for what no test could see without a GPU.
+
+It refuses arrays of the host where CuPy does, counts every copy over the bus, keeps a memory pool
+with a limit and injected failures, and follows the order of work on streams: an operation that
+reads what another stream may not have written yet, a pinned buffer that is reused before its copy
+is done, and memory that is given back while a stream uses it are errors. Elementwise kernels are
+evaluated from their C++ text, and cuBLAS calls from their pointers and leading dimensions.
+
+    machine.py  memory, streams, events     kernels.py  what computes     here  arrays, modules
+"""
+
+import contextlib
+import types
+from functools import partial
+
+import numpy as np
+import scipy.linalg
+from numpy.lib.array_utils import byte_bounds
+
+from standin.kernels import Cublas, ElementwiseKernel, ReductionKernel
+from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError, RaceError, Stream
+
+OPERATORS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.divide,
+    "pow": np.power,
+    "matmul": np.matmul,
+    "xor": np.bitwise_xor,
+    "or": np.bitwise_or,
+    "and": np.bitwise_and,
+}
+COMPARISONS = {
+    "eq": np.equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+FUNCTIONS = ("sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
+
+
+class ndarray:
+    """An array of the device; `gpu` is set by `make` on a subclass of its own."""
+
+    gpu: Gpu
+    __array_priority__ = 100
+
+    def __init__(self, array, buffer=None):
+        self._a = array
+        self._buffer = buffer or Buffer(self.gpu, array)
+
+    shape = property(lambda self: self._a.shape)
+    dtype = property(lambda self: self._a.dtype)
+    ndim = property(lambda self: self._a.ndim)
+    size = property(lambda self: self._a.size)
+    nbytes = property(lambda self: self._a.nbytes)
+    flags = property(lambda self: self._a.flags)
+    T = property(lambda self: self._view(self._a.T))
+    data = property(lambda self: types.SimpleNamespace(ptr=self._a.ctypes.data))
+    __cuda_array_interface__ = property(lambda self: self._a.__array_interface__)
+
+    def _read(self, stream):
+        self._buffer.read(stream, *byte_bounds(self._a))
+
+    def _written(self, stream):
+        self._buffer.write(stream, *byte_bounds(self._a))
+
+    def _view(self, array):
+        return type(self)(array, self._buffer)
+
+    def __array__(self, *arguments, **options):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Use .get().")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(None,), **options):
+        assert method == "__call__"
+        return self._apply(ufunc, *inputs, out=out[0], **options)
+
+    @classmethod
+    def _apply(cls, function, *inputs, out=None, **options):
+        """An operation on the current stream; its result goes to a new array or to ``out``."""
+        stream = cls.gpu.current().tick()
+        for value in inputs:
+            if isinstance(value, np.ndarray):
+                raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+            if isinstance(value, ndarray):
+                value._read(stream)
+        with np.errstate(all="ignore"):
+            values = (value._a if isinstance(value, ndarray) else value for value in inputs)
+            result = function(*values, **options)
+        out = cls(np.empty_like(result)) if out is None else out
+        out._written(stream)
+        np.copyto(out._a, result, casting="same_kind")
+        return out
+
+    def __len__(self):
+        return len(self._a)
+
+    def __getitem__(self, key):
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(part, ndarray) for part in parts):
+            return self._apply(lambda a, *k: a[k], self, *parts)
+        if any(isinstance(part, (np.ndarray, list)) for part in parts):
+            raise TypeError("an index of the host")
+        return self._view(self._a[(*parts, ...)])  # never a scalar
+
+    def __setitem__(self, key, value):
+        if isinstance(key, ndarray):
+            updated = self._apply(lambda a, k, v: _with_rows(a, k, v), self, key, value)
+            self[...] = updated
+            return
+        if isinstance(key, (np.ndarray, list)):
+            raise TypeError("an index of the host")
+        target = self._a[key]
+        assert np.shares_memory(target, self._a) or not target.size
+        self._apply(lambda v: v, value, out=self._view(target))
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        stream = (stream or self.gpu.current()).tick()
+        self._read(stream)
+        self.gpu.copies.append(("out", self.nbytes))
+        value = self._a.copy()
+        if blocking:
+            stream.synchronize()
+            return value
+        assert self.gpu.is_pinned(out), "an asynchronous copy needs pinned memory"
+        out.view(np.uint8)[...] = 0xFF
+        stream.later(lambda: np.copyto(out, value))
+        return out
+
+    def set(self, array, stream=None):
+        assert isinstance(array, np.ndarray) and array.dtype == self.dtype
+        assert array.shape == self.shape and array.flags.c_contiguous
+        stream = (stream or self.gpu.current()).tick()
+        self._written(stream)
+        self.gpu.copies.append(("in", self.nbytes))
+        self._a[...] = value = array.copy()
+
+        def check():
+            if array.tobytes() != value.tobytes():
+                raise RaceError("pinned memory was reused before its copy was done")
+
+        if self.gpu.is_pinned(array):
+            stream.later(check)
+
+    def __float__(self):
+        return float(self.get())
+
+    def __bool__(self):
+        return bool(self.get())
+
+    def view(self, dtype):
+        return self._view(self._a.view(dtype))
+
+    def reshape(self, *shape):
+        view = self._a.reshape(*shape)
+        assert np.shares_memory(view, self._a) or not view.size
+        return self._view(view)
+
+    def diagonal(self):
+        return self._view(self._a.diagonal())
+
+    def astype(self, dtype, copy=True):
+        if not copy and self.dtype == dtype:
+            return self
+        return self._apply(lambda a: a.astype(dtype), self)
+
+    def copy(self):
+        return self._apply(np.copy, self)
+
+    def fill(self, value):
+        self[...] = value
+
+    def sum(self, axis=None, dtype=None):
+        return self._apply(np.sum, self, axis=axis, dtype=dtype)
+
+    def mean(self, axis=None, dtype=None):
+        return self._apply(np.mean, self, axis=axis, dtype=dtype)
+
+    def max(self, axis=None):
+        return self._apply(np.max, self, axis=axis)
+
+    def __neg__(self):
+        return self._apply(np.negative, self)
+
+
+def _with_rows(a, key, values):
+    a = a.copy()
+    a[key] = values
+    return a
+
+
+def _operator(name, function):
+    setattr(ndarray, f"__{name}__", lambda self, other: self._apply(function, self, other))
+    setattr(ndarray, f"__r{name}__", lambda self, other: self._apply(function, other, self))
+    setattr(
+        ndarray, f"__i{name}__", lambda self, other: self._apply(function, self, other, out=self)
+    )
+
+
+for _name, _function in OPERATORS.items():
+    _operator(_name, _function)
+for _name, _function in COMPARISONS.items():
+    setattr(ndarray, f"__{_name}__", lambda self, other, f=_function: self._apply(f, self, other))
+
+
+def make(capacity=1 << 30):
+    """The modules of a machine with so much memory, by name; `gpu` of "cupy" is its record."""
+    gpu = Gpu(capacity)
+    array = type("ndarray", (ndarray,), {"gpu": gpu, "__hash__": None})
+    apply = array._apply
+
+    def asarray(value, dtype=None):
+        if isinstance(value, ndarray):
+            return value if dtype is None else value.astype(dtype, copy=False)
+        value = np.array(value, dtype, order="C")
+        made = array(np.empty_like(value))
+        made._written(gpu.current().tick())
+        made._a[...] = value
+        gpu.copies.append(("in", value.nbytes))
+        return made
+
+    def ascontiguousarray(value, dtype=None):
+        assert isinstance(value, ndarray), "only arrays of the device"
+        if value._a.flags.c_contiguous and dtype in (None, value.dtype):
+            return value
+        return apply(lambda a: np.array(a, dtype, order="C"), value)
+
+    def empty(shape, dtype=np.float64):
+        made = array(np.empty(shape, dtype))
+        made._a.view(np.uint8)[...] = 0xFF  # what nobody wrote is not a number
+        return made
+
+    def full(shape, value, dtype=np.float64):
+        made = array(np.empty(shape, dtype))
+        made[...] = value
+        return made
+
+    def fill_diagonal(a, value):
+        a._view(np.einsum("ii->i", a._a))[...] = value
+
+    linalg_errors = types.SimpleNamespace(mode="ignore")
+
+    @contextlib.contextmanager
+    def errstate(linalg):
+        before, linalg_errors.mode = linalg_errors.mode, linalg
+        try:
+            yield
+        finally:
+            linalg_errors.mode = before
+
+    def cholesky(a):
+        """Rubbish for a matrix that has no factor; an error only if errstate says so."""
+        try:
+            return apply(np.linalg.cholesky, a)
+        except np.linalg.LinAlgError:
+            if linalg_errors.mode == "raise":
+                raise
+            return apply(lambda a: np.full_like(a, np.nan), a)
+
+    def eigh(a):
+        values, vectors = np.linalg.eigh(a._a)
+        return apply(lambda a: values, a), apply(lambda a: vectors, a)
+
+    def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False):
+        solve = partial(
+            scipy.linalg.solve_triangular,
+            trans=trans,
+            lower=lower,
+            unit_diagonal=unit_diagonal,
+            check_finite=False,
+        )
+        return apply(solve, a, b)
+
+    def module(name, **members):
+        made = types.ModuleType(name)
+        made.__dict__.update(members)
+        return made
+
+    cuda = types.SimpleNamespace(
+        Stream=partial(Stream, gpu),
+        Event=partial(Event, gpu),
+        MemoryPool=partial(MemoryPool, gpu),
+        Device=lambda: types.SimpleNamespace(id=0),
+        get_current_stream=gpu.current,
+        using_allocator=gpu.using_allocator,
+        alloc_pinned_memory=gpu.alloc_pinned_memory,
+        is_available=lambda: True,
+        memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+        device=types.SimpleNamespace(get_cublas_handle=lambda: 1),
+        cublas=Cublas(gpu),
+        runtime=types.SimpleNamespace(
+            memGetInfo=lambda: (gpu.free(), capacity),
+            getDevice=lambda: 0,
+            getDeviceProperties=lambda _: {"name": b"stand-in", "major": 9, "minor": 0},
+        ),
+    )
+    cupy = module(
+        "cupy",
+        gpu=gpu,
+        cuda=cuda,
+        ndarray=array,
+        asarray=asarray,
+        ascontiguousarray=ascontiguousarray,
+        empty=empty,
+        full=full,
+        zeros=lambda shape, dtype=np.float64: full(shape, 0, dtype),
+        fill_diagonal=fill_diagonal,
+        linalg=types.SimpleNamespace(cholesky=cholesky, eigh=eigh),
+        ElementwiseKernel=partial(ElementwiseKernel, apply),
+        ReductionKernel=partial(ReductionKernel, apply),
+        **{name: partial(apply, getattr(np, name)) for name in FUNCTIONS},
+    )
+    linalg = module("cupyx.scipy.linalg", solve_triangular=solve_triangular)
+    scipy_of_cupy = module("cupyx.scipy", linalg=linalg)
+    cupyx = module("cupyx", errstate=errstate, scipy=scipy_of_cupy)
+    return {each.__name__: each for each in (cupy, cupyx, scipy_of_cupy, linalg)}
