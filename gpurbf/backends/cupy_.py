@@ -128,7 +128,7 @@ def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
     )  # fmt: skip
 
 
-def _gram(xp: ModuleType, H: Any) -> Any:
+def gram(xp: ModuleType, H: Any) -> Any:
     """HᵀH by syrk, which computes one triangle; the other one is its mirror."""
     N, m = H.shape
     cublas = xp.cuda.cublas
@@ -210,7 +210,7 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         kernel,
         _PREFERENCE,
         _products(xp),
-        partial(_gram, xp),
+        partial(gram, xp),
         partial(_epilogue, xp),
         sums=_row_sums(xp),
         cache=math.inf,

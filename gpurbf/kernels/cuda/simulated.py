@@ -16,14 +16,23 @@ def aligned(memory):
     return memory
 
 
+def _index(array, at):
+    """Where element number `at` of a contiguous array is."""
+    index = ()
+    for length in reversed(array.shape[1:]):
+        at, last = divmod(int(at), length)
+        index = (last, *index)
+    return (int(at), *index)
+
+
 def peek(array, at):
     """Element number `at`."""
-    return array[tuple(int(i) for i in np.unravel_index(at, array.shape))]
+    return array[_index(array, at)]
 
 
 def poke(array, at, value):
     """Write element number `at`."""
-    array[tuple(int(i) for i in np.unravel_index(at, array.shape))] = value
+    array[_index(array, at)] = value
 
 
 def inner(total, H, h, W, w):
@@ -39,8 +48,9 @@ def here(x):
 
 
 def _copy16(to, at, source, start):
-    for q in range(16 // to.itemsize):
-        to[at + q] = peek(source, start + q)
+    count = 16 // to.itemsize
+    row, column = _index(source, start)
+    to[at : at + count] = source[row, column : column + count]
 
 
 def copies(asynchronous):

@@ -76,6 +76,8 @@ def _mma_place(lane):
 @functools.cache
 def kernel(product, shape, asynchronous, max_registers=None):
     """The tile of a product in a shape; compiled when it is first launched."""
+    # The simulator knows no registers.
+    options = {} if api.SIMULATED else {"max_registers": max_registers}
     M, B = shape
     R, n_threads = M // B, B * B
     source = simulated if api.SIMULATED else registers
@@ -117,7 +119,7 @@ def kernel(product, shape, asynchronous, max_registers=None):
             at = (group * scores.shape[1] + row) * scores.shape[2] + o
             poke(scores, at, peek(scores, at) + value)
 
-    @cuda.jit(max_registers=max_registers)
+    @cuda.jit(**options)
     def tile(
         A, C, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree,
         mode, out, W, scores,
