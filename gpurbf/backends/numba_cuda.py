@@ -164,8 +164,9 @@ def _choose(tiles: Tiles, operand: Operand, N: int) -> Any:
     large = SHAPES["large"]
     if -(-N // large.M) * -(-operand.m // large.M) < tiles.device.multiprocessors:
         return SHAPES["medium" if operand.product == "mma" else "small"]
-    # 64 outputs of float64 leave registers for 64 threads at a time, not for 256.
-    return SHAPES["medium"] if operand.dtype == np.float64 else large
+    # Where a thread needs more than 128 registers, blocks of 64 threads waste fewer than of 256.
+    wide = operand.dtype == np.float64 or operand.product == "manhattan"
+    return SHAPES["medium"] if wide else large
 
 
 def _launch(
@@ -332,5 +333,5 @@ def load() -> Backend:
     device = Device(capability, properties["multiProcessorCount"])
     exact = "mma" if capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
-    functions = raw(Tiles(xp, device, partial(gram, xp)))
-    return on_device("numba-cuda", xp, kernel, _PREFERENCE, *functions)
+    prepare, outputs, scores, normal, size = raw(Tiles(xp, device, partial(gram, xp)))
+    return on_device("numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size)

@@ -1,7 +1,7 @@
 """From the metric's value to the activation: every profile behind one integer argument.
 
-A GPU has no calls by address worth having. The argument is the same for all threads, so the chain of
-comparisons costs a few instructions an output and no divergence, and a new profile or gamma
+A GPU has no calls by address worth having. The argument is the same for all threads, so the chain
+of comparisons costs a few instructions an output and no divergence, and a new profile or gamma
 compiles nothing.
 """
 

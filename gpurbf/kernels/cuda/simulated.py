@@ -2,8 +2,8 @@
 
 The scalar products read the same elements of shared memory as the real ones. The tensor cores'
 instruction is followed to the letter: the registers of all 32 lanes are gathered from the addresses
-that the real kernel reads, dealt into A (16 × 32) and B (32 × 8) as the PTX manual states, multiplied,
-and a lane keeps its own outputs.
+that the real kernel reads, dealt into A (16 × 32) and B (32 × 8) as the PTX manual states, and
+multiplied; a lane keeps its own outputs.
 """
 
 import numpy as np
@@ -37,9 +37,9 @@ def poke(array, at, value):
 
 def inner(total, H, h, W, w):
     """total + the inner product of 16 bytes of H and of W."""
-    for q in range(16 // H.itemsize):
-        total += peek(H, h + q) * peek(W, w + q)
-    return total
+    i, o, _ = _index(W, w)
+    weights = np.array([W[i, o, q] for q in range(W.shape[2])])
+    return H.dtype.type(total + H[h : h + len(weights)] @ weights)
 
 
 def here(x):

@@ -30,7 +30,6 @@ from gpurbf.kernels.cuda import api, registers, simulated
 from gpurbf.kernels.cuda.api import cuda
 from gpurbf.kernels.cuda.profiles import activate
 
-
 STORE, SCORES = range(2)
 SLICE, PITCH = registers.SLICE, registers.PITCH
 PARTS = 4
@@ -45,8 +44,8 @@ class Shape(NamedTuple):
     B: int
 
 
-# Two blocks of the first have a multiprocessor's registers in float32. The second gives every
-# multiprocessor something to do where outputs are few, and float64 twice the registers a thread.
+# Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
+# with more than 128 registers, the third for as many blocks as there can be where outputs are few.
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
 PRODUCTS = ("multiply", "manhattan", "mma", "dp4a", "sad")
 
@@ -142,7 +141,7 @@ def kernel(product, shape, asynchronous, max_registers=None):
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
         number = np.int64(group)
         while number * M < m:  # a range() would count its steps first, by a division
-            # Numbers pass through `here` where they are used, or they would take registers all along.
+            # Numbers pass `here` where they are used, or they would take registers all along.
             t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
             warp_row, warp_column = t // 32 % down, t // 32 // down
             a_row, a_word, c_row, c_word, _, _ = place(t % 32)

@@ -1,5 +1,8 @@
-"""Threads of Numba's simulator meet at a barrier; its own way, asking each of them in turn without a
-pause, keeps them from running and takes most of the time."""
+"""Threads of Numba's simulator meet at a real barrier.
+
+Its own way, asking each of them in turn without a pause, keeps them from running and takes most of
+the time.
+"""
 
 import threading
 
