@@ -78,7 +78,11 @@ def ptx(numba_cuda):
     def compiled(name, capability):
         if capability < (8, 0) and name.startswith("mma"):
             pytest.skip("mma: needs compute capability 8.0")
-        return cached(name, capability)
+        text = cached(name, capability)
+        target = f"sm_{capability[0]}{capability[1]}"
+        if capability >= (10, 0) and f".target {target}" not in text:
+            pytest.skip(f"{target}: newer than this numba.cuda or its toolkit")
+        return text
 
     return compiled
 
@@ -171,3 +175,29 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     # Warps to hide latency behind; float64 has twice the registers and less need.
     least = 12 if bits == 32 and capability > (7, 5) else 6
     assert resident * threads // 32 >= least
+
+
+@pytest.mark.parametrize("real", ["float32", "float64"])
+@pytest.mark.parametrize("samples", ["uint8", "float32", "float64"])
+def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch, samples, real):
+    from numba import types
+    from numba.cuda import dispatcher
+
+    from gpurbf.kernels.cuda import pack, pairs, profiles
+
+    samples, real = getattr(types, samples), getattr(types, real)
+    X, H = (types.Array(kind, 2, "C") for kind in (samples, real))
+    terms, shift = types.Array(real, 1, "C"), types.Array(types.float64, 1, "C")
+    number, integer = types.float64, types.int64
+    scalars = integer, integer, number, number, integer
+    signatures = {
+        pack.pack: (X, shift, number, number, number, H, terms),
+        pairs.pairs: (X, X, integer, *scalars, H),
+        profiles.activate_rows: (H, number, *scalars, H),
+    }
+    device = SimpleNamespace(compute_capability=(9, 0))
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
+    for kernel, signature in signatures.items():
+        text, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
+        assert not re.search(r"\b(ld|st)\.local|__local_depot", text)
+        assert set(re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)) == {"rd"}

@@ -43,14 +43,15 @@ def activate(value, form, profile, gamma, coef0, degree, real):
     if form == SQUARE:
         value = real(value * value)
     elif form != DOT:
-        value = real(max(value, zero))
+        value = zero if value < zero else value  # max() of two fails in Numba 0.68's own target
         if form == ROOT:
             value = real(math.sqrt(value))
     if profile == GAUSSIAN:
         y = real(math.exp(real(-gamma * value)))
         return y if y >= tiny else zero
     if profile == TRIANGULAR:
-        return real(max(zero, real(one - gamma * value)))
+        y = real(one - gamma * value)
+        return zero if y < zero else y
     if profile == MULTIQUADRIC:
         return real(math.sqrt(real(one + gamma * value)))
     if profile == INVERSE_MULTIQUADRIC:
