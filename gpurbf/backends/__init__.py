@@ -136,6 +136,7 @@ def _module(name: str) -> Callable[[], Backend]:
 
 LOADERS: dict[str, Callable[[], Backend]] = {
     "cupy": _module("cupy_"),
+    "numba-cuda": _module("numba_cuda"),
     "numba": _module("numba_"),
     "mkl": _module("mkl"),
     "numpy": _module("numpy_"),

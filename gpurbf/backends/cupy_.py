@@ -127,7 +127,7 @@ def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
     )  # fmt: skip
 
 
-def _gram(xp: ModuleType, H: Any) -> Any:
+def gram(xp: ModuleType, H: Any) -> Any:
     """HᵀH by syrk, which computes one triangle; the other one is its mirror."""
     N, m = H.shape
     cublas = xp.cuda.cublas
@@ -209,7 +209,7 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         kernel,
         _PREFERENCE,
         products(xp),
-        partial(_gram, xp),
+        partial(gram, xp),
         partial(_epilogue, xp),
         sums=_row_sums(xp),
         whole=True,

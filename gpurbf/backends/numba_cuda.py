@@ -1,0 +1,337 @@
+"""The `numba-cuda` backend: BNL tiles on an NVIDIA GPU, activated and consumed in the tile.
+
+Arrays are CuPy's, kernels are Numba's (`kernels/cuda`), both on CuPy's current stream. On the
+lattice distances are exact integers: by the tensor cores from compute capability 8.0 on, before
+that by four 8-bit products an instruction; Manhattan by four absolute differences an instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice
+from gpurbf.backends.device import on_device
+from gpurbf.backends.epilogue import form
+
+# Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole slices.
+_INT32_FEATURES = 33_024
+# Packed rows are padded to whole tiles of any shape.
+_PADDED = 128
+# Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
+_LAUNCH_ROWS = 65_535 * 64
+# After `cupy` until it is measured on a GPU, before every CPU.
+_PREFERENCE = 4
+
+
+class Device(NamedTuple):
+    """What the choice of a tile depends on."""
+
+    capability: tuple[int, int]
+    multiprocessors: int
+
+
+class Part(NamedTuple):
+    """Some inputs of the centers, packed."""
+
+    inputs: slice
+    shift: Any
+    centers: Any
+    terms: Any
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Centers ready for the tiles: one part, or several where 32-bit sums would overflow."""
+
+    product: str
+    parts: tuple[Part, ...]
+    activation: Activation
+    dtype: np.dtype
+    m: int
+    row: tuple[float, float]  # coefficients of Σx² and Σx in a row's term
+    alpha: int
+    factor: float
+    exact: bool
+
+    @property
+    def fused(self) -> bool:
+        """Whether the tile ends in activations, so that consumers can take it there."""
+        return len(self.parts) == 1 and not callable(self.activation.profile)
+
+
+class Tiles(NamedTuple):
+    """The array library, the device, and the tile's shape if it is not to be chosen."""
+
+    xp: ModuleType
+    device: Device
+    gram: Callable[[Any], Any]
+    shape: Any = None
+
+
+def _prepare(
+    tiles: Tiles, C: Any, activation: Activation, dtype: Any, lattice: Lattice | None
+) -> Operand:
+    """Pack the centers (m, n), once per fitted layer."""
+    m, n = C.shape
+    dtype, metric = np.dtype(dtype), activation.metric
+    if lattice is None:
+        product = "manhattan" if metric == "manhattan" else "multiply"
+        factor, pieces = 1.0, [slice(0, n)]
+    else:
+        tensor_cores = tiles.device.capability >= (8, 0)
+        product = "sad" if metric == "manhattan" else "mma" if tensor_cores else "dp4a"
+        factor = lattice.denominator ** (-1.0 if metric == "manhattan" else -2.0)
+        starts = range(0, max(1, n), _INT32_FEATURES)
+        pieces = [slice(start, min(start + _INT32_FEATURES, n)) for start in starts]
+    zero = 0 if lattice is None else lattice.zero
+    row, constant, alpha = (0.0, 0.0), 0, 1
+    column = row
+    if metric == "euclidean":
+        row = column = (1.0, 0.0)
+        alpha = -2
+    elif metric == "dot" and lattice is not None:
+        # Σ(u - z)(v - z) = Σuv - z Σu - z Σv + z² n
+        row = column = (0.0, -float(zero))
+        constant = zero * zero
+    parts = []
+    for piece in pieces:
+        # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
+        centered = lattice is None and metric == "euclidean" and m > 0
+        shift = C.mean(axis=0, dtype=np.float64) if centered else tiles.xp.empty(0)
+        centers, terms = _pack(
+            tiles,
+            C[:, piece],
+            shift,
+            (*column, float(constant * (piece.stop - piece.start))),
+            np.dtype(np.uint8) if lattice is not None else dtype,
+            _terms_dtype(lattice is not None, dtype, len(pieces)),
+        )
+        parts.append(Part(piece, shift, centers, terms))
+    return Operand(
+        product, tuple(parts), activation, dtype, m, row, alpha, factor, lattice is not None
+    )
+
+
+def _terms_dtype(exact: bool, dtype: np.dtype, n_parts: int) -> np.dtype:
+    """Of the terms of rows and columns: exact where distances are, as wide as the activations."""
+    wide = dtype == np.float64 or n_parts > 1
+    return np.dtype(np.float64 if wide else np.int32 if exact else np.float32)
+
+
+def _pack(
+    tiles: Tiles,
+    X: Any,
+    shift: Any,
+    coefficients: tuple[float, float, float],
+    dtype: np.dtype,
+    terms_dtype: np.dtype,
+) -> tuple[Any, Any]:
+    """Rows as the tiles read them, 8-bit codes four to a word, and their terms."""
+    from gpurbf.kernels.cuda import api, pack, registers
+
+    xp = tiles.xp
+    if X.dtype not in (np.uint8, np.float32, np.float64):
+        X = X.astype(np.float64)
+    N, n = X.shape
+    length = registers.SLICE // dtype.itemsize
+    width = max(1, -(-n // length)) * length
+    packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
+    terms = xp.empty(N, terms_dtype)
+    if N:
+        # An array without elements has no address: one without inputs is all padding.
+        source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
+        moved = shift if n and shift.size else xp.empty(0)
+        grid = min(-(-len(packed) // pack.ROWS), 65_535)
+        arrays = [api.argument(A) for A in (source, moved, packed, terms)]
+        pack.pack[grid, (pack.LANES, pack.ROWS), api.current_stream()](
+            *arrays[:2], *coefficients, *arrays[2:]
+        )
+    return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
+
+
+def _choose(tiles: Tiles, operand: Operand, N: int) -> Any:
+    """The shape of the tiles: large ones where there are enough of them for the device."""
+    from gpurbf.kernels.cuda.tile import SHAPES
+
+    if tiles.shape is not None:
+        return tiles.shape
+    large = SHAPES["large"]
+    if -(-N // large.M) * -(-operand.m // large.M) < tiles.device.multiprocessors:
+        return SHAPES["medium" if operand.product == "mma" else "small"]
+    # Where a thread needs more than 128 registers, blocks of 64 threads waste fewer than of 256.
+    wide = operand.dtype == np.float64 or operand.product == "manhattan"
+    return SHAPES["medium"] if wide else large
+
+
+def _launch(
+    tiles: Tiles,
+    operand: Operand,
+    part: Part,
+    X: Any,
+    *,
+    out: Any = None,
+    W: Any = None,
+) -> Any:
+    """Run the tiles of a part on all rows of X: H into ``out``, or H @ W returned in float64."""
+    from gpurbf.kernels.cuda import api, tile
+    from gpurbf.kernels.cuda.profiles import FORMS, PROFILES
+
+    xp, activation, N = tiles.xp, operand.activation, len(X)
+    shape = _choose(tiles, operand, N)
+    whole = len(operand.parts) == 1
+    dtype = operand.dtype if whole else np.dtype(np.float64)
+    custom = callable(activation.profile) or not whole
+    profile = "identity" if custom else str(activation.profile)
+    rule = form(activation) if whole else "squared" if activation.metric == "euclidean" else "dot"
+    word = part.centers.dtype
+    A, row_terms = _pack(
+        tiles,
+        X[:, part.inputs],
+        part.shift,
+        (*operand.row, 0.0),
+        np.dtype(np.uint8) if operand.exact else word,
+        part.terms.dtype,
+    )
+    bands, columns = -(-N // shape.M), -(-operand.m // shape.M)
+    if W is None:
+        mode, shares, W, sums = tile.STORE, columns, xp.empty((1, 1, 1), dtype), None
+    else:
+        # As many shares of the centers as give every multiprocessor two blocks.
+        shares = max(1, min(columns, -(-2 * tiles.device.multiprocessors // bands)))
+        mode, W = tile.SCORES, _pack_weights(xp, W, dtype)
+        sums = xp.zeros((shares, N, W.shape[1]))
+    arrays = (
+        out if out is not None else xp.empty((1, 1), dtype), W,
+        sums if sums is not None else xp.empty((1, 1, 1)),
+    )  # fmt: skip
+    limit = 128 if shape.B == 16 and dtype == np.float32 else None
+    kernel = tile.kernel(operand.product, shape, tiles.device.capability >= (8, 0), limit)
+    shared = tile.shared_bytes(shape, dtype.itemsize)
+    kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
+        *(api.argument(array) for array in (A, part.centers, row_terms, part.terms)),
+        operand.alpha, operand.factor if whole else 1.0, FORMS[rule], PROFILES[profile],
+        float(activation.gamma), float(activation.coef0), int(activation.degree), mode,
+        *(api.argument(array) for array in arrays),
+    )  # fmt: skip
+    return None if sums is None else sums.sum(axis=0)
+
+
+def _pack_weights(xp: ModuleType, W: Any, dtype: np.dtype) -> Any:
+    """W (m, k) as (m' / v, k, v): 16 bytes are v weights of one output, zeros beyond m."""
+    m, k = W.shape
+    v = 16 // dtype.itemsize
+    padded = xp.zeros((-(-m // _PADDED) * _PADDED, k), dtype)
+    padded[:m] = W
+    return xp.ascontiguousarray(padded.reshape(-1, v, k).transpose(0, 2, 1))
+
+
+def _outputs(tiles: Tiles, operand: Operand, X: Any, out: Any) -> Any:
+    """H (N, m), written into ``out``."""
+    if not operand.m:
+        return out
+    for start in range(0, len(X), _LAUNCH_ROWS):
+        rows = slice(start, start + _LAUNCH_ROWS)
+        if len(operand.parts) > 1:
+            _summed(tiles, operand, X[rows], out[rows])
+        else:
+            _launch(tiles, operand, operand.parts[0], X[rows], out=out[rows])
+            if callable(operand.activation.profile):
+                out[rows] = operand.activation.profile(out[rows])
+    return out
+
+
+def _summed(tiles: Tiles, operand: Operand, X: Any, out: Any) -> None:
+    """H of inputs in several parts: their distances are added, then activated."""
+    from gpurbf.kernels.cuda import api
+    from gpurbf.kernels.cuda.profiles import FORMS, PROFILES, activate_rows
+
+    activation = operand.activation
+    total, summand = tiles.xp.zeros(out.shape), tiles.xp.empty(out.shape)
+    for part in operand.parts:
+        _launch(tiles, operand, part, X, out=summand)
+        total += summand
+    custom = callable(activation.profile)
+    profile = "identity" if custom else str(activation.profile)
+    activate_rows[max(1, min(out.size // 256, 65_535)), 256, api.current_stream()](
+        api.argument(total), operand.factor, FORMS[form(activation)], PROFILES[profile],
+        float(activation.gamma), float(activation.coef0), int(activation.degree),
+        api.argument(summand),
+    )  # fmt: skip
+    out[...] = activation.profile(summand) if callable(activation.profile) else summand
+
+
+def _scores(tiles: Tiles, operand: Operand, X: Any, W: Any) -> Any:
+    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
+    xp, N, k = tiles.xp, len(X), W.shape[1]
+    if not (N and k and operand.m):
+        return xp.zeros((N, k), operand.dtype)
+    if not operand.fused:
+        return _outputs(tiles, operand, X, xp.empty((N, operand.m), operand.dtype)) @ W
+    S = xp.empty((N, k), operand.dtype)
+    for start in range(0, N, _LAUNCH_ROWS):
+        rows = slice(start, start + _LAUNCH_ROWS)
+        S[rows] = _launch(tiles, operand, operand.parts[0], X[rows], W=W)
+    return S
+
+
+def _normal(
+    tiles: Tiles, operand: Operand, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
+) -> None:
+    """Add HᵀH to G and HᵀT to B of H less its mean: tiles store H, cuBLAS multiplies it."""
+    xp, dtype = tiles.xp, operand.dtype
+    H = _outputs(tiles, operand, X, xp.empty((len(X), operand.m), dtype))
+    H -= mean.astype(dtype)
+    targets = T.astype(dtype)
+    if weights is not None:
+        root = xp.sqrt(weights).astype(dtype)[:, None]
+        H *= root
+        targets = targets * root
+    square, products = tiles.gram(H), H.T @ targets
+    G += square
+    B += products
+
+
+def row_bytes(operand: Operand) -> float:
+    """Device memory of a row beside the row itself: packed, its term, the row of H."""
+    packed = sum(part.centers.shape[1] * part.centers.dtype.itemsize for part in operand.parts)
+    distances = 0 if len(operand.parts) == 1 else 16 * operand.m
+    return packed + 16 + operand.m * operand.dtype.itemsize + distances
+
+
+def raw(tiles: Tiles) -> tuple[Callable[..., Any], ...]:
+    """prepare, outputs, scores, normal and row_bytes on arrays of the device."""
+    bound = [partial(function, tiles) for function in (_prepare, _outputs, _scores, _normal)]
+    return *bound, row_bytes
+
+
+def load() -> Backend:
+    """The backend, or BackendUnavailable with the install line."""
+    from gpurbf.backends.cupy_ import find_gpu, gram
+
+    xp, gpu = find_gpu()
+    try:
+        from gpurbf.kernels.cuda.api import SIMULATED, cuda
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"no numba.cuda ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
+            "driver has (nvidia-smi says)"
+        ) from None
+    if SIMULATED or not cuda.is_available():
+        raise BackendUnavailable(
+            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and pip install "
+            "gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has (nvidia-smi says)"
+        )
+    number = xp.cuda.runtime.getDevice()
+    properties = xp.cuda.runtime.getDeviceProperties(number)
+    capability = properties["major"], properties["minor"]
+    device = Device(capability, properties["multiProcessorCount"])
+    exact = "mma" if capability >= (8, 0) else "dp4a"
+    kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
+    prepare, outputs, scores, normal, size = raw(Tiles(xp, device, partial(gram, xp)))
+    return on_device("numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size)

@@ -1,0 +1,296 @@
+"""What a thread of a tile does with its registers: what Numba cannot say in Python.
+
+Intrinsics write LLVM with every index a constant, so the outputs of a thread are values that never
+touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
+inline PTX. `simulated.py` has the same functions for Numba's simulator.
+
+A warp owns 8R rows by 4R columns of a tile, in one of two layouts of its 32 lanes:
+
+    scalar   R × R outputs a lane: rows a + 8 i, columns b + 4 j, for a in 0..7 and b in 0..3
+    mma      R = 8: 4 × 4 products of 16 × 8 outputs, four of each a lane, as the PTX manual
+             ("Matrix Fragments for mma.m16n8k32") deals them
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+SLICE = 64  # bytes of a row that are in shared memory at a time
+PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
+_I32 = ir.IntType(32)
+
+
+def _pointer(context, builder, array_type, array, index):
+    """Address of an element, by its number."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index], inbounds=True)
+
+
+def _offset(builder, pointer, count):
+    return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
+
+
+def _load16(builder, pointer):
+    """The elements in 16 bytes of memory."""
+    element = pointer.type.pointee
+    count = 2 if isinstance(element, ir.DoubleType) else 4
+    vector = builder.load(
+        builder.bitcast(pointer, ir.VectorType(element, count).as_pointer()), align=16
+    )
+    return [builder.extract_element(vector, ir.Constant(_I32, q)) for q in range(count)]
+
+
+def _asm(builder, text, result, constraints, arguments, side_effect=False):
+    function = ir.FunctionType(result, [a.type for a in arguments])
+    return builder.call(ir.InlineAsm(function, text, constraints, side_effect), arguments)
+
+
+@intrinsic
+def aligned(typing_context, memory):
+    """The same array, its shared memory declared with the alignment that 16-byte loads need."""
+
+    def generate(context, builder, signature, args):
+        for variable in builder.module.global_values:
+            if getattr(variable, "addrspace", 0) == 3:
+                variable.align = 16
+        return args[0]
+
+    return memory(memory), generate
+
+
+@intrinsic
+def peek(typing_context, array, at):
+    """Element number `at`; array[at] would look whether `at` is negative."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(_pointer(context, builder, array, args[0], args[1]))
+
+    return array.dtype(array, at), generate
+
+
+@intrinsic
+def poke(typing_context, array, at, value):
+    """Write element number `at`."""
+
+    def generate(context, builder, signature, args):
+        builder.store(args[2], _pointer(context, builder, array, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, at, array.dtype), generate
+
+
+@intrinsic
+def inner(typing_context, total, H, h, W, w):
+    """total + the inner product of 16 bytes of H, from element h, and 16 bytes of W, from w."""
+
+    def generate(context, builder, signature, args):
+        left = _load16(builder, _pointer(context, builder, H, args[1], args[2]))
+        right = _load16(builder, _pointer(context, builder, W, args[3], args[4]))
+        value = args[0]
+        for a, b in zip(left, right):
+            value = builder.fma(a, b, value)
+        return value
+
+    return total(total, H, h, W, w), generate
+
+
+@intrinsic
+def here(typing_context, x):
+    """x, a number of 64 bits, not known to the compiler before this place.
+
+    What is computed from it cannot be moved up, before the loop over the inputs, where it would
+    occupy registers that the outputs need.
+    """
+
+    def generate(context, builder, signature, args):
+        letter = "d" if isinstance(args[0].type, ir.DoubleType) else "l"
+        text = "mov.b64 $0, $1;"
+        return _asm(builder, text, args[0].type, f"={letter},{letter}", args, True)
+
+    return x(x), generate
+
+
+def _copy(asynchronous):
+    @intrinsic
+    def copy16(typing_context, to, at, source, start):
+        """Copy 16 bytes from global to shared memory."""
+
+        def generate(context, builder, signature, args):
+            target = _pointer(context, builder, to, args[0], args[1])
+            origin = _pointer(context, builder, source, args[2], args[3])
+            if asynchronous:
+                byte = ir.IntType(8)
+                target = builder.addrspacecast(target, ir.PointerType(byte, 3))
+                origin = builder.addrspacecast(origin, ir.PointerType(byte, 1))
+                addresses = [builder.ptrtoint(target, _I32)]
+                addresses.append(builder.ptrtoint(origin, ir.IntType(64)))
+                text = "cp.async.cg.shared.global [$0], [$1], 16;"
+                _asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
+            else:
+                quad = ir.VectorType(_I32, 4).as_pointer()
+                value = builder.load(builder.bitcast(origin, quad), align=16)
+                builder.store(value, builder.bitcast(target, quad), align=16)
+            return context.get_dummy_value()
+
+        return types.void(to, at, source, start), generate
+
+    return copy16
+
+
+def _statement(text):
+    @intrinsic
+    def statement(typing_context):
+        def generate(context, builder, signature, args):
+            if text:
+                _asm(builder, text, ir.VoidType(), "~{memory}", [], True)
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return statement
+
+
+def copies(asynchronous):
+    """copy16, commit, wait_all, wait_but_one: past the registers (cc 8.0 and later) or through."""
+    texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
+    statements = (_statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
+    return _copy(asynchronous), *statements
+
+
+def _multiply(builder, acc, a, c):
+    return builder.fma(a, c, acc)
+
+
+def _manhattan(builder, acc, a, c):
+    name = "__nv_fabs" if isinstance(a.type, ir.DoubleType) else "__nv_fabsf"
+    kind = ir.FunctionType(a.type, [a.type])
+    size = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.fadd(acc, builder.call(size, [builder.fsub(a, c)]))
+
+
+def _four(text):
+    """An instruction on four unsigned bytes in a word, summed into a third operand."""
+
+    def operation(builder, acc, a, c):
+        return _asm(builder, f"{text} $0, $1, $2, $3;", _I32, "=r,r,r,r", [a, c, acc])
+
+    return operation
+
+
+OPERATIONS = {
+    "multiply": _multiply,
+    "manhattan": _manhattan,
+    "dp4a": _four("dp4a.u32.u32"),
+    "sad": _four("vabsdiff4.u32.u32.u32.add"),
+}
+
+
+def _scalar_steps(product, R):
+    """16 bytes of 8R rows against 16 bytes of 4R columns: R × R outputs a lane."""
+    operation = OPERATIONS[product]
+
+    def step(builder, acc, a, c, pitch):
+        rows = [_load16(builder, _offset(builder, a, 8 * i * pitch)) for i in range(R)]
+        for j in range(R):
+            column = _load16(builder, _offset(builder, c, 4 * j * pitch))
+            for q, c_q in enumerate(column):
+                for i in range(R):
+                    acc[i * R + j] = operation(builder, acc[i * R + j], rows[i][q], c_q)
+
+    def outputs(p):
+        """Number, staged row and column of the outputs of part p of 4."""
+        for i in range(p * R // 4, (p + 1) * R // 4):
+            for j in range(R):
+                yield i * R + j, (8 * (i - p * R // 4), 4 * j)
+
+    return step, outputs
+
+
+_MMA = (
+    "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
+    "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+)
+# Rows and words from a lane's first word of A, and of B, to the words of its fragments.
+FRAGMENT_A = ((0, 0), (8, 0), (0, 4), (8, 4))
+FRAGMENT_B = ((0, 0), (0, 4))
+# Rows and columns from a lane's first output to its four.
+FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
+
+
+def _mma_steps():
+    """32 bytes of 64 rows against 32 bytes of 32 columns on the tensor cores."""
+    quad = ir.LiteralStructType([_I32] * 4)
+
+    def words(builder, pointer, row, fragment, pitch):
+        offsets = [(row + r) * pitch + w for r, w in fragment]
+        return [builder.load(_offset(builder, pointer, offset)) for offset in offsets]
+
+    def step(builder, acc, a, c, pitch):
+        A = [words(builder, a, 16 * i, FRAGMENT_A, pitch) for i in range(4)]
+        B = [words(builder, c, 8 * j, FRAGMENT_B, pitch) for j in range(4)]
+        constraints = ",".join(["=r"] * 4 + ["r"] * 10)
+        for i in range(4):
+            for j in range(4):
+                first = 16 * i + 4 * j
+                operands = [*A[i], *B[j], *acc[first : first + 4]]
+                D = _asm(builder, _MMA, quad, constraints, operands, True)
+                acc[first : first + 4] = [builder.extract_value(D, e) for e in range(4)]
+
+    def outputs(p):
+        for j in range(4):
+            for e, (r, column) in enumerate(FRAGMENT_D):
+                yield 16 * p + 4 * j + e, (r, 8 * j + column)
+
+    return step, outputs
+
+
+def functions(product, R):
+    """zeros, step and put of a product, for R × R outputs a lane."""
+    step_body, outputs = _mma_steps() if product == "mma" else _scalar_steps(product, R)
+
+    @intrinsic
+    def zeros(typing_context, memory):
+        """The outputs before the first step, of the type of the products."""
+        tile = types.UniTuple(memory.dtype, R * R)
+
+        def generate(context, builder, signature, args):
+            zero = ir.Constant(context.get_data_type(memory.dtype), 0)
+            return context.make_tuple(builder, tile, [zero] * (R * R))
+
+        return tile(memory), generate
+
+    @intrinsic
+    def step(typing_context, acc, memory, a, c, lane):
+        """Add the products of the operands at elements a and c of shared memory."""
+
+        def generate(context, builder, signature, args):
+            values = [builder.extract_value(args[0], i) for i in range(R * R)]
+            pointers = [_pointer(context, builder, memory, args[1], args[i]) for i in (2, 3)]
+            step_body(builder, values, *pointers, PITCH * 8 // memory.dtype.bitwidth)
+            return context.make_tuple(builder, acc, values)
+
+        return acc(acc, memory, a, c, lane), generate
+
+    @intrinsic
+    def put(typing_context, acc, p, stage, at, width):
+        """Write part p of 4 of the outputs to rows of shared memory, `width` elements each."""
+
+        def generate(context, builder, signature, args):
+            target = _pointer(context, builder, stage, args[2], args[3])
+            kind = context.get_data_type(stage.dtype)
+            for part in range(4):
+                chosen = builder.icmp_signed("==", args[1], ir.Constant(args[1].type, part))
+                with builder.if_then(chosen):
+                    for number, (row, column) in outputs(part):
+                        value = builder.extract_value(args[0], number)
+                        if value.type != kind:
+                            value = builder.sitofp(value, kind)
+                        start = builder.mul(args[4], ir.Constant(args[4].type, row))
+                        start = builder.add(start, ir.Constant(args[4].type, column))
+                        builder.store(value, builder.gep(target, [start], inbounds=True))
+            return context.get_dummy_value()
+
+        return types.void(acc, p, stage, at, width), generate
+
+    return zeros, step, put

@@ -1,0 +1,148 @@
+"""The functions of `registers.py` in NumPy, for Numba's simulator: the same arguments and results.
+
+The scalar products read the same elements of shared memory as the real ones. The tensor cores'
+instruction is followed to the letter: the registers of all 32 lanes are gathered from the addresses
+that the real kernel reads, dealt into A (16 × 32) and B (32 × 8) as the PTX manual states, and
+multiplied; a lane keeps its own outputs.
+"""
+
+import numpy as np
+
+from gpurbf.kernels.cuda.registers import FRAGMENT_A, FRAGMENT_B, FRAGMENT_D, PITCH
+
+
+def aligned(memory):
+    """Memory of the simulator needs no alignment."""
+    return memory
+
+
+def _index(array, at):
+    """Where element number `at` of a contiguous array is."""
+    index = ()
+    for length in reversed(array.shape[1:]):
+        at, last = divmod(int(at), length)
+        index = (last, *index)
+    return (int(at), *index)
+
+
+def peek(array, at):
+    """Element number `at`."""
+    return array[_index(array, at)]
+
+
+def poke(array, at, value):
+    """Write element number `at`."""
+    array[_index(array, at)] = value
+
+
+def inner(total, H, h, W, w):
+    """total + the inner product of 16 bytes of H and of W."""
+    i, o, _ = _index(W, w)
+    weights = np.array([W[i, o, q] for q in range(W.shape[2])])
+    return H.dtype.type(total + H[h : h + len(weights)] @ weights)
+
+
+def here(x):
+    """Nothing is moved in the simulator."""
+    return x
+
+
+def _copy16(to, at, source, start):
+    count = 16 // to.itemsize
+    row, column = _index(source, start)
+    to[at : at + count] = source[row, column : column + count]
+
+
+def copies(asynchronous):
+    """Copies are done when they return."""
+    return _copy16, *[lambda: None] * 3
+
+
+def _codes(words):
+    """The four unsigned bytes of each word, as integers."""
+    return np.ascontiguousarray(words).view(np.uint8).astype(np.int32)
+
+
+OPERATIONS = {
+    "multiply": lambda a, c: a @ c.T,
+    "manhattan": lambda a, c: np.abs(a[:, None] - c).sum(axis=2),
+    "dp4a": lambda a, c: _codes(a) @ _codes(c).T,
+    "sad": lambda a, c: np.abs(_codes(a)[:, None] - _codes(c)).sum(axis=2),
+}
+
+
+def _scalar(product, R):
+    def step(acc, memory, a, c, lane):
+        pitch, count = PITCH // memory.itemsize, np.arange(16 // memory.itemsize)
+        i = np.arange(R)[:, None] * pitch
+        total = acc + OPERATIONS[product](memory[a + 8 * i + count], memory[c + 4 * i + count])
+        return total.astype(memory.dtype)
+
+    def outputs(acc, p):
+        for i in range(p * R // 4, (p + 1) * R // 4):
+            for j in range(R):
+                yield acc[i, j], 8 * (i - p * R // 4), 4 * j
+
+    return step, outputs
+
+
+def _deal(words, first, pitch, fragment):
+    """The registers of all lanes: bytes (32 lanes, registers, 4)."""
+    lanes = np.arange(32)
+    group, member = lanes >> 2, lanes & 3
+    rows, columns = np.array(fragment).T
+    at = first + group[:, None] * pitch + member[:, None] + rows * pitch + columns
+    return _codes(words[at]).reshape(32, len(fragment), 4)
+
+
+def mma(a, b):
+    """D (16, 8) of mma.m16n8k32 from the registers of the lanes: (32, 4, 4) and (32, 2, 4) bytes.
+
+    PTX manual, "Matrix Fragments for mma.m16n8k32", 8-bit types.
+    """
+    A, B = np.zeros((16, 32), np.int64), np.zeros((32, 8), np.int64)
+    for lane in range(32):
+        group, member = lane >> 2, lane & 3
+        for i in range(16):
+            row = group if i < 4 or 8 <= i < 12 else group + 8
+            A[row, member * 4 + (i & 3) + (0 if i < 8 else 16)] = a[lane, i // 4, i % 4]
+        for i in range(8):
+            B[member * 4 + (i & 3) + (0 if i < 4 else 16), group] = b[lane, i // 4, i % 4]
+    return A @ B
+
+
+def _tensor_cores():
+    def step(acc, memory, a, c, lane):
+        pitch, group, member = PITCH // 4, lane >> 2, lane & 3
+        acc, own = acc.reshape(4, 4, 4).copy(), group * pitch + member
+        A = [_deal(memory, a - own + 16 * i * pitch, pitch, FRAGMENT_A) for i in range(4)]
+        B = [_deal(memory, c - own + 8 * j * pitch, pitch, FRAGMENT_B) for j in range(4)]
+        for i in range(4):
+            for j in range(4):
+                D = mma(A[i], B[j])
+                # c0, c1: row `group`; c2, c3: row `group + 8`; columns 2 * member and the next.
+                for e in range(4):
+                    acc[i, j, e] += D[group + 8 * (e // 2), 2 * member + e % 2]
+        return acc
+
+    def outputs(acc, p):
+        acc = acc.reshape(4, 4, 4)
+        for j in range(4):
+            for e, (row, column) in enumerate(FRAGMENT_D):
+                yield acc[p, j, e], row, 8 * j + column
+
+    return step, outputs
+
+
+def functions(product, R):
+    """zeros, step and put, as in `registers.py`; the outputs of a thread are an array."""
+    step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
+
+    def zeros(memory):
+        return np.zeros((R, R), memory.dtype)
+
+    def put(acc, p, stage, at, width):
+        for value, row, column in outputs(acc, p):
+            stage[at + row * width + column] = value
+
+    return zeros, step, put

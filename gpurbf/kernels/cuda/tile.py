@@ -1,0 +1,207 @@
+"""The BNL tile: M samples × M centers a block of B × B threads, the inputs summed inside.
+
+Both operands come from `pack` as rows of whole 64-byte slices. A block walks along them: while it
+multiplies one pair of slices in shared memory the next one is on its way (two buffers). A thread
+keeps R × R outputs, R = M / B, in registers; nothing is reduced between threads. At the end the
+tile passes through shared memory in four parts, where each output meets the terms of its row and
+column and becomes an activation, and where the consumer takes it:
+
+    STORE    H, written in whole rows
+    SCORES   H @ W, added to sums that one thread alone owns: no atomics, the same bits every time
+
+A block takes tile after tile of its share of the centers, so H @ W never stores H, for any k.
+
+M and B are arguments of a launch; compiled are R = 8 and R = 4 of each product:
+
+    multiply    float32, float64: products; of |x|² + |c|² - 2 x·c one multiply-add an input, where
+                direct differences take two instructions
+    manhattan   float32, float64: sums of absolute differences
+    mma         8-bit codes on the tensor cores, exact (compute capability 8.0; R = 8)
+    dp4a        8-bit codes, four products an instruction, exact
+    sad         8-bit codes, four absolute differences an instruction, exact
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from gpurbf.kernels.cuda import api, registers, simulated
+from gpurbf.kernels.cuda.api import cuda
+from gpurbf.kernels.cuda.profiles import activate
+
+STORE, SCORES = range(2)
+SLICE, PITCH = registers.SLICE, registers.PITCH
+PARTS = 4
+# Elements from row to row of the staged outputs beyond M: rows start in different banks.
+PAD = 4
+
+
+class Shape(NamedTuple):
+    """A tile of M × M outputs by B × B threads."""
+
+    M: int
+    B: int
+
+
+# Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
+# with more than 128 registers, the third for as many blocks as there can be where outputs are few.
+SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
+PRODUCTS = ("multiply", "manhattan", "mma", "dp4a", "sad")
+
+
+def shared_bytes(shape, itemsize):
+    """Dynamic shared memory of a block whose activations have that size."""
+    operands = 2 * 2 * shape.M * PITCH
+    return max(operands, shape.M // PARTS * (shape.M + PAD) * itemsize)
+
+
+def _scalar_place(lane):
+    """A lane's row and word in A, row and word in C, and staged row and column.
+
+    Eight neighbors read four rows of A and two of C: few of them, and each from banks of its own.
+    """
+    a = (lane >> 1) & 7
+    c = ((lane >> 3) & 2) | (lane & 1)
+    return a, 0, c, 0, a, c
+
+
+def _mma_place(lane):
+    """The same for the fragments of mma.m16n8k32: group lane / 4, member lane % 4."""
+    group, member = lane >> 2, lane & 3
+    return group, member, group, member, group, 2 * member
+
+
+@functools.cache
+def kernel(product, shape, asynchronous, max_registers=None):
+    """The tile of a product in a shape; compiled when it is first launched."""
+    # The simulator knows no registers.
+    options = {} if api.SIMULATED else {"max_registers": max_registers}
+    M, B = shape
+    R, n_threads = M // B, B * B
+    source = simulated if api.SIMULATED else registers
+    zeros, step, put = source.functions(product, R)
+    copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
+    aligned, here = source.aligned, source.here
+    peek, poke, inner = source.peek, source.poke, source.inner
+    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
+    steps = 2 if product == "mma" else 4  # of a slice
+    warp_rows, warp_columns = 8 * R, 4 * R
+    part_rows = warp_rows // PARTS  # of a warp in a part
+    down = M // warp_rows  # warps
+    load_rows = n_threads // 4  # four threads a row, 16 bytes each
+    width = M + PAD  # of a staged row
+    part_size = M // PARTS * M
+
+    @cuda.jit(device=True)
+    def load(memory, s, A, band, C, number):
+        """Bring slice s of M rows of each operand into its buffer; four threads a row."""
+        t, width = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1), here(np.int64(A.shape[1]))
+        pitch, vector = PITCH // memory.itemsize, 16 // memory.itemsize
+        at = (s % 2 * 2 * M + t // 4) * pitch + t % 4 * vector
+        start = t // 4 * width + (4 * np.int64(s) + t % 4) * vector
+        a, c = np.int64(band) * M * width + start, np.int64(number) * M * width + start
+        for i in range(M // load_rows):
+            copy16(memory, at + i * load_rows * pitch, A, a + i * load_rows * width)
+            copy16(memory, at + (M + i * load_rows) * pitch, C, c + i * load_rows * width)
+        commit()
+
+    @cuda.jit(device=True)
+    def sample(top, p, r):
+        """The sample in row r of the staged part p of a tile."""
+        return top + r // part_rows * warp_rows + p * part_rows + r % part_rows
+
+    @cuda.jit(device=True)
+    def add(scores, value, group, row, o):
+        """Add to a sum that this thread alone owns."""
+        if row < scores.shape[1]:
+            at = (group * scores.shape[1] + row) * scores.shape[2] + o
+            poke(scores, at, peek(scores, at) + value)
+
+    @cuda.jit(**options)
+    def tile(
+        A, C, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree,
+        mode, out, W, scores,
+    ):  # fmt: skip
+        """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
+
+        A (N', ...) and C (m', ...), padded to multiples of M rows; terms (N,) and (m,); out (N, m);
+        W (m' / v, k, v), v outputs in 16 bytes and zeros beyond m;
+        scores (shares, N, k) of float64, zeros.
+        """
+        memory = aligned(cuda.shared.array(0, A.dtype))
+        stage = aligned(cuda.shared.array(0, row_terms.dtype))
+        H = aligned(cuda.shared.array(0, W.dtype))
+        real, kind = W.dtype.type, row_terms.dtype.type
+        pitch, slice_length = PITCH // memory.itemsize, SLICE // memory.itemsize
+        buffer_length = 2 * M * pitch
+        vector = 16 // W.itemsize
+        N, m = np.int64(row_terms.shape[0]), np.int64(column_terms.shape[0])
+        n_slices = A.shape[1] // slice_length
+        group, band = cuda.blockIdx.x, cuda.blockIdx.y
+        number = np.int64(group)
+        while number * M < m:  # a range() would count its steps first, by a division
+            # Numbers pass `here` where they are used, or they would take registers all along.
+            t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+            warp_row, warp_column = t // 32 % down, t // 32 // down
+            a_row, a_word, c_row, c_word, _, _ = place(t % 32)
+            a_first = (warp_row * warp_rows + a_row) * pitch + a_word
+            c_first = (M + warp_column * warp_columns + c_row) * pitch + c_word
+            load(memory, 0, A, band, C, number)
+            acc = zeros(memory)
+            for s in range(n_slices):
+                buffer = s % 2 * buffer_length
+                if s + 1 < n_slices:
+                    load(memory, s + 1, A, band, C, number)
+                    wait_but_one()
+                else:
+                    wait_all()
+                cuda.syncthreads()
+                for v in range(steps):
+                    q = buffer + v * (slice_length // steps)
+                    acc = step(acc, memory, a_first + q, c_first + q, t % 32)
+                cuda.syncthreads()  # before this buffer is filled again
+
+            for p in range(PARTS):
+                t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+                _, _, _, _, s_row, s_column = place(t % 32)
+                s_row += t // 32 % down * part_rows
+                put(acc, p, stage, s_row * width + t // 32 // down * warp_columns + s_column, width)
+                cuda.syncthreads()
+                scale, g, c0 = real(here(factor)), real(here(gamma)), real(here(coef0))
+                top, column = here(np.int64(band)) * M, here(np.int64(number)) * M + t % M
+                for i in range(part_size // n_threads):
+                    r = t // M + i * (n_threads // M)
+                    row, at = sample(top, p, r), r * width + t % M
+                    value = real(0)
+                    if row < N and column < m:
+                        total = kind(kind(alpha) * peek(stage, at))
+                        total = kind(peek(row_terms, row) + peek(column_terms, column) + total)
+                        value = real(scale * real(total))
+                        value = activate(value, form, profile, g, c0, degree, real)
+                        if mode == STORE:
+                            poke(out, row * m + column, value)
+                    if mode == SCORES:
+                        poke(H, at, value)
+                cuda.syncthreads()
+                if mode == SCORES:
+                    t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+                    r = t // B
+                    o = t % B
+                    while o < W.shape[1]:
+                        first, second = real(0), real(0)
+                        h, w = r * width, (np.int64(number) * M * W.shape[1] + o * vector)
+                        for _ in range(M // vector):
+                            first = inner(first, H, h, W, w)
+                            if R == 8:
+                                second = inner(second, H, h + B * width, W, w)
+                            h, w = here(h + vector), here(w + W.shape[1] * vector)
+                        top = here(np.int64(band)) * M
+                        add(scores, first, group, sample(top, p, r), o)
+                        if R == 8:
+                            add(scores, second, group, sample(top, p, r + B), o)
+                        o += B
+                    cuda.syncthreads()
+            number += cuda.gridDim.x
+
+    return tile

@@ -1,0 +1,241 @@
+"""The CUDA kernels in Numba's simulator against the definition, over shapes that fit no tile."""
+
+import numpy as np
+import pytest
+
+from gpurbf.backends import Activation, Lattice, numba_cuda
+from gpurbf.kernels.cuda import api, tile
+from tests import reference
+
+PIXELS = Lattice(1.0, 0)
+TURING, AMPERE = (7, 5), (8, 0)
+# The smallest tiles of R = 4 and R = 8; the latter also the smallest that tensor cores take.
+TINY, MEDIUM = tile.Shape(32, 8), tile.SHAPES["medium"]
+SHAPES = [(1, 1, 1), (15, 33, 16), (33, 17, 65)]
+METRICS = ["euclidean", "manhattan", "dot"]
+
+
+def tiles(shape=TINY, capability=TURING, multiprocessors=1):
+    device = numba_cuda.Device(capability, multiprocessors)
+    return numba_cuda.Tiles(np, device, lambda H: H.T @ H, shape)
+
+
+def samples(N, m, n, kind="float", seed=0):
+    rng = np.random.default_rng(seed)
+    if kind == "codes":
+        return [rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m)]
+    return [rng.standard_normal((rows, n)) for rows in (N, m)]
+
+
+def outputs(X, C, activation, dtype=np.float64, lattice=None, **options):
+    prepare, outputs, *_ = numba_cuda.raw(tiles(**options))
+    operand = prepare(C, activation, np.dtype(dtype), lattice)
+    return outputs(operand, X, np.full((len(X), len(C)), np.nan, dtype))
+
+
+def assert_close(actual, exact, dtype):
+    tolerance = reference.TOLERANCE[np.dtype(dtype)]
+    atol = tolerance * max(1, np.abs(exact).max(initial=0))
+    np.testing.assert_allclose(actual, exact, rtol=tolerance, atol=atol)
+
+
+def distances(metric):
+    return Activation(metric, "linear" if metric == "dot" else "identity")
+
+
+def exact_distances(X, C, metric):
+    return np.rint(reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2))
+
+
+def test_this_is_the_simulator():
+    assert api.SIMULATED
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("N, m, n", SHAPES)
+def test_real_data_of_any_shape(N, m, n, metric, dtype):
+    X, C = (A.astype(dtype) for A in samples(N, m, n))
+    H = outputs(X, C, Activation(metric, "identity"), dtype)
+    exact = reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2)
+    assert_close(H, exact, dtype)
+
+
+@pytest.mark.parametrize("shape", [TINY, MEDIUM], ids=str)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("N, m, n", [(16, 33, 70)])
+def test_codes_are_exact_by_four_bytes_an_instruction(N, m, n, metric, shape):
+    X, C = samples(N, m, n, "codes")
+    H = outputs(X, C, distances(metric), lattice=PIXELS, shape=shape)
+    np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "dot"])
+@pytest.mark.parametrize("N, m, n", [(65, 15, 33), (17, 70, 130)])
+def test_codes_are_exact_on_tensor_cores(N, m, n, metric):
+    X, C = samples(N, m, n, "codes")
+    H = outputs(X, C, distances(metric), lattice=PIXELS, shape=MEDIUM, capability=AMPERE)
+    np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+
+
+@pytest.mark.parametrize("lattice", [Lattice(255.0, 0), Lattice(16.0, 128)])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_lattice_is_its_numbers(metric, lattice):
+    X, C = samples(20, 30, 40, "codes")
+    A, B = ((Z.astype(float) - lattice.zero) / lattice.denominator for Z in (X, C))
+    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.01)
+    H = outputs(X, C, activation, lattice=lattice)
+    assert_close(H, reference.hidden(A, B, *activation), np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "metric, profile",
+    [*(("euclidean", name) for name in reference.PROFILES), ("manhattan", "laplacian"),
+     ("manhattan", "gaussian")],
+)  # fmt: skip
+def test_every_profile(metric, profile, dtype):
+    X, C = (A.astype(dtype) for A in samples(18, 33, 7))
+    length = reference.METRICS[metric](X, C).max()
+    gamma = 0.6 / length if profile in ("laplacian", "triangular") else 0.9 / length**2
+    activation = Activation(metric, profile, gamma)
+    assert_close(outputs(X, C, activation, dtype), reference.hidden(X, C, *activation), dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "profile, degree", [("linear", 3), ("sigmoid", 3), ("poly", 0), ("poly", 5)]
+)
+def test_every_profile_of_a_dot_product(profile, degree, dtype):
+    X, C = (A.astype(dtype) / 4 for A in samples(18, 33, 7))
+    activation = Activation("dot", profile, 0.3, 0.5, degree)
+    assert_close(outputs(X, C, activation, dtype), reference.hidden(X, C, *activation), dtype)
+
+
+@pytest.mark.parametrize("profile", ["gaussian", "thin-plate"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_below_the_smallest_normal_number_is_zero(profile, dtype):
+    tiny = float(np.finfo(dtype).tiny)
+    X, C = np.array([[0.0]], dtype), np.array([[1.0]], dtype)
+    gamma = -np.log(tiny / 8) if profile == "gaussian" else tiny / 8
+    assert outputs(X, C, Activation("euclidean", profile, gamma), dtype) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_an_offset_costs_no_digits(metric, dtype):
+    X, C = (np.round(A * 64) / 64 + 100 for A in samples(33, 40, 30))
+    activation = Activation(metric, "laplacian", 0.05)
+    H = outputs(X.astype(dtype), C.astype(dtype), activation, dtype)
+    assert_close(H, reference.hidden(X, C, *activation), dtype)
+
+
+@pytest.mark.parametrize(
+    "multiprocessors, k, dtype",
+    [
+        (1, 1, np.float64),
+        (64, 8, np.float32),
+        (1, 19, np.float32),
+        (64, 19, np.float64),
+        (1, 0, np.float64),
+    ],
+)
+def test_scores_are_the_outputs_times_weights(multiprocessors, k, dtype):
+    X, C = samples(35, 100, 20, "codes")
+    W = np.random.default_rng(1).standard_normal((100, k)).astype(dtype)
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    exact = reference.hidden(X, C, *activation) @ W
+    prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
+    S = scores(prepare(C, activation, dtype, PIXELS), X, W)
+    assert S.dtype == dtype and S.shape == (35, k)
+    np.testing.assert_allclose(S, exact, atol=200 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("shape, capability", [(MEDIUM, AMPERE), (MEDIUM, TURING)])
+def test_scores_of_a_tile_with_two_rows_a_thread(shape, capability):
+    X, C = samples(70, 80, 20, "codes")
+    W = np.random.default_rng(1).standard_normal((80, 9))
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    prepare, _, scores, *_ = numba_cuda.raw(tiles(shape, capability))
+    S = scores(prepare(C, activation, np.float64, PIXELS), X, W)
+    assert_close(S, reference.hidden(X, C, *activation) @ W, np.float64)
+
+
+def test_scores_do_not_depend_on_the_launch():
+    X, C = samples(35, 100, 20)
+    W = np.random.default_rng(1).standard_normal((100, 3))
+    results = []
+    for multiprocessors in (1, 1, 64):
+        prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
+        operand = prepare(C, Activation("euclidean", "gaussian", 0.02), np.float64, None)
+        results.append(scores(operand, X, W))
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[0], results[2], 1e-13, 1e-13)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_normal_adds_sums_of_centered_weighted_rows(weighted):
+    X, C = samples(40, 33, 20, "codes")
+    rng = np.random.default_rng(1)
+    T, weights = rng.standard_normal((40, 2)), rng.random(40) if weighted else None
+    mean = np.full(33, 0.25)
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    prepare, _, _, normal, _ = numba_cuda.raw(tiles())
+    G, B = np.ones((33, 33)), np.ones((33, 2))
+    normal(prepare(C, activation, np.float64, PIXELS), X, T, weights, mean, G, B)
+    Z = reference.hidden(X, C, *activation) - mean
+    w = np.ones(40) if weights is None else weights
+    assert_close(G, 1 + Z.T @ (w[:, None] * Z), np.float64)
+    assert_close(B, 1 + Z.T @ (w[:, None] * T), np.float64)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric, monkeypatch):
+    monkeypatch.setattr(numba_cuda, "_INT32_FEATURES", 64)
+    X, C = samples(5, 6, 2 * 64 + 3, "codes")
+    H = outputs(X, C, distances(metric), lattice=PIXELS)
+    np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+    profile = "poly" if metric == "dot" else "laplacian"
+    activation = Activation(metric, profile, 1e-5 if metric == "dot" else 1e-3, 0.5, 2)
+    H = outputs(X, C, activation, np.float32, PIXELS)
+    assert_close(H, reference.hidden(X, C, *activation), np.float32)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+@pytest.mark.parametrize("features", [64, 33_024])
+def test_callable_profiles_take_squared_distances(metric, features, monkeypatch):
+    monkeypatch.setattr(numba_cuda, "_INT32_FEATURES", features)
+    X, C = samples(9, 10, 100, "codes")
+    activation = Activation(metric, lambda s: 1 / (1 + s))
+    exact = reference.hidden(X, C, *activation)
+    assert_close(outputs(X, C, activation, lattice=PIXELS), exact, np.float64)
+    prepare, _, scores, *_ = numba_cuda.raw(tiles())
+    S = scores(prepare(C, activation, np.float64, PIXELS), X, np.ones((10, 1)))
+    assert_close(S, exact.sum(axis=1, keepdims=True), np.float64)
+
+
+@pytest.mark.parametrize("N, m, n", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
+def test_nothing_is_an_array_too(N, m, n):
+    X, C = samples(N, m, n)
+    assert outputs(X, C, Activation("euclidean", "gaussian")).shape == (N, m)
+    prepare, _, scores, *_ = numba_cuda.raw(tiles())
+    operand = prepare(C, Activation("euclidean", "gaussian"), np.float64, None)
+    exact = reference.hidden(X, C, "euclidean", "gaussian", 1.0) @ np.ones((m, 2))
+    np.testing.assert_array_equal(scores(operand, X, np.ones((m, 2))), exact)
+
+
+def test_rows_are_independent_of_their_batch():
+    X, C = samples(40, 35, 20)
+    activation = Activation("euclidean", "gaussian", 0.02)
+    H = outputs(X, C, activation, np.float32)
+    for i in (0, 13, 39):
+        one = outputs(X[i : i + 1], C, activation, np.float32)
+        np.testing.assert_array_equal(one[0], H[i])
+
+
+def test_inputs_are_not_modified_and_may_be_strided_or_of_any_type():
+    X, C = samples(20, 10, 12, "codes")
+    X, C = X[::2, ::-1].astype(np.int16), np.asfortranarray(C).astype(np.float32)[:, ::-1]
+    X.flags.writeable = C.flags.writeable = False
+    H = outputs(X, C, Activation("manhattan", "identity"))
+    np.testing.assert_array_equal(H, reference.manhattan(X, C) ** 2)

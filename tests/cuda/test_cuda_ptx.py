@@ -1,0 +1,203 @@
+"""What the CUDA kernels are compiled to, without a GPU: PTX by NVVM, machine code by ptxas."""
+
+import functools
+import importlib.metadata
+import re
+import subprocess
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from gpurbf.kernels.cuda.registers import PITCH
+
+CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
+# Product, words of the operands, activations, shape, instruction, how often in a pass of the loop.
+VARIANTS = {
+    "float32": ("multiply", "float32", "float32", "large", r"fma\.rn\.f32", 256),
+    "float64": ("multiply", "float64", "float64", "medium", r"fma\.rn\.f64", 128),
+    "float32-small": ("multiply", "float32", "float32", "small", r"fma\.rn\.f32", 64),
+    "manhattan-float32": ("manhattan", "float32", "float32", "medium", r"abs(\.ftz)?\.f32", 256),
+    "manhattan-float64": ("manhattan", "float64", "float64", "medium", r"abs\.f64", 128),
+    "dp4a": ("dp4a", "int32", "float32", "large", r"dp4a\.u32\.u32", 256),
+    "sad": ("sad", "int32", "float32", "large", r"vabsdiff4\.u32\.u32\.u32\.add", 256),
+    "mma": ("mma", "int32", "float32", "large", r"mma\.sync\S+m16n8k32\S+s32\.u8\.u8\.s32", 16),
+    "mma-float64": ("mma", "int32", "float64", "large", r"mma\.sync\S+m16n8k32\S+s32\.u8", 16),
+}
+# Registers, threads and bytes of shared memory of a multiprocessor; a block costs 1 KB more.
+MULTIPROCESSORS = {
+    (7, 5): (65_536, 1024, 64 << 10),
+    (8, 0): (65_536, 2048, 164 << 10),
+    (9, 0): (65_536, 2048, 228 << 10),
+    (10, 0): (65_536, 2048, 228 << 10),
+}
+
+
+@pytest.fixture(scope="module")
+def numba_cuda():
+    """numba.cuda with a compiler, whatever GPU there is."""
+    from gpurbf.kernels.cuda import api
+
+    if api.SIMULATED:
+        pytest.skip("PTX: Numba's simulator compiles nothing")
+    try:
+        api.cuda.compile_ptx(lambda: None, (), cc=(9, 0))
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [repr(error)]
+        pytest.skip(f"PTX: numba.cuda has no compiler here ({reason[0]}); the extra `test` has one")
+    return api.cuda
+
+
+@pytest.fixture(scope="module")
+def ptx(numba_cuda):
+    """A function that compiles a variant for a compute capability, once."""
+    from numba import types
+    from numba.cuda import dispatcher
+
+    from gpurbf.kernels.cuda import tile
+
+    def build(name, capability):
+        product, word, real, shape, *_ = VARIANTS[name]
+        word, real = getattr(types, word), getattr(types, real)
+        term = types.int32 if (word, real) == (types.int32, types.float32) else real
+        vector, matrix, cube = (partial(types.Array, ndim=n, layout="C") for n in (1, 2, 3))
+        number, integer = types.float64, types.int64
+        signature = (
+            matrix(word), matrix(word), vector(term), vector(term), integer, number, integer,
+            integer, number, number, integer, integer, matrix(real), cube(real), cube(number),
+        )  # fmt: skip
+        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0))
+        with pytest.MonkeyPatch.context() as patch:
+            # Numba asks the device for the capability of functions that a kernel calls.
+            device = SimpleNamespace(compute_capability=capability)
+            patch.setattr(dispatcher, "get_current_device", lambda: device)
+            return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
+
+    cached = functools.cache(build)
+
+    def compiled(name, capability):
+        if capability < (8, 0) and name.startswith("mma"):
+            pytest.skip("mma: needs compute capability 8.0")
+        text = cached(name, capability)
+        target = f"sm_{capability[0]}{capability[1]}"
+        if capability >= (10, 0) and f".target {target}" not in text:
+            pytest.skip(f"{target}: newer than this numba.cuda or its toolkit")
+        return text
+
+    return compiled
+
+
+def blocks(text):
+    """The parts of PTX between labels."""
+    return re.split(r"^\$L\w+:", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
+    instruction, count = VARIANTS[name][4:]
+    text = ptx(name, capability)
+    loop = max(blocks(text), key=lambda block: len(re.findall(instruction, block)))
+    found = len(re.findall(instruction, loop))
+    # The compiler may have made one pass out of several.
+    assert found and found % count == 0
+    passes = found // count
+    loads = re.findall(r"ld\.shared\S*", loop)
+    if name.startswith("mma"):
+        # 4 fragments of 4 words for 64 rows, 4 of 2 for 32 columns: without conflicts as they are.
+        assert loads == ["ld.shared.u32"] * 24 * passes or loads == ["ld.shared.b32"] * 24 * passes
+    else:
+        rows = 8 if VARIANTS[name][3] != "small" else 4
+        assert len(loads) == 2 * rows * passes
+        assert all(re.fullmatch(r"ld\.shared\.v(4|2)\.\w(32|64)", load) for load in loads)
+    assert "ld.global" not in loop
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name, capability):
+    text = ptx(name, capability)
+    assert f".target sm_{capability[0]}{capability[1]}" in text
+    assert not re.search(r"\b(ld|st)\.local|__local_depot|\bcall\b", text)
+    assert set(re.findall(r"\.extern \.shared \.align (\d+)", text)) == {"16"}
+    addresses = re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)
+    assert addresses and set(addresses) == {"rd"}
+    # Rows times the length of a row.
+    assert re.search(r"(mul|mad)\.lo\.s64", text)
+    assert ("cp.async.cg.shared.global" in text) == (capability >= (8, 0))
+    assert "div.s64" not in text.split("bar.sync")[1]
+
+
+@pytest.fixture(scope="module")
+def ptxas():
+    """The path of ptxas, as new as the NVVM that chose the version of the PTX."""
+    for package in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12"):
+        try:
+            files = importlib.metadata.files(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name in ("ptxas", "ptxas.exe"):
+                return str(file.locate())
+    pytest.skip("ptxas: no nvidia-cuda-nvcc wheel; the extra `test` has one")
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
+    from gpurbf.kernels.cuda import tile
+
+    shape, bits = tile.SHAPES[VARIANTS[name][3]], int(VARIANTS[name][2][-2:])
+    limit = ["--maxrregcount", "128"] if bits == 32 and shape.B == 16 else []
+    source = tmp_path / "tile.ptx"
+    source.write_text(ptx(name, capability))
+    architecture = f"-arch=sm_{capability[0]}{capability[1]}"
+    done = subprocess.run(
+        [ptxas, "-v", architecture, *limit, str(source), "-o", str(tmp_path / "tile.cubin")],
+        capture_output=True,
+        text=True,
+    )
+    report = done.stdout + done.stderr
+    assert done.returncode == 0, report
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
+    used = int(re.search(r"Used (\d+) registers", report)[1])
+    threads, shared = shape.B**2, tile.shared_bytes(shape, bits // 8)
+    registers, most, memory = MULTIPROCESSORS[capability]
+    resident = min(
+        registers // (-(-used // 8) * 8 * threads), most // threads, memory // (shared + 1024), 32
+    )
+    print(
+        f"{name}, sm_{capability[0]}{capability[1]}: {used} registers, {shared} bytes shared, "
+        f"{resident} blocks of {threads} threads, occupancy {resident * threads / most:.0%}"
+    )
+    assert shared <= 48 << 10
+    assert PITCH * 4 * shape.M <= shared
+    # Warps to hide latency behind; float64 has twice the registers and less need.
+    least = 12 if bits == 32 and capability > (7, 5) else 6
+    assert resident * threads // 32 >= least
+
+
+@pytest.mark.parametrize("real", ["float32", "float64"])
+@pytest.mark.parametrize("samples", ["uint8", "float32", "float64"])
+def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch, samples, real):
+    from numba import types
+    from numba.cuda import dispatcher
+
+    from gpurbf.kernels.cuda import pack, pairs, profiles
+
+    samples, real = getattr(types, samples), getattr(types, real)
+    X, H = (types.Array(kind, 2, "C") for kind in (samples, real))
+    terms, shift = types.Array(real, 1, "C"), types.Array(types.float64, 1, "C")
+    number, integer = types.float64, types.int64
+    scalars = integer, integer, number, number, integer
+    signatures = {
+        pack.pack: (X, shift, number, number, number, H, terms),
+        pairs.pairs: (X, X, integer, *scalars, H),
+        profiles.activate_rows: (H, number, *scalars, H),
+    }
+    device = SimpleNamespace(compute_capability=(9, 0))
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
+    for kernel, signature in signatures.items():
+        text, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
+        assert not re.search(r"\b(ld|st)\.local|__local_depot", text)
+        assert set(re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)) == {"rd"}
