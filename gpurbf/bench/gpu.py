@@ -260,9 +260,13 @@ def _fits(bench: Bench, data_home: str | None) -> None:
         models = {name: make(name) for name in (ways.compared()[0], *bench.names)}
         for model in models.values():  # compile
             model.fit(X_train[:1000], y_train[:1000]).predict(X_test[:100])
-        fit: dict[str, Callable[[], Any]] = {name: partial(model.fit, X_train, y_train) for name, model in models.items()}
+        fit: dict[str, Callable[[], Any]] = {
+            name: partial(model.fit, X_train, y_train) for name, model in models.items()
+        }
         fits = in_turn(fit, 1 if bench.quick else 3, warm_up=False)
-        predict: dict[str, Callable[[], Any]] = {name: partial(model.predict, X_test) for name, model in models.items()}
+        predict: dict[str, Callable[[], Any]] = {
+            name: partial(model.predict, X_test) for name, model in models.items()
+        }
         predictions = in_turn(predict, 2 if bench.quick else 5)
         for name, model in models.items():
             accuracy = 100 * float(np.mean(model.predict(X_test) == y_test))
