@@ -135,14 +135,14 @@ def test_an_offset_costs_no_digits(metric, dtype):
     [
         (1, 1, np.float64),
         (64, 8, np.float32),
-        (1, 19, np.float32),
-        (64, 19, np.float64),
+        (1, 9, np.float32),
+        (64, 9, np.float64),
         (1, 0, np.float64),
     ],
 )
 def test_scores_are_the_outputs_times_weights(multiprocessors, k, dtype):
-    X, C = samples(35, 100, 20, "codes")
-    W = np.random.default_rng(1).standard_normal((100, k)).astype(dtype)
+    X, C = samples(35, 70, 20, "codes")
+    W = np.random.default_rng(1).standard_normal((70, k)).astype(dtype)
     activation = Activation("euclidean", "gaussian", 3e-6)
     exact = reference.hidden(X, C, *activation) @ W
     prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
@@ -153,8 +153,8 @@ def test_scores_are_the_outputs_times_weights(multiprocessors, k, dtype):
 
 @pytest.mark.parametrize("shape, capability", [(MEDIUM, AMPERE), (MEDIUM, TURING)])
 def test_scores_of_a_tile_with_two_rows_a_thread(shape, capability):
-    X, C = samples(70, 80, 20, "codes")
-    W = np.random.default_rng(1).standard_normal((80, 9))
+    X, C = samples(60, 70, 20, "codes")
+    W = np.random.default_rng(1).standard_normal((70, 9))
     activation = Activation("euclidean", "gaussian", 3e-6)
     prepare, _, scores, *_ = numba_cuda.raw(tiles(shape, capability))
     S = scores(prepare(C, activation, np.float64, PIXELS), X, W)
@@ -162,8 +162,8 @@ def test_scores_of_a_tile_with_two_rows_a_thread(shape, capability):
 
 
 def test_scores_do_not_depend_on_the_launch():
-    X, C = samples(35, 100, 20)
-    W = np.random.default_rng(1).standard_normal((100, 3))
+    X, C = samples(20, 70, 10)
+    W = np.random.default_rng(1).standard_normal((70, 3))
     results = []
     for multiprocessors in (1, 1, 64):
         prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
