@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -253,4 +254,5 @@ def find_gpu() -> tuple[ModuleType, str]:
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     xp, gpu = find_gpu()
-    return build_backend(xp, f"cuBLAS: int8 on the lattice, float32/float64 off it; {gpu}")
+    backend = build_backend(xp, f"cuBLAS: int8 on the lattice, float32/float64 off it; {gpu}")
+    return replace(backend, device=gpu)

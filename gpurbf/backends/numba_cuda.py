@@ -8,16 +8,17 @@ that by four 8-bit products an instruction; Manhattan by four absolute differenc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice
+from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, Tile
 from gpurbf.backends.device import on_device
 from gpurbf.backends.epilogue import form
+from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole slices.
 _INT32_FEATURES = 33_024
@@ -25,6 +26,8 @@ _INT32_FEATURES = 33_024
 _PADDED = 128
 # Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
 _LAUNCH_ROWS = 65_535 * 64
+# Tiles that the tuner tries: those of all products.
+_TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
 # After `cupy` until it is measured on a GPU, before every CPU.
 _PREFERENCE = 4
 
@@ -58,6 +61,7 @@ class Operand:
     alpha: int
     factor: float
     exact: bool
+    shape: Any  # of the tiles, None where each launch chooses
 
     @property
     def fused(self) -> bool:
@@ -66,12 +70,12 @@ class Operand:
 
 
 class Tiles(NamedTuple):
-    """The array library, the device, and the tile's shape if it is not to be chosen."""
+    """The array library, the device, HᵀH, and what tells the tile for metric, precision and n."""
 
     xp: ModuleType
     device: Device
     gram: Callable[[Any], Any]
-    shape: Any = None
+    tile_for: Callable[[str, str, int], Tile]
 
 
 def _prepare(
@@ -113,9 +117,25 @@ def _prepare(
             _terms_dtype(lattice is not None, dtype, len(pieces)),
         )
         parts.append(Part(piece, shift, centers, terms))
-    return Operand(
-        product, tuple(parts), activation, dtype, m, row, alpha, factor, lattice is not None
-    )
+    exact = lattice is not None
+    shape = _stated(tiles.tile_for(metric, precision_of(dtype, exact), n), product)
+    return Operand(product, tuple(parts), activation, dtype, m, row, alpha, factor, exact, shape)
+
+
+def _stated(stated: Tile, product: str) -> Any:
+    """The shape of tile that was tuned or forced, None if none was."""
+    from gpurbf.kernels.cuda.tile import Shape
+
+    if stated.M is None:
+        return None
+    M, B = int(stated.M), int(stated.B or 8)
+    outputs = {M // B} if M % B == 0 else set()
+    if B not in (8, 16) or not outputs <= ({8} if product == "mma" else {4, 8}) or not outputs:
+        raise ValueError(
+            f"{stated}: tiles of 'numba-cuda' have B = 8 or 16 and M = 8 B, or 4 B where the "
+            "tensor cores do not work."
+        )
+    return Shape(M, B)
 
 
 def _terms_dtype(exact: bool, dtype: np.dtype, n_parts: int) -> np.dtype:
@@ -159,8 +179,8 @@ def _choose(tiles: Tiles, operand: Operand, N: int) -> Any:
     """The shape of the tiles: large ones where there are enough of them for the device."""
     from gpurbf.kernels.cuda.tile import SHAPES
 
-    if tiles.shape is not None:
-        return tiles.shape
+    if operand.shape is not None:
+        return operand.shape
     large = SHAPES["large"]
     if -(-N // large.M) * -(-operand.m // large.M) < tiles.device.multiprocessors:
         return SHAPES["medium" if operand.product == "mma" else "small"]
@@ -333,5 +353,9 @@ def load() -> Backend:
     device = Device(capability, properties["multiProcessorCount"])
     exact = "mma" if capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
-    prepare, outputs, scores, normal, size = raw(Tiles(xp, device, partial(gram, xp)))
-    return on_device("numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size)
+    tiles = Tiles(xp, device, partial(gram, xp), partial(tile_for, "numba-cuda"))
+    prepare, outputs, scores, normal, size = raw(tiles)
+    backend = on_device(
+        "numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size
+    )
+    return replace(backend, device=gpu, tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED))

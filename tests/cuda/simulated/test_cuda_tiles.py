@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends import Activation, Lattice, numba_cuda
+from gpurbf.backends import Activation, Lattice, Tile, numba_cuda
 from gpurbf.kernels.cuda import api, tile
 from tests import reference
 
@@ -17,7 +17,8 @@ METRICS = ["euclidean", "manhattan", "dot"]
 
 def tiles(shape=TINY, capability=TURING, multiprocessors=1):
     device = numba_cuda.Device(capability, multiprocessors)
-    return numba_cuda.Tiles(np, device, lambda H: H.T @ H, shape)
+    stated = Tile() if shape is None else Tile(*shape)
+    return numba_cuda.Tiles(np, device, lambda H: H.T @ H, lambda *_: stated)
 
 
 def samples(N, m, n, kind="float", seed=0):
@@ -239,3 +240,10 @@ def test_inputs_are_not_modified_and_may_be_strided_or_of_any_type():
     X.flags.writeable = C.flags.writeable = False
     H = outputs(X, C, Activation("manhattan", "identity"))
     np.testing.assert_array_equal(H, reference.manhattan(X, C) ** 2)
+
+
+@pytest.mark.parametrize("shape", [(48, 16), (96, 12), (256, 32), (64, 16)])
+def test_a_tile_that_is_not_compiled_is_refused(shape):
+    X, C = samples(3, 3, 5, "codes")
+    with pytest.raises(ValueError, match="M = 8 B"):
+        outputs(X, C, distances("euclidean"), lattice=PIXELS, shape=shape, capability=AMPERE)
