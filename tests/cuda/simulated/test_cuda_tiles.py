@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf.backends import Activation, Lattice, Tile, numba_cuda
-from gpurbf.kernels.cuda import api, tile
+from gpurbf.kernels.cuda import api, pairs, profiles, tile
 from tests import reference
 
 PIXELS = Lattice(1.0, 0)
@@ -247,3 +247,15 @@ def test_a_tile_that_is_not_compiled_is_refused(shape):
     X, C = samples(3, 3, 5, "codes")
     with pytest.raises(ValueError, match="M = 8 B"):
         outputs(X, C, distances("euclidean"), lattice=PIXELS, shape=shape, capability=AMPERE)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("N, m, n", [(1, 1, 1), (9, 5, 16)])
+def test_the_baseline_of_one_thread_a_pair_is_right_too(N, m, n, metric):
+    X, C = samples(N, m, n)
+    H, B = np.full((N, m), np.nan), 4
+    rule = profiles.FORMS["dot" if metric == "dot" else "squared"]
+    arguments = pairs.METRICS[metric], rule, profiles.PROFILES["identity"], 1.0, 0.0, 3
+    pairs.pairs[(-(-N // B), -(-m // B)), (B, B)](X, C, *arguments, H)
+    exact = reference.METRICS[metric](X, C) ** (2 if metric == "euclidean" else 1)
+    assert_close(H, exact, np.float64)
