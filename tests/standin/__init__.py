@@ -158,6 +158,9 @@ class ndarray:
         assert np.shares_memory(view, self._a) or not view.size
         return self._view(view)
 
+    def transpose(self, *axes):
+        return self._view(self._a.transpose(*axes))
+
     def diagonal(self):
         return self._view(self._a.diagonal())
 
