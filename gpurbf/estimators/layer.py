@@ -41,7 +41,7 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         1 / (2 median(d)²) over a sample; profiles of d take the root of these.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``; on an NVIDIA GPU
-        ``"cupy"``; or ``"auto"``.
+        ``"cupy"`` or ``"numba-cuda"``; or ``"auto"``.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         ``"auto"``: distances of small-integer data are exact, other data are computed in their own
         float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
