@@ -11,6 +11,8 @@ import pytest
 import gpurbf
 from gpurbf import backends, bench
 from gpurbf.backends import BackendUnavailable
+from gpurbf.bench import paper as bench_paper
+from gpurbf.bench import tune as bench_tune
 from gpurbf.cli import COMMANDS, classify, main, picture
 
 
@@ -221,6 +223,10 @@ def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without
 def test_quick_benchmarks_run_and_leave_the_pages_alone(capsys, monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    # Quick for a user is a minute or two of these.
+    monkeypatch.setattr(bench_paper, "QUICK", bench_paper.Sizes(64, 64, 64, 64, 128, slow=1 << 20))
+    monkeypatch.setattr(bench_paper, "_LEAST", 1e-4)
+    monkeypatch.setattr(bench_tune, "_SHAPES", bench_tune._SHAPES[1:2])
     assert call("bench", name, "--quick") == 0
     assert "| " in capsys.readouterr().out
     assert not list((tmp_path / "docs" / "benchmarks").iterdir())

@@ -65,8 +65,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     problems = {name: why for name, why in available_backends().items() if name in GPUS}
     names = [name for name in GPUS if problems.get(name, "") is None]
     if not names:
-        lines = "\n".join(f"* {name}: {why}" for name, why in problems.items())
-        report.text(f"**Not measured on a GPU**: there is none here.\n\n{lines}")
+        report.text("**Not measured on a GPU**: there is none here.")
+        report.table(("backend", "why it cannot run"), problems.items())
         return
     backend = ways.there()[names[0]]
     xp = backend.xp

@@ -7,6 +7,7 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,24 @@ __all__ = ["PUBLISHED", "TITLE", "run"]
 TITLE = "The paper's experiment"
 # Nanoseconds, as their authors state them.
 PUBLISHED = {"GeForce GTX 750 (published)": 0.13, "2-core i3, MKL (published)": 0.021}
-# A naive loop over more synapses than that takes seconds.
-_SLOW = 1 << 30
+
+
+class Sizes(NamedTuple):
+    """Samples, and as many centers, of the layers of each section; `slow`: synapses of naive ones.
+
+    ``largest``: the last of the M; ``over_n``, ``backends``, ``tiles``, ``cut``: of the others.
+    """
+
+    largest: int
+    over_n: int
+    backends: int
+    tiles: int
+    cut: int
+    slow: int = 1 << 30  # takes the naive loop a second
+
+
+FULL = Sizes(largest=8192, over_n=1024, backends=4096, tiles=2048, cut=4096)
+QUICK = Sizes(largest=2048, over_n=512, backends=1024, tiles=1024, cut=1024)
 # Seconds that a timed repetition takes at least.
 _LEAST = 0.02
 
@@ -31,11 +48,12 @@ _LEAST = 0.02
 def run(report: Report, quick: bool, data_home: str | None) -> None:
     """Verify every way, then measure; see the headings."""
     _verify(report)
-    _over_m(report, quick)
-    _over_n(report, quick)
-    _on_one_layer(report, quick)
-    _tiles(report, quick)
-    _cuts(report, quick)
+    sizes = QUICK if quick else FULL
+    _over_m(report, sizes)
+    _over_n(report, sizes)
+    _on_one_layer(report, sizes)
+    _tiles(report, sizes.tiles)
+    _cuts(report, sizes.cut)
 
 
 def images(N: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,22 +142,20 @@ def _sweep_tables(report: Report, found: Sweep, key: str, name: str) -> None:
     )  # fmt: skip
 
 
-def _over_m(report: Report, quick: bool) -> None:
+def _over_m(report: Report, sizes: Sizes) -> None:
     """An M × M BNL for growing M."""
-    top, n = (11, 784) if quick else (13, 784)
-    sizes = [2**k for k in range(3, top + 1)]
-    found = _sweep({M: (M, M, n) for M in sizes}, _SLOW)
+    n, several = 784, [2**k for k in range(3, sizes.largest.bit_length())]
+    found = _sweep({M: (M, M, n) for M in several}, sizes.slow)
     report.text(f"## M: a BNL of M samples × M neurons, {n} inputs")
     _sweep_tables(report, found, "M", "paper-m")
     plot = partial(figures.sweep, found, ways.NAIVE, PUBLISHED, "M, samples and neurons of the BNL")
     report.figure("paper-m", "Synapse time and speed-up over M", plot)
 
 
-def _over_n(report: Report, quick: bool) -> None:
+def _over_n(report: Report, sizes: Sizes) -> None:
     """One BNL for growing n: the paper advises n > 100."""
-    M = 512 if quick else 1024
-    sizes = [2**k for k in range(3, 13)]
-    found = _sweep({n: (M, M, n) for n in sizes}, _SLOW)
+    M = sizes.over_n
+    found = _sweep({2**k: (M, M, 2**k) for k in range(3, 13)}, sizes.slow)
     report.text(f"## n: a BNL of {M} × {M}, 8 to 4096 inputs")
     _sweep_tables(report, found, "n", "paper-n")
     report.text(
@@ -152,16 +168,16 @@ def _over_n(report: Report, quick: bool) -> None:
     report.figure("paper-n", "Synapse time and speed-up over the number of inputs", plot)
 
 
-def _on_one_layer(report: Report, quick: bool) -> None:
+def _on_one_layer(report: Report, sizes: Sizes) -> None:
     """Every backend and precision on the same layer, with three ratios each."""
-    N = m = 1024 if quick else 4096
+    N = m = sizes.backends
     n = 784
     X, C = images(N, m, n)
     evaluations = {name: way(X, C) for name, way in ways.every_way().items() if name != ways.NAIVE}
     evaluations |= ways.without_transfers(X, C)
     times = synapse_times(evaluations, N * m * n, rounds=3)
     # The loop gains nothing from more rows: its time is taken from fewer.
-    part = X[: max(1, _SLOW // (m * n))]
+    part = X[: max(1, sizes.slow // (m * n))]
     times |= synapse_times({ways.NAIVE: ways.naive(part, C)}, len(part) * m * n, rounds=2)
     cpu = {name for name, backend in ways.there().items() if backend.xp is np}
     fastest = min(
@@ -209,10 +225,9 @@ def _on_one_layer(report: Report, quick: bool) -> None:
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
-def _tiles(report: Report, quick: bool) -> None:
+def _tiles(report: Report, N: int) -> None:
     """B and its likes: each backend's own candidates for the block inside a launch."""
-    N = m = 1024 if quick else 2048
-    X, C = images(N, m, 784)
+    X, C = images(N, N, 784)
     found: dict[str, dict[Tile, float]] = {}
     for name, backend in ways.there().items():
         for label, precision in ways.PRECISIONS.items():
@@ -221,12 +236,12 @@ def _tiles(report: Report, quick: bool) -> None:
                 with forced(tile):
                     evaluations[tile] = ways.evaluation(name, precision, X, C)
                     evaluations[tile]()
-            times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * m)
+            times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * N)
             found[f"{name}, {label}"] = {t: times[str(t)].median for t in evaluations}
     if "numba-cuda" in ways.there():
         evaluations = {Tile(B=B): ways.untiled(X, C, B) for B in (4, 8, 16, 32)}
         evaluations[Tile()] = ways.untiled(X, C)
-        times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * m)
+        times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * N)
         found[ways.UNTILED] = {t: times[str(t)].median for t in (Tile(), *evaluations)}
     rows = []
     for name, series in found.items():
@@ -236,7 +251,7 @@ def _tiles(report: Report, quick: bool) -> None:
             for tile, value in series.items()
         ]
     report.text(
-        f"## B: the block inside a launch, {N} × {m} × 784\n\nWhat a backend's tuner may choose: "
+        f"## B: the block inside a launch, {N} × {N} × 784\n\nWhat a backend's tuner may choose: "
         "on a GPU the M and B of the paper; on a CPU the rows of a block that stays in cache "
         "(`numba`) or the megabytes of H between product and activation (`numpy`, `mkl`)."
     )
@@ -244,9 +259,9 @@ def _tiles(report: Report, quick: bool) -> None:
     report.figure("paper-tiles", "Synapse time over the tile", partial(figures.tiles, found))
 
 
-def _cuts(report: Report, quick: bool) -> None:
+def _cuts(report: Report, size: int) -> None:
     """A large layer as a grid of M × M BNLs, one call each, against one call for all of it."""
-    size, n = (1024 if quick else 4096), 784
+    n = 784
     X, C = images(size, size, n)
     sizes = [2**k for k in range(6, size.bit_length())]
     found: Sweep = {}

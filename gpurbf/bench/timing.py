@@ -61,6 +61,8 @@ def in_turn(
         for candidate in candidates.values():
             candidate()
     for _ in range(rounds):
+        # Once a round: with Numba's many objects it takes longer than most calls.
+        gc.collect()
         for name, candidate in candidates.items():
             seconds[name].append((timer or once)(candidate))
     return {
@@ -70,11 +72,16 @@ def in_turn(
 
 
 def once(candidate: Callable[[], Any]) -> float:
-    """Seconds of one call; garbage is collected before, not during."""
-    gc.collect()
-    started = time.perf_counter()
-    candidate()
-    return time.perf_counter() - started
+    """Seconds of one call; garbage is collected before or after, not during."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        started = time.perf_counter()
+        candidate()
+        return time.perf_counter() - started
+    finally:
+        if collecting:
+            gc.enable()
 
 
 # The peak is reset after the set-up, so it is that of the measured lines alone.
