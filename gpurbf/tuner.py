@@ -48,6 +48,8 @@ _CLOSE = 1.1
 # The default is replaced by what is faster by this in the median round, and by three times the
 # error of that median (the range of the middle half of the rounds over the root of their number).
 _GAIN = 0.02
+# Rounds of the duel at least, and where calls are long.
+_DUEL, _SHORT_DUEL, _LONG_CALL = 15, 7, 0.05
 # Largest difference between the results of two tiles, relative to the largest number among them.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-5, "float64": 1e-12}
 
@@ -136,7 +138,11 @@ def measure(name: str, case: Case, seconds: float) -> Outcome:
     a_row = (time.perf_counter() - begin) / len(X)
     # Each candidate runs four times at least, and the last two much more often.
     call = max(_CALL[0], min(_CALL[1], (end - begin) / (8 * len(found))))
-    X = np.resize(X, (_rows(int(call / a_row), thread_limit()), X.shape[1]))
+    # A tile of so many megabytes of H is one only if there is more of H than that.
+    largest = max((tile.megabytes or 0 for tile in found), default=0)
+    whole = int(2 * largest * 2**20 / (m * found[Tile()].dtype.itemsize))
+    n_rows = max(_rows(int(call / a_row), thread_limit()), whole)
+    X = np.resize(X, (n_rows, X.shape[1]))
     verify(found, X, W, case.precision)
     calls = {tile: partial(layer.scores, X, W) for tile, layer in found.items()}
     gc.collect()
@@ -192,7 +198,7 @@ def race(
     """The tile whose call is fastest, or the default where none is by more than noise.
 
     Stages of three rounds, each of which leaves the better half, then a duel with the default until
-    the clock shows ``end``, of fifteen rounds at least.
+    the clock shows ``end``, of fifteen rounds at least, or seven of long calls.
 
     Returns
     -------
@@ -209,7 +215,9 @@ def race(
         bound = _CLOSE * seconds[alive[0]]
         alive = [tile for tile in alive[: (len(alive) + 1) // 2] if seconds[tile] <= bound]
     best = alive[0]
-    times = _rounds([default, best], calls, 15, end)
+    times = _rounds(
+        [default, best], calls, _DUEL if seconds.get(best, 0) < _LONG_CALL else _SHORT_DUEL, end
+    )
     seconds |= {tile: statistics.median(values) for tile, values in times.items()}
     gains = [a / b - 1 for a, b in zip(times[default], times[best])]
     low, middle, high = statistics.quantiles(gains, n=4)

@@ -29,7 +29,7 @@ from gpurbf.backends.tuning import precision_of, tile_for
 # Largest n for which 255² n stays below 2³¹.
 _INT32_FEATURES = 33_025
 # Megabytes of a tile of H that the tuner tries.
-_TRIED = tuple(Tile(megabytes=size) for size in (0.5, 1, 2, 4, 8, 16, 32))
+_TRIED = tuple(Tile(megabytes=size) for size in (1, 2, 4, 8, 16))
 
 
 class Product(NamedTuple):
