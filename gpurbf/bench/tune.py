@@ -85,7 +85,7 @@ def _compare(
     calls: dict[str, Callable[[], Any]] = {
         str(tile): partial(layer.scores, X, W) for tile, layer in layers.items()
     }
-    return str(chosen), in_turn(calls, 2 if quick else 7)
+    return str(chosen), in_turn(calls, 2 if quick else 15)
 
 
 def _milliseconds(times: Times) -> str:
