@@ -215,9 +215,8 @@ def race(
         bound = _CLOSE * seconds[alive[0]]
         alive = [tile for tile in alive[: (len(alive) + 1) // 2] if seconds[tile] <= bound]
     best = alive[0]
-    times = _rounds(
-        [default, best], calls, _DUEL if seconds.get(best, 0) < _LONG_CALL else _SHORT_DUEL, end
-    )
+    least = _SHORT_DUEL if seconds.get(best, 0) > _LONG_CALL else _DUEL
+    times = _rounds([default, best], calls, least, end)
     seconds |= {tile: statistics.median(values) for tile, values in times.items()}
     gains = [a / b - 1 for a, b in zip(times[default], times[best])]
     low, middle, high = statistics.quantiles(gains, n=4)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
 
-from gpurbf import FSVC, config_context
+from gpurbf import FSVC
 from gpurbf.backends.threads import limited
 from gpurbf.network import fsvc as composed
 from gpurbf.network import radius as searching
@@ -300,54 +300,6 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     layer = searching.KnownLayer(D, taken, kernel, radius)
     H = HiddenLayer(X[taken], rules.unit(kernel, metric, radius), backend="numpy").outputs(X)
     np.testing.assert_allclose(layer.outputs(np.arange(400)), H, atol=2e-5)
-
-
-@pytest.mark.parametrize("solver", composed.SOLVERS)
-def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
-    X, y = digits()
-    X, y = X[:700], y[:700]
-    model = FSVC(solver=solver, eval_radius="auto", backend="numpy", random_state=0).fit(X, y)
-    path = model.radius_path_
-    assert set(path) == set(searching.Trial._fields)
-    chosen = np.flatnonzero(
-        (path["radius"] == model.radius_) & (path["eval_radius"] == model.eval_radius_)
-    )
-    assert path["score"][chosen] == path["score"].max()
-    assert len(np.unique(path["radius"])) > 8
-    assert model.score(X, y) > 0.9
-    if solver == "lms":
-        assert model.n_iter_ == path["n_iter"][chosen]
-
-
-def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
-    X, y = digits()
-    model = FSVC(2.0, eval_radius="auto", backend="numpy", random_state=0).fit(X[:500], y[:500])
-    assert set(model.radius_path_["radius"]) == {2.0}
-    assert model.radius_ == 2.0 and model.eval_radius_ > 0
-    same = FSVC(2.0, eval_radius=2.0, backend="numpy", random_state=0).fit(X[:500], y[:500])
-    assert not hasattr(same, "radius_path_")
-
-
-def test_the_search_keeps_to_the_most_centers_allowed():
-    X, y = digits()
-    model = FSVC(max_centers=60, backend="numpy", random_state=0).fit(X, y)
-    assert len(model.centers_) <= 60
-    assert (model.radius_path_["expected_centers"] <= 1.1 * 60).all()
-
-
-def test_the_search_works_where_the_sample_is_a_part_of_the_data():
-    X, y = digits()
-    with config_context(memory=1):
-        model = FSVC(backend="numpy", random_state=0, max_centers=200).fit(X, y)
-    chosen = model.radius_path_["radius"] == model.radius_
-    assert model.radius_path_["n_centers"][chosen] < len(model.centers_) <= 200
-
-
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
-def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
-    X, y = digits()
-    model = FSVC("ratio", selection=selection, backend="numpy", random_state=0).fit(X, y)
-    assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
 
 
 def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples():

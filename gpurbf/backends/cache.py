@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -15,7 +16,13 @@ VARIABLE = "GPURBF_CACHE_DIR"
 
 def folder() -> Path:
     """Where the files are: what ``GPURBF_CACHE_DIR`` says, else the platform's place for caches."""
-    return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("gpurbf", appauthor=False))
+    return _folder(os.environ.get(VARIABLE))
+
+
+@functools.cache
+def _folder(stated: str | None) -> Path:
+    """Asked for each layer that is prepared: where the place is takes longer than a look-up."""
+    return Path(stated or platformdirs.user_cache_dir("gpurbf", appauthor=False))
 
 
 def read(name: str) -> Any:

@@ -35,8 +35,6 @@ WAYS = {
 }
 _EIGHT_BIT = ("cupy, 8-bit", "numba-cuda, 8-bit")
 _OUTPUTS = 10
-# Manhattan distances of up to 1,028 pixels are below 2**18, so 1 - d / 2**18 is exact in float32.
-_EXACT = Activation("manhattan", "triangular", 2.0**-18)
 
 
 class Bench(NamedTuple):
@@ -153,7 +151,7 @@ def _manhattan(bench: Bench) -> None:
     expected = data.distances(X[:100], C, "manhattan")
     candidates: dict[str, Callable[[], Any]] = {}
     for precision in ("exact", "float32"):
-        layer = HiddenLayer(C, _EXACT, backend="numba-cuda", precision=precision)
+        layer = HiddenLayer(C, data.MANHATTAN, backend="numba-cuda", precision=precision)
         if not np.array_equal((1 - layer.outputs(X[:100])) * 2.0**18, expected):
             raise AssertionError(f"Manhattan distances, precision {precision}, are not exact")
         out = bench.xp.empty((N, m), np.float32)

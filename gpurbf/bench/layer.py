@@ -22,9 +22,6 @@ __all__ = ["TITLE", "run"]
 
 TITLE = "The hidden layer"
 
-# Manhattan distances of up to 1,028 pixels are below 2**18, so 1 - d / 2**18 is exact in float32.
-_EXACT = Activation("manhattan", "triangular", 2.0**-18)
-
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
     """Verify, then measure; see the headings."""
@@ -185,7 +182,7 @@ def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], r
     """Manhattan distances, exact, against scikit-learn's."""
     from sklearn.metrics.pairwise import manhattan_distances
 
-    layers = {name: HiddenLayer(C, _EXACT, backend=name) for name in names}
+    layers = {name: HiddenLayer(C, data.MANHATTAN, backend=name) for name in names}
     expected = data.distances(X[:100], C, "manhattan")
     for name, layer in layers.items():
         if not np.array_equal((1.0 - layer.outputs(X[:100])) * 2.0**18, expected):

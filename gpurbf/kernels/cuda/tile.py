@@ -47,7 +47,6 @@ class Shape(NamedTuple):
 # Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
 # with more than 128 registers, the third for as many blocks as there can be where outputs are few.
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
-PRODUCTS = ("multiply", "manhattan", "mma", "dp4a", "sad")
 
 
 def shared_bytes(shape, itemsize):
