@@ -43,11 +43,14 @@ _CALL = (0.002, 0.02)
 # A thread gets this many rows or a multiple: whole blocks for every candidate.
 _ROWS_A_THREAD = 768
 _MOST_ROWS = 1 << 16
+# About how long the tuning of a backend takes.
+SECONDS = 45.0
 # What a stage leaves is at most so much slower than the best.
 _CLOSE = 1.1
 # The default is replaced by what is faster by this in the median round, and by three times the
 # error of that median (the range of the middle half of the rounds over the root of their number).
-_GAIN = 0.02
+# A smaller gain on the layer measured is easily a loss on another.
+_GAIN = 0.04
 # Rounds of the duel at least, and where calls are long.
 _DUEL, _SHORT_DUEL, _LONG_CALL = 15, 7, 0.05
 # Largest difference between the results of two tiles, relative to the largest number among them.
@@ -85,7 +88,7 @@ def cases(name: str, quick: bool = False) -> list[Case]:
 
 def tune(
     name: str,
-    seconds: float = 45,
+    seconds: float = SECONDS,
     quick: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> list[Outcome]:
@@ -138,10 +141,9 @@ def measure(name: str, case: Case, seconds: float) -> Outcome:
     a_row = (time.perf_counter() - begin) / len(X)
     # Each candidate runs four times at least, and the last two much more often.
     call = max(_CALL[0], min(_CALL[1], (end - begin) / (8 * len(found))))
-    # A tile of so many megabytes of H is one only if there is more of H than that.
-    largest = max((tile.megabytes or 0 for tile in found), default=0)
-    whole = int(2 * largest * 2**20 / (m * found[Tile()].dtype.itemsize))
-    n_rows = max(_rows(int(call / a_row), thread_limit()), whole)
+    # A tile of so many samples is one only if there are more.
+    largest = max((tile.M or 0 for tile in found), default=0)
+    n_rows = max(_rows(int(call / a_row), thread_limit()), 2 * largest)
     X = np.resize(X, (n_rows, X.shape[1]))
     verify(found, X, W, case.precision)
     calls = {tile: partial(layer.scores, X, W) for tile, layer in found.items()}

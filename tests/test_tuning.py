@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import reference
 
 import gpurbf
-from gpurbf import tuner
+from gpurbf import config_context, tuner
 from gpurbf.backends import cache, get_backend, tuning
 from gpurbf.backends.tuning import Tile, Tuned, forced, state, store, tile_for
 from gpurbf.cli import main
@@ -20,7 +21,7 @@ DEFAULT = Tile()
 TUNED = (
     Tuned("euclidean", "exact", 64.0, Tile(M=48)),
     Tuned("euclidean", "exact", float("inf"), Tile(M=96, threads=1)),
-    Tuned("euclidean", "float32", 512.0, Tile(megabytes=0.5)),
+    Tuned("euclidean", "float32", 512.0, Tile(M=512)),
 )
 
 
@@ -49,7 +50,7 @@ def test_the_least_range_that_holds_the_inputs_answers(folder):
     assert tile_for("numba", "euclidean", "exact", 64) == Tile(M=48)
     assert tile_for("numba", "dot", "exact", 64) == Tile(M=48)
     assert tile_for("numba", "euclidean", "exact", 65) == Tile(M=96, threads=1)
-    assert tile_for("numba", "euclidean", "float32", 512) == Tile(megabytes=0.5)
+    assert tile_for("numba", "euclidean", "float32", 512) == Tile(M=512)
     for metric, precision, n in (
         ("euclidean", "float32", 513),
         ("euclidean", "float64", 10),
@@ -183,7 +184,7 @@ def test_no_tile_changes_a_result(backend, metric, precision):
     gamma = 1e-4 / X.shape[1] / (X.shape[1] if metric == "manhattan" else 1)
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     W, T = rng.normal(size=(len(C), 3)), rng.normal(size=(len(X), 2))
-    odd = (Tile(M=1, threads=1000, megabytes=1e-3), Tile(M=37), Tile(M=5000, megabytes=1e3))
+    odd = (Tile(M=1, threads=1000), Tile(M=37), Tile(M=5000))
     for tile in (DEFAULT, *tiles, *odd):
         activation = Activation(metric, "gaussian", gamma)
         layer = HiddenLayer(C, activation, backend=backend, precision=precision)
@@ -193,6 +194,25 @@ def test_no_tile_changes_a_result(backend, metric, precision):
         for value, expected in zip(found, (H, H @ W, H.T @ H, H.T @ T)):
             scale = max(1.0, np.abs(expected).max())
             np.testing.assert_allclose(value, expected, rtol=0, atol=10 * within * scale)
+
+
+@pytest.mark.parametrize(("memory", "largest"), [(0.25, 96), (4, 1632), (256, 4000)])
+def test_a_tile_of_a_product_stays_within_the_memory_budget(memory, largest):
+    sizes = []
+
+    def multiply(A, B, out):
+        sizes.append(len(out))
+        np.matmul(A, B.T, out=out)
+
+    numpy = get_backend("numpy")[0]
+    X, C = np.ones((5000, 5), np.float32), np.ones((160, 5), np.float32)
+    with forced(Tile(M=4000)):
+        operand = numpy.prepare(C, Activation("euclidean", "gaussian"), np.float32, None)
+    watched = replace(operand, product=operand.product._replace(multiply=multiply))
+    with config_context(memory=memory):
+        H = numpy.outputs(watched, X, np.empty((5000, 160), np.float32))
+    assert max(sizes) == largest and sum(sizes) == len(X)
+    np.testing.assert_array_equal(H, 1)
 
 
 def test_the_race_takes_what_is_faster_and_keeps_the_default_in_doubt(monkeypatch):
@@ -242,15 +262,13 @@ def test_tune_stores_what_info_shows_and_layers_use(capsys, folder, small):
     assert "numpy" in line and "tuned on" in line
     changed(
         path,
-        tiles=[
-            {"metric": "euclidean", "precision": "exact", "inputs": None, "tile": {"megabytes": 3}}
-        ],
+        tiles=[{"metric": "euclidean", "precision": "exact", "inputs": None, "tile": {"M": 3}}],
     )
     layer = HiddenLayer(
         np.zeros((4, 3), np.uint8), Activation("euclidean", "gaussian"), backend="numpy"
     )
     layer.outputs(np.zeros((4, 3), np.uint8))
-    assert [operand.megabytes for operand in layer._operands.values()] == [3]
+    assert [operand.M for operand in layer._operands.values()] == [3]
 
 
 def test_where_nothing_can_be_stored_tune_says_so_and_goes_on(capsys, monkeypatch, tmp_path, small):

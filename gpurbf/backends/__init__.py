@@ -71,14 +71,12 @@ class Tile(NamedTuple):
     """How a layer is cut; a backend has some of these, and None is its default.
 
     ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
-    ``threads``: CPU threads, or GPU streams, at work at a time. ``megabytes``: of H that exist at
-    a time between a matrix product and what consumes it.
+    ``threads``: CPU threads, or GPU streams, at work at a time.
     """
 
     M: int | None = None
     B: int | None = None
     threads: int | None = None
-    megabytes: float | None = None
 
     def __str__(self) -> str:
         stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]

@@ -12,7 +12,6 @@ mean of the centers, without which float32 loses its digits far from the origin 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +22,16 @@ import numpy as np
 
 from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
+from gpurbf.backends import Activation, Backend, Lattice, Tile
 from gpurbf.backends.tuning import precision_of, tile_for
 
 # Largest n for which 255² n stays below 2³¹.
 _INT32_FEATURES = 33_025
-# Megabytes of a tile of H that the tuner tries.
-_TRIED = tuple(Tile(megabytes=size) for size in (1, 2, 4, 8, 16))
+# Samples of a tile, and what the tuner tries besides. A product reorders its operands first, which
+# few samples do not pay for, and many leave the caches before they are activated
+# (docs/design.md has the measurements).
+_ROWS = 1024
+_TRIED = tuple(Tile(M=rows) for rows in (256, 512, 2048))
 
 
 class Product(NamedTuple):
@@ -69,7 +71,7 @@ class Operand:
     row_coefficients: tuple[float, float]
     factor: float
     exact: bool
-    megabytes: float
+    M: int | None  # samples of a tile; None: the rows given are one
 
 
 def build(
@@ -98,7 +100,7 @@ def build(
         prepare=partial(_prepare, name, xp, products, sums, whole),
         outputs=outputs,
         scores=partial(_scores, xp, products, outputs),
-        normal=partial(_normal, xp, gram, outputs, whole),
+        normal=partial(_normal, xp, gram, outputs),
         tiles={} if whole else {"euclidean": _TRIED},
     )
 
@@ -125,11 +127,10 @@ def _prepare(
     m, n = C.shape
     exact = lattice is not None
     product = products(np.dtype(dtype), n, exact, **options)
-    if whole:
-        megabytes = math.inf
-    else:
+    M = None
+    if not whole:
         tile = tile_for(name, activation.metric, precision_of(np.dtype(dtype), exact), n)
-        megabytes = tile.megabytes or _default_megabytes()
+        M = tile.M or _ROWS
     dot = activation.metric == "dot"
     s: Any
     t: Any
@@ -164,7 +165,7 @@ def _prepare(
         row,
         factor,
         exact,
-        megabytes,
+        M,
     )
 
 
@@ -194,15 +195,13 @@ def _row_terms(
     return terms.astype(terms_dtype)
 
 
-def _default_megabytes() -> float:
-    """A tile of H that stays in cache between the product and the epilogue: 4, or half of L3."""
-    return min(4, cpu.cache_bytes(3, 1 << 30) / 2**21)
-
-
-def _rows_a_tile(N: int, m: int, itemsize: int, megabytes: float) -> int:
-    """Of N rows those whose H takes so many megabytes; a multiple of 16, at least 64."""
-    rows = megabytes * 2**20 / (itemsize * max(1, m))
-    return max(1, N) if rows >= N else max(64, int(rows) // 16 * 16)
+def _rows_a_tile(operand: Operand, M: int, N: int) -> int:
+    """Of N rows M, or fewer whose H fits a quarter of the memory budget; all if they are a tile."""
+    if operand.M is None:
+        return max(1, N)
+    a_row = operand.dtype.itemsize * max(1, len(operand.centers))
+    fitting = int(get_config()["memory"] * 2**20 / 4 / a_row) // 16 * 16
+    return min(M, max(64, fitting))
 
 
 def _tile(
@@ -239,7 +238,7 @@ def _outputs(
     out: Any,
 ) -> Any:
     """H (N, m), written into ``out``."""
-    rows = _rows_a_tile(len(X), out.shape[1], out.dtype.itemsize, operand.megabytes)
+    rows = _rows_a_tile(operand, operand.M or 0, len(X))
     for start in range(0, len(X), rows):
         part = slice(start, start + rows)
         _tile(xp, epilogue, sums, operand, X[part], out[part])
@@ -258,7 +257,7 @@ def _scores(
     m = operand.centers.shape[0]
     product = products(operand.dtype, m, False)
     W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
-    rows = _rows_a_tile(len(X), m, operand.dtype.itemsize, operand.megabytes)
+    rows = _rows_a_tile(operand, operand.M or 0, len(X))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):
@@ -275,7 +274,6 @@ def _normal(
     xp: ModuleType,
     gram: Callable[[Any], Any],
     outputs: Callable[..., Any],
-    whole: bool,
     operand: Operand,
     X: Any,
     T: Any,
@@ -286,8 +284,7 @@ def _normal(
 ) -> None:
     """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
     m = operand.centers.shape[0]
-    megabytes = math.inf if whole else get_config()["memory"] / 4
-    rows = max(256, _rows_a_tile(len(X), m, operand.dtype.itemsize, megabytes))
+    rows = max(256, _rows_a_tile(operand, len(X), len(X)))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     mean = xp.asarray(mean, operand.dtype)
     for start in range(0, len(X), rows):

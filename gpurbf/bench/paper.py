@@ -252,8 +252,8 @@ def _tiles(report: Report, N: int) -> None:
         ]
     report.text(
         f"## B: the block inside a launch, {N} × {N} × 784\n\nWhat a backend's tuner may choose: "
-        "on a GPU the M and B of the paper; on a CPU the rows of a block that stays in cache "
-        "(`numba`) or the megabytes of H between product and activation (`numpy`, `mkl`)."
+        "on a GPU the M and B of the paper; on a CPU the samples of a block that stays in cache "
+        "(`numba`) or of a product that is then activated (`numpy`, `mkl`)."
     )
     report.table(("way", "tile", "ns", "against default", ""), rows, "paper-tiles")
     report.figure("paper-tiles", "Synapse time over the tile", partial(figures.tiles, found))

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(busy, file=sys.stderr)
     for name in names:
         begin = time.perf_counter()
-        outcomes = tuner.tune(name, 8 if arguments.quick else 45, arguments.quick, _bar)
+        outcomes = tuner.tune(name, 8 if arguments.quick else tuner.SECONDS, arguments.quick, _bar)
         took = time.perf_counter() - begin
         print(f"{name} on {tuning.device(name)}\n\n{_table(outcomes)}\n\n{took:.0f} s, ", end="")
         try:
