@@ -163,23 +163,27 @@ def _fit_and_predict(
     small = {name: RBFClassifier(few, random_state=0) for name in ("file", "memory")}
     labels: dict[str, np.ndarray] = {}
 
-    def predict(where: str, model: RBFClassifier, X: np.ndarray) -> None:
-        labels[where] = model.predict(X)
+    def fit(where: str, kept: dict[str, RBFClassifier], X: np.ndarray) -> None:
+        kept[where].fit(X, y[: len(X)])
 
-    done: dict[tuple[str, str, int], _Run] = {}
+    def predict(where: str, kept: dict[str, RBFClassifier], X: np.ndarray) -> None:
+        labels[where] = kept[where].predict(X)
+
+    done: dict[tuple[str, str, int], list[_Run]] = {}
     before = _anonymous()
     file.seek(0)
     held = np.fromfile(file, np.uint8, rows * n).reshape(rows, n)
+    compared = (
+        (fit, models, many, rows, ("file", "memory", "memory", "file")),
+        (fit, small, few, N, ("memory", "memory", "file", "memory", "memory")),
+        (predict, models, many, N, ("memory", "memory", "file", "memory", "memory")),
+    )
     with config_context(memory=plan.memory):
-        # What is compared runs one after the other.
-        for m, kept, N_file in ((many, models, rows), (few, small, N)):
-            call = partial(kept["file"].fit, _mapped(file, (N_file, n)), y[:N_file])
-            done["fit", "file", m] = _measured(call, N_file)
-            call = partial(kept["memory"].fit, held, y[:rows])
-            done["fit", "memory", m] = _measured(call, rows)
-        for where, X in (("file", _mapped(file, shape)), ("memory", held)):
-            call = partial(predict, where, models[where], X)
-            done["predict", where, many] = _measured(call, len(X))
+        for function, kept, m, N_file, order in compared:
+            for where in order:
+                X = held if where == "memory" else _mapped(file, (N_file, n))
+                run = _measured(partial(function, where, kept, X), len(X))
+                done.setdefault((function.__name__, where, m), []).append(run)
     if not np.array_equal(models["file"].coef_, models["memory"].coef_):
         raise AssertionError("other output weights from the file than from memory")
     one = labels["memory"][: len(images.X_train)]
@@ -188,18 +192,21 @@ def _fit_and_predict(
     report.text(
         f"## Fit and predict\n\nWith {many:,} centers fit saw the first {rows:,} rows "
         f"({rows * n / 1e9:.2f} GB), from the file and from memory, with {few:,} centers the whole "
-        "file; predict saw the whole file. From memory every run is on those first rows. Output "
-        "weights and labels from file and memory are equal, checked. Rates count every row once; "
+        "file; predict saw the whole file. From memory every run is on those first rows. Runs are "
+        "in turn (file, memory, memory, file; the whole file between two pairs from memory), "
+        "seconds the mean of them, their range in parentheses. Output weights and "
+        "labels from file and memory are equal, checked. Rates count every row once; "
         "`fit` reads the file four times (gamma twice, the draw of centers, training)."
     )
     lines = []
-    for (what, where, m), one_run in done.items():
-        rate = one_run.rows / one_run.seconds
-        in_memory = done[what, "memory", m]
-        share = 100 * rate * in_memory.seconds / in_memory.rows
+    rates = {key: _rate(runs) for key, runs in done.items()}
+    for (what, where, m), runs in done.items():
+        seconds = [run.seconds for run in runs]
+        share = 100 * rates[what, where, m] / rates[what, "memory", m]
         lines.append(
-            (what, where, f"{m:,}", f"{one_run.rows:,}", f"{one_run.seconds:.1f}", f"{rate:,.0f}",
-             "" if where == "memory" else f"{share:.0f} %")
+            (what, where, f"{m:,}", f"{runs[0].rows:,}",
+             f"{np.mean(seconds):.1f} ({min(seconds):.1f}–{max(seconds):.1f})",
+             f"{rates[what, where, m]:,.0f}", "" if where == "memory" else f"{share:.0f} %")
         )  # fmt: skip
     header = ("what", "from", "centers", "rows", "seconds", "rows/s", "of memory's rate")
     report.table(header, lines, "scale-rates")
@@ -211,22 +218,29 @@ def _fit_and_predict(
     # Memory that earlier runs freed and the allocator kept counts too: no run looks too small.
     before += held.nbytes / _MB
     peaks = {
-        (what, m): _Run(a_run.seconds, a_run.rows, (a_run.megabytes or 0.0) - before)
-        for (what, where, m), a_run in done.items()
+        (what, m): (runs[0].rows, max(run.megabytes or 0.0 for run in runs) - before)
+        for (what, where, m), runs in done.items()
         if where == "file"
     }
     _memory(report, plan, peaks, quick)
 
 
-def _memory(report: Report, plan: Plan, runs: dict[tuple[str, int], _Run], quick: bool) -> None:
+def _rate(runs: list[_Run]) -> float:
+    """Rows a second."""
+    return sum(run.rows for run in runs) / sum(run.seconds for run in runs)
+
+
+def _memory(
+    report: Report, plan: Plan, peaks: dict[tuple[str, int], tuple[int, float]], quick: bool
+) -> None:
     """Peaks on the file against the budget and what a model takes."""
     lines = []
-    for (what, m), (_, n_rows, megabytes) in runs.items():
+    for (what, m), (n_rows, megabytes) in peaks.items():
         # The sums of fit and their factor; a number a label in both, as documented.
         model = (12 * m * m if what == "fit" else 0) / _MB
         labels = 8 * n_rows / _MB
         allowed = plan.memory + model + labels
-        if (megabytes or 0) > allowed and not quick:
+        if megabytes > allowed and not quick:
             raise AssertionError(f"{what}: {megabytes:.0f} MB, {allowed:.0f} allowed")
         lines.append(
             (what, f"{m:,}", f"{n_rows:,}", f"{megabytes:.0f}", plan.memory,
