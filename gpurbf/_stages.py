@@ -45,7 +45,7 @@ ELSEWHERE = ("", "")
 FENCES: list[Callable[[], Any]] = []
 
 # Seconds between looks at the memory: in long stages, and at the ends of short ones.
-_SAMPLING, _LOOKS = 0.01, 0.001
+_SAMPLING, _LOOKS = 0.05, 0.001
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 

@@ -47,10 +47,9 @@ _MOST_ROWS = 1 << 16
 SECONDS = 45.0
 # What a stage leaves is at most so much slower than the best.
 _CLOSE = 1.1
-# The default is replaced by what is faster by this in the median round, and by three times the
-# error of that median (the range of the middle half of the rounds over the root of their number).
-# A smaller gain on the layer measured is easily a loss on another.
-_GAIN = 0.04
+# The default is replaced by what is faster by this in the median round, and by twice the error of
+# that median (the range of the middle half of the rounds over the root of their number).
+_GAIN, _ERRORS = 0.025, 2
 # Rounds of the duel at least, and where calls are long.
 _DUEL, _SHORT_DUEL, _LONG_CALL = 15, 7, 0.05
 # Largest difference between the results of two tiles, relative to the largest number among them.
@@ -222,7 +221,7 @@ def race(
     seconds |= {tile: statistics.median(values) for tile, values in times.items()}
     gains = [a / b - 1 for a, b in zip(times[default], times[best])]
     low, middle, high = statistics.quantiles(gains, n=4)
-    doubt = 3 * (high - low) / len(gains) ** 0.5
+    doubt = _ERRORS * (high - low) / len(gains) ** 0.5
     return (best if middle > max(_GAIN, doubt) else default), seconds
 
 

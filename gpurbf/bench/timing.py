@@ -36,9 +36,10 @@ def in_turn(
     warm_up: bool = True,
     timer: Callable[[Callable[[], Any]], float] | None = None,
 ) -> dict[str, Times]:
-    """Time each candidate once a round, one after the other.
+    """Time each candidate once a round, one after the other, every other round in reverse.
 
-    What disturbs the machine for a while then meets all of them, not one.
+    What disturbs the machine for a while then meets all of them, not one, and each of two is
+    first as often as the other.
 
     Parameters
     ----------
@@ -60,11 +61,11 @@ def in_turn(
     if warm_up:
         for candidate in candidates.values():
             candidate()
-    for _ in range(rounds):
+    for done in range(rounds):
         # Once a round: with Numba's many objects it takes longer than most calls.
         gc.collect()
-        for name, candidate in candidates.items():
-            seconds[name].append((timer or once)(candidate))
+        for name in reversed(seconds) if done % 2 else seconds:
+            seconds[name].append((timer or once)(candidates[name]))
     return {
         name: Times(statistics.median(values), min(values), max(values))
         for name, values in seconds.items()

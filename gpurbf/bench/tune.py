@@ -31,7 +31,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         "H @ W for ten outputs, H not stored, on random data. The tuner measures made-up layers of "
         "another size in the same range of inputs; then every candidate of its grid runs on the "
         "layer of the table, 15 rounds in turn. What is best by the median was lucky too, so the "
-        "default, the tuned tile and the best run again, 30 rounds in turn: the table's "
+        "default, the tuned tile and the best run again, 100 rounds in turn: the table's "
         "milliseconds are the median of these, their range in parentheses."
     )
     rows, against_best, against_default = [], [], []
@@ -89,7 +89,7 @@ def _compare(
     times = in_turn(calls, 2 if quick else 15)
     tuned, best = str(chosen), min(times, key=times.__getitem__)
     finalists = {tile: calls[tile] for tile in (_DEFAULT, tuned, best)}
-    return tuned, best, in_turn(finalists, 2 if quick else 30)
+    return tuned, best, in_turn(finalists, 2 if quick else 100)
 
 
 def _milliseconds(times: Times) -> str:

@@ -16,8 +16,8 @@ from gpurbf.backends.threads import parallel_for, thread_limit
 
 __all__ = ["bandwidth", "compute", "product_rate"]
 
-# Each of the two arrays of a copy is larger than the caches that it must not fit in.
-_BYTES = 1 << 27
+# Of each of two float32 arrays, larger than the caches that they must not fit in.
+_NUMBERS = 1 << 25
 _RUNS = 20
 # A product that takes so long is one of large matrices.
 _SECONDS = 0.05
@@ -39,18 +39,25 @@ def compute(kind: str, xp: ModuleType = np) -> float | None:
 
 @functools.cache
 def bandwidth(xp: ModuleType = np) -> float:
-    """Bytes a second, read and written, of a copy larger than the caches."""
-    source, target = xp.ones(_BYTES, xp.uint8), xp.zeros(_BYTES, xp.uint8)
-    if xp is not np:
-        return 2 * _BYTES / _best(lambda: xp.copyto(target, source))
-    n = thread_limit()
-    bounds = [_BYTES * i // n for i in range(n + 1)]
+    """Bytes a second, read and written, of a multiplication by a number: STREAM's scale [1]_.
 
-    def copy(i: int) -> None:
+    The arrays are larger than the caches. A copy by the C library may be slower: it takes other
+    instructions.
+
+    References
+    ----------
+    .. [1] J. D. McCalpin, "Memory bandwidth and machine balance in current high performance
+       computers", IEEE TCCA Newsletter, 1995.
+    """
+    source, target = xp.ones(_NUMBERS, xp.float32), xp.zeros(_NUMBERS, xp.float32)
+    n = thread_limit() if xp is np else 1
+    bounds = [_NUMBERS * i // n for i in range(n + 1)]
+
+    def scale(i: int) -> None:
         part = slice(bounds[i], bounds[i + 1])
-        np.copyto(target[part], source[part])
+        xp.multiply(source[part], xp.float32(3), out=target[part])
 
-    return 2 * _BYTES / _best(lambda: parallel_for(copy, n))
+    return (source.nbytes + target.nbytes) / _best(lambda: parallel_for(scale, n))
 
 
 def product_rate(dtype: str, xp: ModuleType = np) -> float:
