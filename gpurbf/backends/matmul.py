@@ -195,13 +195,15 @@ def _row_terms(
     return terms.astype(terms_dtype)
 
 
-def _rows_a_tile(operand: Operand, M: int, N: int) -> int:
-    """Of N rows M, or fewer whose H fits a quarter of the memory budget; all if they are a tile."""
-    if operand.M is None:
-        return max(1, N)
+def _fitting(operand: Operand) -> int:
+    """Rows whose H takes a quarter of the memory budget; a multiple of 16, at least 64."""
     a_row = operand.dtype.itemsize * max(1, len(operand.centers))
-    fitting = int(get_config()["memory"] * 2**20 / 4 / a_row) // 16 * 16
-    return min(M, max(64, fitting))
+    return max(64, int(get_config()["memory"] * 2**20 / 4 / a_row) // 16 * 16)
+
+
+def _rows_a_tile(operand: Operand, N: int) -> int:
+    """How many of N rows are computed at a time."""
+    return max(1, N) if operand.M is None else min(operand.M, _fitting(operand))
 
 
 def _tile(
@@ -238,7 +240,7 @@ def _outputs(
     out: Any,
 ) -> Any:
     """H (N, m), written into ``out``."""
-    rows = _rows_a_tile(operand, operand.M or 0, len(X))
+    rows = _rows_a_tile(operand, len(X))
     for start in range(0, len(X), rows):
         part = slice(start, start + rows)
         _tile(xp, epilogue, sums, operand, X[part], out[part])
@@ -257,7 +259,7 @@ def _scores(
     m = operand.centers.shape[0]
     product = products(operand.dtype, m, False)
     W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
-    rows = _rows_a_tile(operand, operand.M or 0, len(X))
+    rows = _rows_a_tile(operand, len(X))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     S = xp.empty((len(X), len(W)), operand.dtype)
     for start in range(0, len(X), rows):
@@ -284,7 +286,8 @@ def _normal(
 ) -> None:
     """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
     m = operand.centers.shape[0]
-    rows = max(256, _rows_a_tile(operand, len(X), len(X)))
+    # HᵀH wants many rows: each part of them reads and writes all of G.
+    rows = max(1, len(X)) if operand.M is None else max(256, _fitting(operand))
     H = xp.empty((min(rows, len(X)), m), operand.dtype)
     mean = xp.asarray(mean, operand.dtype)
     for start in range(0, len(X), rows):

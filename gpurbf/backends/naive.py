@@ -1,4 +1,4 @@
-"""Baselines of benchmarks: the layer as anyone would write it, compiled, in NumPy, on a GPU."""
+"""Baselines of benchmarks: what anyone would write, compiled, in NumPy, on a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["compiled_loop", "one_thread_a_pair", "plain_numpy"]
+__all__ = ["compiled_loop", "one_thread_a_pair", "plain_numpy", "scaled"]
 
 
 def compiled_loop(X: np.ndarray, C: np.ndarray, gamma: float, out: np.ndarray) -> np.ndarray:
@@ -32,3 +32,10 @@ def one_thread_a_pair(X: Any, C: Any, gamma: float, out: Any, block: int = 16) -
         api.argument(X), api.argument(C), pairs.EUCLIDEAN, profiles.SQUARED, profiles.GAUSSIAN,
         float(gamma), 0.0, 1, api.argument(out),
     )  # fmt: skip
+
+
+def scaled(source: np.ndarray, factor: np.floating, target: np.ndarray) -> None:
+    """Target = factor * source by a compiled loop: STREAM's scale."""
+    from gpurbf.kernels.naive import scale
+
+    scale(source, factor, target)

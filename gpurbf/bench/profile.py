@@ -7,23 +7,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 import gpurbf
 from gpurbf._stages import Recorder
+from gpurbf.backends.naive import scaled
 from gpurbf.backends.peak import limit
-from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.bench.data import images
-from gpurbf.bench.timing import in_turn, once, run_python
+from gpurbf.bench.timing import in_turn, run_python
 from gpurbf.profiling import Profile
-from gpurbf.profiling.ceilings import bandwidth, compute
+from gpurbf.profiling.ceilings import bandwidth, compute, scale_rate
 from gpurbf.profiling.result import PHASES
 from gpurbf.report import Report
 
 TITLE = "Where the time goes"
-
-# Of each array of float32, larger than any cache.
-_NUMBERS = 1 << 25
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
@@ -57,7 +53,7 @@ def _ceilings(report: Report, rounds: int) -> None:
     others: dict[str, Callable[[], float]] = {
         "float32": partial(_best_product, "float32"),
         "float64": partial(_best_product, "float64"),
-        "memory": _compiled_rate,
+        "memory": partial(scale_rate, scaled),
     }
     rows = []
     for kind in ("8-bit products", "float32", "float64", "8-bit differences", "memory"):
@@ -83,26 +79,6 @@ def _best_product(dtype: str) -> float:
     code = f"from gpurbf.profiling.ceilings import product_rate; print(product_rate({dtype!r}))"
     # What OpenBLAS takes for the best kernels is not always; other libraries ignore the variable.
     return max(float(run_python(code)), float(run_python(code, OPENBLAS_CORETYPE="Haswell")))
-
-
-def _compiled_rate() -> float:
-    """Bytes a second, read and written, of a compiled loop that multiplies, on all threads."""
-    source, target = np.ones(_NUMBERS, np.float32), np.zeros(_NUMBERS, np.float32)
-    n = thread_limit()
-    bounds = [_NUMBERS * i // n for i in range(n + 1)]
-
-    def scale(i: int) -> None:
-        part = slice(bounds[i], bounds[i + 1])
-        _scale(source[part], np.float32(3), target[part])
-
-    nbytes = source.nbytes + target.nbytes
-    return nbytes / min(once(lambda: parallel_for(scale, n)) for _ in range(20))
-
-
-@njit(nogil=True)
-def _scale(source: np.ndarray, factor: np.float32, target: np.ndarray) -> None:
-    for i in range(len(source)):
-        target[i] = factor * source[i]
 
 
 def _show(report: Report, name: str, profile: Profile) -> None:

@@ -1,4 +1,4 @@
-"""The hidden layer as three plain loops: what a compiler makes of the formula and nothing else."""
+"""Plain loops: what a compiler makes of a formula and nothing else."""
 
 import math
 
@@ -15,3 +15,10 @@ def gaussian_layer(X, C, gamma, zero, out):
                 difference = X[i, k] - C[j, k]
                 squared += difference * difference
             out[i, j] = math.exp(-gamma * squared)
+
+
+@nb.njit(nogil=True, cache=True)
+def scale(source, factor, target):
+    """target = factor * source."""
+    for i in range(source.shape[0]):
+        target[i] = factor * source[i]

@@ -14,7 +14,7 @@ from gpurbf._stages import FENCES
 from gpurbf.backends.peak import limit
 from gpurbf.backends.threads import parallel_for, thread_limit
 
-__all__ = ["bandwidth", "compute", "product_rate"]
+__all__ = ["bandwidth", "compute", "product_rate", "scale_rate"]
 
 # Of each of two float32 arrays, larger than the caches that they must not fit in.
 _NUMBERS = 1 << 25
@@ -39,23 +39,27 @@ def compute(kind: str, xp: ModuleType = np) -> float | None:
 
 @functools.cache
 def bandwidth(xp: ModuleType = np) -> float:
-    """Bytes a second, read and written, of a multiplication by a number: STREAM's scale [1]_.
+    """Bytes a second, read and written, of STREAM's scale [1]_, by the array library.
 
-    The arrays are larger than the caches. A copy by the C library may be slower: it takes other
-    instructions.
+    A copy by the C library may be slower: it takes other instructions.
 
     References
     ----------
     .. [1] J. D. McCalpin, "Memory bandwidth and machine balance in current high performance
        computers", IEEE TCCA Newsletter, 1995.
     """
+    return scale_rate(xp.multiply, xp)
+
+
+def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) -> float:
+    """Bytes a second of ``multiply(array, number, result)`` on arrays larger than the caches."""
     source, target = xp.ones(_NUMBERS, xp.float32), xp.zeros(_NUMBERS, xp.float32)
     n = thread_limit() if xp is np else 1
     bounds = [_NUMBERS * i // n for i in range(n + 1)]
 
     def scale(i: int) -> None:
         part = slice(bounds[i], bounds[i + 1])
-        xp.multiply(source[part], xp.float32(3), out=target[part])
+        multiply(source[part], xp.float32(3), target[part])
 
     return (source.nbytes + target.nbytes) / _best(lambda: parallel_for(scale, n))
 
