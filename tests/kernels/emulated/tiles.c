@@ -3,8 +3,8 @@
  * manual (volume 2, chapters 3 to 5) defines them. For tests: a trap costs about a microsecond.
  *
  * Strict where the hardware is: tiles must be configured in the thread that uses them, sizes are
- * those of the configuration, three operands must be three tiles. What it cannot do, or what the
- * manual forbids, ends the process as it would without this library. */
+ * those of the configuration, three operands must be three tiles. What it cannot do and what the
+ * manual forbids ends the process, always by the signal for an unknown instruction. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>
@@ -151,7 +151,7 @@ static int execute(const struct instruction *i)
         return 1;
     }
     if (i->opcode == 0x4B && i->in_memory && usable(i->reg)) {
-        if (i->prefix == PF2 || i->prefix == P66) { /* 66: the same, with a hint to the cache */
+        if (i->prefix == PF2) {
             counted[1]++;
             load(i->reg, i->address, i->stride);
             return 1;
