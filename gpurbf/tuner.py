@@ -43,8 +43,8 @@ _CALL = (0.002, 0.02)
 # A thread gets this many rows or a multiple: whole blocks for every candidate.
 _ROWS_A_THREAD = 768
 _MOST_ROWS = 1 << 16
-# About how long the tuning of a backend takes.
-SECONDS = 45.0
+# About how long the tuning of a backend takes; the least rounds of slow cases come on top.
+SECONDS = 35.0
 # What a stage leaves is at most so much slower than the best.
 _CLOSE = 1.1
 # The default is replaced by what is faster by this in the median round, and by twice the error of
@@ -97,7 +97,7 @@ def tune(
     ----------
     name : str
         A backend that is available.
-    seconds : float, default=45
+    seconds : float, default=35
         About how long it may take, compilation included.
     quick : bool, default=False
         Two ranges of inputs only.
@@ -142,7 +142,7 @@ def measure(name: str, case: Case, seconds: float) -> Outcome:
     call = max(_CALL[0], min(_CALL[1], (end - begin) / (8 * len(found))))
     # A tile of so many samples is one only if there are more.
     largest = max((tile.M or 0 for tile in found), default=0)
-    n_rows = max(_rows(int(call / a_row), thread_limit()), 2 * largest)
+    n_rows = max(_rows(int(call / a_row), thread_limit()), largest + largest // 2)
     X = np.resize(X, (n_rows, X.shape[1]))
     verify(found, X, W, case.precision)
     calls = {tile: partial(layer.scores, X, W) for tile, layer in found.items()}
