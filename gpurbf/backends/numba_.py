@@ -215,20 +215,21 @@ def _run(
     panels: np.ndarray | None = None,
 ) -> None:
     """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
-    from gpurbf.kernels import layer, products
+    from gpurbf.kernels import layer, packing, products
 
     if not len(X) or not operand.m:
         return
-    dtype, score = part.dtype, (0, layer.CHUNK)
+    dtype, score = part.dtype, (0, 1, 1)
     mode = layer.STORE if out is not None else layer.GRAM
     if scores is not None:
-        name = f"score{8 * dtype.itemsize}_{operand.vectors}"
-        mode, score = layer.SCORES, (products.address(name), products.product(name).rows)
+        product = products.product(f"score{8 * dtype.itemsize}_{operand.vectors}")
+        mode, score = layer.SCORES, (products.address(product.name), product.rows, product.panels)
+        W = packing.pack_weights(W, product.panels, dtype)
     # Absent operands are empty arrays: the driver is compiled once.
     consumer = (
         mode,
         np.empty((0, 0), dtype) if out is None else out,
-        np.empty((0, 0, 16), dtype) if W is None else W,
+        np.empty((0, 0, 0), dtype) if W is None else W,
         score,
         np.empty((0, 0)) if scores is None else scores,
         np.empty(0, dtype) if weights is None else weights,
@@ -308,15 +309,8 @@ def scores(operand: Operand, X: np.ndarray, W: np.ndarray) -> np.ndarray:
             part = X[start : start + len(H)]
             S[start : start + len(H)] = outputs(operand, part, H[: len(part)]) @ W
         return S
-    from gpurbf.kernels.packing import aligned
-    from gpurbf.kernels.tiles import LANES
-
-    n_panels = -(-k // LANES)
-    panels = aligned(n_panels * operand.m * LANES, operand.dtype)
-    panels = panels.reshape(n_panels, operand.m, LANES)
-    _fill_panels(panels, W)
     sums = np.zeros((len(X), k))
-    _run(operand, operand.parts[0], X, W=panels, scores=sums)
+    _run(operand, operand.parts[0], X, W=W, scores=sums)
     return sums.astype(operand.dtype, copy=False)
 
 

@@ -14,10 +14,11 @@ from numba import njit
 from gpurbf.kernels.activation import activate, finish
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes, pack
+from gpurbf.kernels.scores import SUMMED, add_scores, collect_scores
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 STORE, SCORES, GRAM = range(3)
-CHUNK = 12  # rows; every score kernel's rows divide it
+CHUNK = 12  # rows; those of every score kernel divide it
 
 
 @njit(nogil=True)
@@ -28,22 +29,6 @@ def store(H, n_rows, n_columns, out, top, left):
         h, target = H[r], out[top + r, left : left + n_columns]
         for j in range(n_columns):
             target[j] = h[j]
-
-
-@njit(nogil=True)
-def add_scores(H, count, W, first, kernel, rows, sums, scores):
-    """scores += H[:, :count] @ W[first : first + count], W in panels of 16 outputs."""
-    size = H.itemsize
-    n_rows, depth = scores.shape[0], W.shape[1]
-    for o in range(W.shape[0]):
-        w = W.ctypes.data + (o * depth + first) * LANES * size
-        outputs = min(LANES, scores.shape[1] - o * LANES)
-        for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * BLOCK * size
-            call_product(kernel, h, w, 0, count, sums.ctypes.data, LANES * size)
-            for q in range(min(rows, n_rows - r)):
-                for k in range(outputs):
-                    scores[r + q, o * LANES + k] += sums[q, k]
 
 
 @njit(nogil=True)
@@ -76,18 +61,20 @@ def layer_rows(
     """Evaluate rows begin … end of X and consume them; `backends.numba_` makes the arguments."""
     use_widest_vectors()
     kernel, enter, leave, config, rows, strip, group, width, depth = product
-    score_kernel, score_rows = score
+    score_kernel, score_rows, score_outputs = score
     x_size, c_step = blank.itemsize, C.itemsize * LANES * width
     kind, real = terms.dtype, out.dtype
     P = aligned_bytes(block * BLOCK * terms.itemsize).view(kind).reshape(block, BLOCK)
     H = aligned_bytes(CHUNK * BLOCK * out.itemsize).view(real).reshape(CHUNK, BLOCK)
-    sums = aligned_bytes(CHUNK * LANES * out.itemsize).view(real).reshape(CHUNK, LANES)
+    sums = aligned_bytes(block * W.shape[1] * LANES * out.itemsize).view(real)
+    sums = sums.reshape(block, W.shape[1], LANES)
     row_terms = np.empty(block, kind)
     later = aligned_bytes(rows * strip * LANES * terms.itemsize).view(kind)
     later = later.reshape(rows, strip * LANES)
     line = aligned_bytes(width * x_size).view(blank.dtype)
     x = aligned_bytes(block * width * x_size).view(blank.dtype)
     H[:] = 0  # the score kernel reads rows beyond the last
+    sums[:] = 0
     if enter != 0:
         call_setup(enter, config)
     for i in range(begin, end, block):
@@ -122,18 +109,22 @@ def layer_rows(
                 else:
                     for q in range(n):
                         activate(H[q, :count], form, profile, gamma, coef0, degree)
+                        H[q, count:] = 0
                 top = i + r
                 if mode == STORE:
                     store(H, n, count, out, top, first)
                 elif mode == SCORES:
                     add_scores(
-                        H, count, W, first, score_kernel, score_rows, sums, scores[top : top + n]
-                    )
+                        H, n, count, W[first // BLOCK], score_kernel, score_rows, score_outputs,
+                        sums[r : r + CHUNK],
+                    )  # fmt: skip
                 else:
                     lanes = -(-count // LANES)
                     pack_gram(
                         H[:n, :count], weights[top : top + n], mean[first : first + count],
                         panels[first // LANES : first // LANES + lanes, top : top + n],
                     )  # fmt: skip
+            if mode == SCORES and (first // BLOCK % SUMMED == SUMMED - 1 or first + count == m):
+                collect_scores(sums, scores[i : i + n_rows])
     if leave != 0:
         call_setup(leave, config)

@@ -4,11 +4,13 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 (R = the kernel's rows) and centers (R = 16); what is beyond the data is zero.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
 from gpurbf.kernels.llvm import use_widest_vectors
-from gpurbf.kernels.tiles import LANES
+from gpurbf.kernels.tiles import BLOCK, LANES
 
 
 def aligned(size, dtype):
@@ -84,3 +86,15 @@ def pack_centers(C, n_panels, width, group, dtype):
     shape = (n_panels, LANES, width // group, group)
     panels.reshape(n_panels, width // group, LANES, group)[:] = padded.reshape(shape).swapaxes(1, 2)
     return panels
+
+
+def pack_weights(W, multiple, dtype):
+    """W (m, k) as blocks [BLOCK centers][k, padded to a multiple][BLOCK]; zeros beyond the data."""
+    m, k = W.shape
+    shape = -(-m // BLOCK), -(-k // multiple) * multiple, BLOCK
+    blocks = aligned(math.prod(shape), dtype).reshape(shape)
+    blocks[:] = 0
+    for b, block in enumerate(blocks):
+        part = W[b * BLOCK : (b + 1) * BLOCK]
+        block[:k, : len(part)] = part.T
+    return blocks

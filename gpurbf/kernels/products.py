@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import cfunc, types
 
-from gpurbf.kernels import amx
+from gpurbf.kernels import amx, scores
+from gpurbf.kernels.scores import score_tile
 from gpurbf.kernels.tiles import KINDS, OPERATIONS, tile
 
 # One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
@@ -33,12 +34,12 @@ _FUNCTIONS = {
     "manhattan64_avx512": lambda x, c, s, k, o, t: tile("manhattan64_avx512", x, c, s, k, o, t),
     "manhattan64_avx2": lambda x, c, s, k, o, t: tile("manhattan64_avx2", x, c, s, k, o, t),
     "manhattan64_generic": lambda x, c, s, k, o, t: tile("manhattan64_generic", x, c, s, k, o, t),
-    "score32_avx512": lambda x, c, s, k, o, t: tile("score32_avx512", x, c, s, k, o, t),
-    "score32_avx2": lambda x, c, s, k, o, t: tile("score32_avx2", x, c, s, k, o, t),
-    "score32_generic": lambda x, c, s, k, o, t: tile("score32_generic", x, c, s, k, o, t),
-    "score64_avx512": lambda x, c, s, k, o, t: tile("score64_avx512", x, c, s, k, o, t),
-    "score64_avx2": lambda x, c, s, k, o, t: tile("score64_avx2", x, c, s, k, o, t),
-    "score64_generic": lambda x, c, s, k, o, t: tile("score64_generic", x, c, s, k, o, t),
+    "score32_avx512": lambda x, c, s, k, o, t: score_tile("score32_avx512", x, c, s, k, o, t),
+    "score32_avx2": lambda x, c, s, k, o, t: score_tile("score32_avx2", x, c, s, k, o, t),
+    "score32_generic": lambda x, c, s, k, o, t: score_tile("score32_generic", x, c, s, k, o, t),
+    "score64_avx512": lambda x, c, s, k, o, t: score_tile("score64_avx512", x, c, s, k, o, t),
+    "score64_avx2": lambda x, c, s, k, o, t: score_tile("score64_avx2", x, c, s, k, o, t),
+    "score64_generic": lambda x, c, s, k, o, t: score_tile("score64_generic", x, c, s, k, o, t),
     "gram32_avx512": lambda x, c, s, k, o, t: tile("gram32_avx512", x, c, s, k, o, t),
     "gram32_avx2": lambda x, c, s, k, o, t: tile("gram32_avx2", x, c, s, k, o, t),
     "gram32_generic": lambda x, c, s, k, o, t: tile("gram32_generic", x, c, s, k, o, t),
@@ -77,7 +78,7 @@ def product(name):
     if name == "dot_amx":
         layout = (amx.ROWS, amx.PANELS, np.uint8, amx.GROUP, np.int8, 4, amx.GROUP, np.int32)
     else:
-        kind = KINDS[name]
+        kind = (KINDS | scores.KINDS)[name]
         group = OPERATIONS[kind.operation].group
         x = _NUMPY.get(kind.operation, np.uint8)
         # Codes of centers are stored minus 128 where they are multiplied, as signed bytes or words.

@@ -37,7 +37,6 @@ class Kind(NamedTuple):
 
 # dot…        integer products of lattice codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
-# score…      products with the columns of W, whose x is a tile of activations (BLOCK columns wide)
 # gram…       HᵀH: both operands are panels of 16 columns of H
 KINDS = {
     "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
@@ -59,12 +58,6 @@ KINDS = {
     "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
     "manhattan64_avx2": Kind("difference_float64", 4, 2, 1),
     "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
-    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
-    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4),
-    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
-    "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
-    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8),
-    "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
     "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
     "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES),
     "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),
@@ -163,7 +156,7 @@ OPERATIONS = {
 }
 
 
-def _pointer(builder, address, offset, kind):
+def pointer_to(builder, address, offset, kind):
     """`address + offset` bytes as a pointer to `kind`."""
     raw = builder.inttoptr(address, _i8.as_pointer())
     return builder.bitcast(builder.gep(raw, [_i64(offset)]), kind.as_pointer())
@@ -183,7 +176,7 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
     inputs = ir.VectorType(operation.operand, kind.width)
     totals = ir.VectorType(operation.total, kind.width)
     results = ir.VectorType(operation.result, kind.width)
-    size = _bytes(operation.operand)
+    size = byte_size(operation.operand)
     vectors = LANES // kind.width
     row_stride = kind.row_stride or size
     step_stride = kind.step_stride or kind.rows * size
@@ -199,11 +192,11 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
     for panel in range(kind.panels):
         address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
         for v in range(vectors):
-            pointer = _pointer(builder, address, v * kind.width * size, inputs)
+            pointer = pointer_to(builder, address, v * kind.width * size, inputs)
             centers.append(builder.load(pointer, align=kind.width * size))
     new = []
     for row in range(kind.rows):
-        pointer = _pointer(builder, x_now, row * row_stride, operation.operand)
+        pointer = pointer_to(builder, x_now, row * row_stride, operation.operand)
         x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
         new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
     next_step = builder.add(step, _i64(1))
@@ -228,11 +221,13 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
         for v, total in enumerate(sums):
             if operation.total != operation.result:
                 total = builder.trunc(total, results)
-            pointer = _pointer(builder, line, v * kind.width * _bytes(operation.result), results)
-            builder.store(total, pointer, align=_bytes(operation.result))
+            pointer = pointer_to(
+                builder, line, v * kind.width * byte_size(operation.result), results
+            )
+            builder.store(total, pointer, align=byte_size(operation.result))
 
 
-def _bytes(kind):
+def byte_size(kind):
     """Size of an LLVM number."""
     return {_f32: 4, _f64: 8}.get(kind) or kind.width // 8
 

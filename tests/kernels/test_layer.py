@@ -61,7 +61,7 @@ def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("k", [0, 1, 10, 16, 17, 70])
+@pytest.mark.parametrize("k", [0, 1, 5, 10, 16, 17, 70])
 def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     X, C = codes(110, 290, 20)
     W = np.random.default_rng(1).standard_normal((290, k))
@@ -71,6 +71,28 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     S = numba_.scores(operand, X, W)
     assert S.dtype == dtype and S.shape == (110, k)
     np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
+
+
+def test_scores_of_many_centers_keep_the_digits_of_float32(kernel):
+    X, C = codes(5, 10_000, 4)
+    activation = Activation("euclidean", "multiquadric", 1e-2)
+    S = numba_.scores(
+        numba_.prepare(C, activation, np.dtype(np.float32), PIXELS), X, np.ones((len(C), 1))
+    )
+    exact = reference.hidden(X, C, *activation).sum(axis=1)
+    np.testing.assert_allclose(S[:, 0], exact, rtol=4 * np.finfo(np.float32).eps)
+
+
+def test_infinite_scores_are_those_of_their_sample_only(kernel):
+    rng = np.random.default_rng(0)
+    X, C = (rng.standard_normal((rows, 7), np.float32) for rows in (100, 290))
+    W = rng.standard_normal((290, 6))
+    X[95:] = 1e30
+    activation = Activation("euclidean", "multiquadric", 1.0)
+    S = numba_.scores(numba_.prepare(C, activation, np.dtype(np.float32), None), X, W)
+    assert not np.isfinite(S[95:]).any()
+    exact = reference.hidden(X[:95], C, *activation) @ W
+    np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
