@@ -79,3 +79,13 @@ def test_centers_on_a_coarser_lattice_meet_samples_on_a_finer_one():
     layer.outputs(C)
     layer.outputs(PIXELS / 255)
     assert "/ 255" in layer.describe()
+
+
+def test_samples_are_looked_at_only_for_lattices_of_the_centers(monkeypatch):
+    from gpurbf.network import hidden
+
+    layer, looked = layer_of(np.random.default_rng(0).normal(size=(5, 20))), []
+    layer.outputs(PIXELS / 255)
+    monkeypatch.setattr(hidden, "encode", lambda X, lattice: looked.append(lattice))
+    layer.outputs(PIXELS / 255)
+    assert not looked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,7 +174,7 @@ class HiddenLayer:
         if self.precision not in FORCED:
             known = [lattice for lattice in self._operands if lattice is not None]
             looked_at = not is_resident(X) or X.dtype in (np.uint8, np.int8)
-            for lattice in dict.fromkeys([*known, *candidates(X)]) if looked_at else ():
+            for lattice in dict.fromkeys([*known, *self._lattices]) if looked_at else ():
                 operand = self._operand(lattice)
                 codes = None if operand is None else encode(X, lattice)
                 if codes is not None:
@@ -186,6 +187,11 @@ class HiddenLayer:
                     "precision='auto' for other data."
                 )
         return self._operand(None), X
+
+    @functools.cached_property
+    def _lattices(self) -> list[Lattice]:
+        """Where the centers may be on a lattice: samples need be looked at for no other."""
+        return candidates(self.centers)
 
     @staged("prepare", "centers packed, norms")
     def _operand(self, lattice: Lattice | None) -> Any:
