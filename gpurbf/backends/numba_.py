@@ -27,6 +27,9 @@ _FEWEST_ROWS = 96
 # Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
 _TRIED = (24, 48, 96, 192, 384)
 _MOST_BYTES = 1 << 24
+# Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
+# an activation costs about as much as 64 of its inputs).
+_WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -241,7 +244,9 @@ def _run(
         part.panels, part.terms, operand.m, *part.finish,
     )  # fmt: skip
     # A task is about two blocks of rows, and every thread gets as many.
-    n_threads = min(filter(None, (thread_limit(), operand.threads)))
+    work = len(X) * operand.m * (part.panels.itemsize * X.shape[1] + _ACTIVATION)
+    useful = 1 + work // _WORTH_A_THREAD
+    n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
     n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
     rows = -(-len(X) // (n_tasks * part.rows)) * part.rows
 
