@@ -97,12 +97,17 @@ def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
 
 def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
-    won = np.zeros((len(decisions), n_classes), np.int64)
-    for p, (a, b) in enumerate(combinations(range(n_classes), 2)):
-        for_a = decisions[:, p] > 0
-        won[:, a] += for_a
-        won[:, b] += ~for_a
-    return won
+    return _won(decisions > 0, n_classes)
+
+
+def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
+    """Pairs won by each class where the first class of its pair wins what is true in by_first."""
+    first, second = np.triu_indices(n_classes, 1)
+    pairs = np.arange(len(first))
+    change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact
+    change[pairs, first], change[pairs, second] = 1, -1
+    # A class is the second of as many pairs as there are classes before it.
+    return (by_first.astype(np.float32) @ change).astype(np.int64) + np.arange(n_classes)
 
 
 def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:
@@ -111,12 +116,8 @@ def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     An output of exactly 0 is a vote for the first class of its pair here, as in scikit-learn's
     ``decision_function``, though not in its (LIBSVM's) ``predict``.
     """
-    won = np.zeros((len(decisions), n_classes))
     sums = np.zeros((len(decisions), n_classes))
     for p, (a, b) in enumerate(combinations(range(n_classes), 2)):
-        for_b = decisions[:, p] < 0
-        won[:, a] += ~for_b
-        won[:, b] += for_b
         sums[:, a] += decisions[:, p]
         sums[:, b] -= decisions[:, p]
-    return won + sums / (3 * (np.abs(sums) + 1))
+    return _won(~(decisions < 0), n_classes) + sums / (3 * (np.abs(sums) + 1))
