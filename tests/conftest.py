@@ -12,6 +12,7 @@ import standin
 from gpurbf import datasets
 from gpurbf._stages import FENCES
 from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device, get_backend
+from gpurbf.bench import timing
 
 try:
     import hypothesis
@@ -36,6 +37,14 @@ def cache_folder(tmp_path_factory):
     """What a developer has measured decides no test, and tests leave it alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cache.VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_rest():
+    """No test states a time, so none waits for other libraries' threads to go to sleep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "REST", 0)
         yield
 
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from gpurbf.bench import timing
 from gpurbf.bench.timing import Times, in_turn, peak_memory, run_python
 from gpurbf.report import BEGIN, END, Report, markdown_table
 
@@ -16,6 +17,16 @@ def test_candidates_run_in_turn_after_a_warm_up():
     calls.clear()
     in_turn({"a": lambda: calls.append("a")}, rounds=1, warm_up=False)
     assert calls == ["a"]
+
+
+@pytest.mark.parametrize("rest, slept", [(True, ["rest", "a", "rest", "b"]), (False, ["a", "b"])])
+def test_each_call_waits_for_the_threads_of_the_one_before(monkeypatch, rest, slept):
+    done = []
+    monkeypatch.setattr(timing, "REST", 1.0)
+    monkeypatch.setattr(timing.time, "sleep", lambda s: done.append("rest") if s else None)
+    candidates = {name: lambda name=name: done.append(name) for name in "ab"}
+    in_turn(candidates, rounds=1, warm_up=False, rest=rest)
+    assert done == slept
 
 
 def test_times_show_their_range():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Times", "in_turn", "once", "peak_memory", "run_python"]
 
+REST = 0.3
 _ROOT = Path(__file__).parents[2]
 
 
@@ -35,6 +36,7 @@ def in_turn(
     rounds: int = 5,
     warm_up: bool = True,
     timer: Callable[[Callable[[], Any]], float] | None = None,
+    rest: bool = True,
 ) -> dict[str, Times]:
     """Time each candidate once a round, one after the other, every other round in reverse.
 
@@ -51,6 +53,10 @@ def in_turn(
         Run each once before, untimed: compilation and first touches of memory are not the subject.
     timer : callable, optional
         ``timer(candidate)`` calls it and gives its seconds; :func:`once` by default.
+    rest : bool, default=True
+        Wait ``REST`` seconds before each call. OpenBLAS's and OpenMP's threads spin for up to 0.2 s
+        after a call in wait of the next one, and what another library computes meanwhile takes up
+        to 1.5 times as long.
 
     Returns
     -------
@@ -65,6 +71,7 @@ def in_turn(
         # Once a round: with Numba's many objects it takes longer than most calls.
         gc.collect()
         for name in reversed(seconds) if done % 2 else seconds:
+            time.sleep(REST if rest else 0)
             seconds[name].append((timer or once)(candidates[name]))
     return {
         name: Times(statistics.median(values), min(values), max(values))

@@ -86,10 +86,10 @@ def _compare(
     calls: dict[str, Callable[[], Any]] = {
         str(tile): partial(layer.scores, X, W) for tile, layer in layers.items()
     }
-    times = in_turn(calls, 2 if quick else 15)
+    times = in_turn(calls, 2 if quick else 15, rest=False)
     tuned, best = str(chosen), min(times, key=times.__getitem__)
     finalists = {tile: calls[tile] for tile in (_DEFAULT, tuned, best)}
-    return tuned, best, in_turn(finalists, 2 if quick else 100)
+    return tuned, best, in_turn(finalists, 2 if quick else 100, rest=False)
 
 
 def _milliseconds(times: Times) -> str:
