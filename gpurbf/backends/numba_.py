@@ -219,15 +219,18 @@ def _run(
 ) -> None:
     """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
     from gpurbf.kernels import layer, packing, products
+    from gpurbf.kernels.tiles import LANES
 
     if not len(X) or not operand.m:
         return
     dtype, score = part.dtype, (0, 1, 1)
     mode = layer.STORE if out is not None else layer.GRAM
-    if scores is not None:
-        product = products.product(f"score{8 * dtype.itemsize}_{operand.vectors}")
-        mode, score = layer.SCORES, (products.address(product.name), product.rows, product.panels)
-        W = packing.pack_weights(W, product.panels, dtype)
+    if W is not None:
+        few = W.shape[1] < LANES
+        kind, mode = ("partial", layer.PARTIAL) if few else ("score", layer.SCORES)
+        product = products.product(f"{kind}{8 * dtype.itemsize}_{operand.vectors}")
+        score = products.address(product.name), product.rows, product.panels
+        W = packing.pack_few(W, dtype, product.panels) if few else packing.pack_many(W, dtype)
     # Absent operands are empty arrays: the driver is compiled once.
     consumer = (
         mode,
@@ -295,15 +298,6 @@ def _tile_rows(operand: Operand) -> int:
     return max(64, (1 << 19) // max(1, operand.m))
 
 
-def _fill_panels(panels: np.ndarray, A: np.ndarray) -> None:
-    """Copy A (rows, columns) into panels (p, rows, 16), zeros beyond its columns."""
-    lanes = panels.shape[2]
-    for p, panel in enumerate(panels):
-        columns = A[:, p * lanes : (p + 1) * lanes]
-        panel[:, : columns.shape[1]] = columns
-        panel[:, columns.shape[1] :] = 0
-
-
 def scores(operand: Operand, X: np.ndarray, W: np.ndarray) -> np.ndarray:
     """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
     X, k = _rows(X, operand.exact), W.shape[1]
@@ -333,7 +327,7 @@ def normal(
     Sums of up to 256 rows are in the operand's dtype, all longer ones in float64.
     """
     from gpurbf.kernels import gram, products
-    from gpurbf.kernels.packing import aligned
+    from gpurbf.kernels.packing import aligned, fill_panels
     from gpurbf.kernels.tiles import LANES
 
     X, dtype, m, k = _rows(X, operand.exact), operand.dtype, operand.m, T.shape[1]
@@ -357,9 +351,9 @@ def normal(
             _run(operand, operand.parts[0], X[part], weights=root, mean=mean, panels=panels)
         else:
             H = outputs(operand, X[part], np.empty((len(root), m), dtype))
-            _fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
+            fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
         with stage("output training", "HᵀH"):
-            _fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
+            fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
             blocks = partial(_add_gram, panels, len(root), product, G, B)
             parallel_for(blocks, gram.gram_blocks(m, k))
             # The lower triangle and HᵀT; G is read and written.

@@ -335,7 +335,7 @@ def _inputs(report: Report, quick: bool) -> None:
         run: dict[str, Callable[[], Any]] = {
             name: functools.partial(layer.scores, X, W) for name, layer in layers.items()
         }
-        times = in_turn(run, rounds=3)
+        times = in_turn(run, rounds=5)
         work = N * m * n
         rates = [f"{2 * work / times[name].median / 1e12:.2f}" for name in names]
         synapse = f"{times['auto'].median / work * 1e12:.2f}"

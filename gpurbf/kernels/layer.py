@@ -14,10 +14,10 @@ from numba import njit
 from gpurbf.kernels.activation import activate, finish
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes, pack
-from gpurbf.kernels.scores import SUMMED, add_scores, collect_scores
+from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
-STORE, SCORES, GRAM = range(3)
+STORE, PARTIAL, SCORES, GRAM = range(4)
 CHUNK = 12  # rows; those of every score kernel divide it
 
 
@@ -66,8 +66,8 @@ def layer_rows(
     kind, real = terms.dtype, out.dtype
     P = aligned_bytes(block * BLOCK * terms.itemsize).view(kind).reshape(block, BLOCK)
     H = aligned_bytes(CHUNK * BLOCK * out.itemsize).view(real).reshape(CHUNK, BLOCK)
-    sums = aligned_bytes(block * W.shape[1] * LANES * out.itemsize).view(real)
-    sums = sums.reshape(block, W.shape[1], LANES)
+    k = W.shape[1] if mode == PARTIAL else 1
+    sums = aligned_bytes(block * k * LANES * out.itemsize).view(real).reshape(block, k, LANES)
     row_terms = np.empty(block, kind)
     later = aligned_bytes(rows * strip * LANES * terms.itemsize).view(kind)
     later = later.reshape(rows, strip * LANES)
@@ -115,6 +115,10 @@ def layer_rows(
                     store(H, n, count, out, top, first)
                 elif mode == SCORES:
                     add_scores(
+                        H, count, W, first, score_kernel, score_rows, sums, scores[top : top + n]
+                    )
+                elif mode == PARTIAL:
+                    add_partial(
                         H, n, count, W[first // BLOCK], score_kernel, score_rows, score_outputs,
                         sums[r : r + CHUNK],
                     )  # fmt: skip
@@ -124,7 +128,7 @@ def layer_rows(
                         H[:n, :count], weights[top : top + n], mean[first : first + count],
                         panels[first // LANES : first // LANES + lanes, top : top + n],
                     )  # fmt: skip
-            if mode == SCORES and (first // BLOCK % SUMMED == SUMMED - 1 or first + count == m):
-                collect_scores(sums, scores[i : i + n_rows])
+            if mode == PARTIAL and (first // BLOCK % SUMMED == SUMMED - 1 or first + count == m):
+                collect(sums, scores[i : i + n_rows])
     if leave != 0:
         call_setup(leave, config)

@@ -88,8 +88,25 @@ def pack_centers(C, n_panels, width, group, dtype):
     return panels
 
 
-def pack_weights(W, multiple, dtype):
-    """W (m, k) as blocks [BLOCK centers][k, padded to a multiple][BLOCK]; zeros beyond the data."""
+def fill_panels(panels, A):
+    """Copy A (rows, columns) into panels (p, rows, 16), zeros beyond its columns."""
+    for p, panel in enumerate(panels):
+        columns = A[:, p * LANES : (p + 1) * LANES]
+        panel[:, : columns.shape[1]] = columns
+        panel[:, columns.shape[1] :] = 0
+
+
+def pack_many(W, dtype):
+    """W (m, k) as panels [m][16 outputs]."""
+    m, k = W.shape
+    shape = -(-k // LANES), m, LANES
+    panels = aligned(math.prod(shape), dtype).reshape(shape)
+    fill_panels(panels, W)
+    return panels
+
+
+def pack_few(W, dtype, multiple):
+    """W (m, k) as blocks [k, padded to a multiple][BLOCK centers]; zeros beyond the data."""
     m, k = W.shape
     shape = -(-m // BLOCK), -(-k // multiple) * multiple, BLOCK
     blocks = aligned(math.prod(shape), dtype).reshape(shape)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import cfunc, types
 
 from gpurbf.kernels import amx, scores
-from gpurbf.kernels.scores import score_tile
+from gpurbf.kernels.scores import partial_tile as partial
 from gpurbf.kernels.tiles import KINDS, OPERATIONS, tile
 
 # One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
@@ -34,12 +34,18 @@ _FUNCTIONS = {
     "manhattan64_avx512": lambda x, c, s, k, o, t: tile("manhattan64_avx512", x, c, s, k, o, t),
     "manhattan64_avx2": lambda x, c, s, k, o, t: tile("manhattan64_avx2", x, c, s, k, o, t),
     "manhattan64_generic": lambda x, c, s, k, o, t: tile("manhattan64_generic", x, c, s, k, o, t),
-    "score32_avx512": lambda x, c, s, k, o, t: score_tile("score32_avx512", x, c, s, k, o, t),
-    "score32_avx2": lambda x, c, s, k, o, t: score_tile("score32_avx2", x, c, s, k, o, t),
-    "score32_generic": lambda x, c, s, k, o, t: score_tile("score32_generic", x, c, s, k, o, t),
-    "score64_avx512": lambda x, c, s, k, o, t: score_tile("score64_avx512", x, c, s, k, o, t),
-    "score64_avx2": lambda x, c, s, k, o, t: score_tile("score64_avx2", x, c, s, k, o, t),
-    "score64_generic": lambda x, c, s, k, o, t: score_tile("score64_generic", x, c, s, k, o, t),
+    "score32_avx512": lambda x, c, s, k, o, t: tile("score32_avx512", x, c, s, k, o, t),
+    "score32_avx2": lambda x, c, s, k, o, t: tile("score32_avx2", x, c, s, k, o, t),
+    "score32_generic": lambda x, c, s, k, o, t: tile("score32_generic", x, c, s, k, o, t),
+    "score64_avx512": lambda x, c, s, k, o, t: tile("score64_avx512", x, c, s, k, o, t),
+    "score64_avx2": lambda x, c, s, k, o, t: tile("score64_avx2", x, c, s, k, o, t),
+    "score64_generic": lambda x, c, s, k, o, t: tile("score64_generic", x, c, s, k, o, t),
+    "partial32_avx512": lambda x, c, s, k, o, t: partial("partial32_avx512", x, c, s, k, o, t),
+    "partial32_avx2": lambda x, c, s, k, o, t: partial("partial32_avx2", x, c, s, k, o, t),
+    "partial32_generic": lambda x, c, s, k, o, t: partial("partial32_generic", x, c, s, k, o, t),
+    "partial64_avx512": lambda x, c, s, k, o, t: partial("partial64_avx512", x, c, s, k, o, t),
+    "partial64_avx2": lambda x, c, s, k, o, t: partial("partial64_avx2", x, c, s, k, o, t),
+    "partial64_generic": lambda x, c, s, k, o, t: partial("partial64_generic", x, c, s, k, o, t),
     "gram32_avx512": lambda x, c, s, k, o, t: tile("gram32_avx512", x, c, s, k, o, t),
     "gram32_avx2": lambda x, c, s, k, o, t: tile("gram32_avx2", x, c, s, k, o, t),
     "gram32_generic": lambda x, c, s, k, o, t: tile("gram32_generic", x, c, s, k, o, t),

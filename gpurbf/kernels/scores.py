@@ -1,13 +1,14 @@
-"""H @ W in the tile: each activation meets the weights of its own output only.
+"""H @ W in the tile, for few outputs and for many.
 
-W is laid in blocks of as many centers as a tile of activations has, one row an output. A vector of
-16 activations of a sample is multiplied with 16 weights of each output, so a sum is 16 partial sums
-until the last center: an output costs one multiplication for each activation, where 16 outputs side
-by side in a vector would cost 16 however few there are.
+From 16 outputs on, a vector holds the sums of 16 outputs: each activation is broadcast and meets
+its row of W (`score…`, one of the kernels of `tiles`). Fewer outputs would leave lanes empty, and
+an activation would cost as many multiplications for one output as for 16. So a vector holds 16
+partial sums of one output: the activations of 16 centers meet their 16 weights, and the sums of a
+sample stay in memory from one block of centers to the next (`partial…`, made here).
 
     H     [rows][BLOCK]              activations
-    W     [blocks][outputs][BLOCK]   zeros beyond the data
-    sums  [rows][outputs][16]
+    W     [blocks][outputs][BLOCK]   for `partial`; [panels][m][16] for `score`
+    sums  [rows][outputs][16]        for `partial`; [rows][16] for `score`
 """
 
 from llvmlite import ir
@@ -27,12 +28,12 @@ from gpurbf.kernels.tiles import (
 
 # Samples and outputs (`panels`) of a block of registers.
 KINDS = {
-    "score32_avx512": Kind("multiply_float32", 16, 4, 5),
-    "score32_avx2": Kind("multiply_float32", 8, 1, 5),
-    "score32_generic": Kind("multiply_float32", 4, 1, 2),
-    "score64_avx512": Kind("multiply_float64", 8, 2, 5),
-    "score64_avx2": Kind("multiply_float64", 4, 1, 2),
-    "score64_generic": Kind("multiply_float64", 2, 1, 1),
+    "partial32_avx512": Kind("multiply_float32", 16, 4, 5),
+    "partial32_avx2": Kind("multiply_float32", 8, 1, 5),
+    "partial32_generic": Kind("multiply_float32", 4, 1, 2),
+    "partial64_avx512": Kind("multiply_float64", 8, 2, 5),
+    "partial64_avx2": Kind("multiply_float64", 4, 1, 2),
+    "partial64_generic": Kind("multiply_float64", 2, 1, 1),
 }
 # Blocks of centers whose products a partial sum of the activations' dtype takes (256 terms).
 SUMMED = 16
@@ -91,7 +92,7 @@ def build(builder, kind, h, w, steps, sums, sums_stride):
 
 
 @intrinsic(prefer_literal=True)
-def score_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
+def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
     """The micro-kernel `KINDS[name]`, inlined here; signature as `tiles` (w_stride is not used)."""
     kind = KINDS[name.literal_value]
 
@@ -105,7 +106,7 @@ def score_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
 
 
 @njit(nogil=True)
-def add_scores(H, n_rows, count, W, kernel, rows, outputs, sums):
+def add_partial(H, n_rows, count, W, kernel, rows, outputs, sums):
     """sums += H[:n_rows, :count] · W, a block of centers; H is 0 up to the next multiple of 16."""
     size = H.itemsize
     steps = -(-count // LANES)
@@ -118,7 +119,7 @@ def add_scores(H, n_rows, count, W, kernel, rows, outputs, sums):
 
 
 @njit(nogil=True, fastmath={"reassoc"})
-def collect_scores(sums, scores):
+def collect(sums, scores):
     """scores += the partial sums, in float64; these begin again at 0."""
     use_widest_vectors()
     for r in range(scores.shape[0]):
@@ -128,3 +129,19 @@ def collect_scores(sums, scores):
                 total += sums[r, o, k]
             scores[r, o] += total
     sums[:] = 0
+
+
+@njit(nogil=True)
+def add_scores(H, count, W, first, kernel, rows, sums, scores):
+    """scores += H[:, :count] @ W[first : first + count], in float64; sums is scratch."""
+    size = H.itemsize
+    n_rows, m = scores.shape[0], W.shape[1]
+    for p in range(W.shape[0]):
+        w = W.ctypes.data + (p * m + first) * LANES * size
+        outputs = min(LANES, scores.shape[1] - p * LANES)
+        for r in range(0, n_rows, rows):
+            h = H.ctypes.data + r * BLOCK * size
+            call_product(kernel, h, w, 0, count, sums.ctypes.data, LANES * size)
+            for q in range(min(rows, n_rows - r)):
+                for k in range(outputs):
+                    scores[r + q, p * LANES + k] += sums[q, 0, k]

@@ -37,6 +37,7 @@ class Kind(NamedTuple):
 
 # dot…        integer products of lattice codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
+# score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
 # gram…       HᵀH: both operands are panels of 16 columns of H
 KINDS = {
     "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
@@ -58,6 +59,12 @@ KINDS = {
     "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
     "manhattan64_avx2": Kind("difference_float64", 4, 2, 1),
     "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
+    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
+    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4),
+    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
+    "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
+    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8),
+    "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
     "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
     "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES),
     "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),

@@ -113,6 +113,7 @@ INNER = {
     "dot32_avx2": r"vfmadd\w+ps\s+%ymm",
     "gram32_avx512": r"vfmadd\w+ps\s+%zmm",
     "score32_avx512": r"vfmadd\w+ps\s.*%zmm",
+    "partial32_avx512": r"vfmadd\w+ps\s.*%zmm",
 }
 
 
