@@ -28,15 +28,14 @@ def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip
     size = panels.itemsize
     c_stride = panels.shape[1] * LANES * size
     sums[:] = 0
-    for k in range(0, n_rows, DEPTH):
-        steps = min(DEPTH, n_rows - k)
-        for q in range(0, n_right, strip):
-            c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
-            for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
-                x = panels.ctypes.data + (left + p) * c_stride + k * LANES * size
-                for r in range(0, LANES, rows):
+    for q in range(0, n_right, strip):
+        for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
+            for r in range(0, LANES, rows):
+                for k in range(0, n_rows, DEPTH):
+                    c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
+                    x = panels.ctypes.data + (left + p) * c_stride + (k * LANES + r) * size
                     call_product(
-                        kernel, x + r * size, c, c_stride, steps,
+                        kernel, x, c, c_stride, min(DEPTH, n_rows - k),
                         tile.ctypes.data, strip * LANES * size,
                     )  # fmt: skip
                     add_tile(tile, sums, p * LANES + r, q * LANES)
