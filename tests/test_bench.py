@@ -19,14 +19,27 @@ def test_candidates_run_in_turn_after_a_warm_up():
     assert calls == ["a"]
 
 
-@pytest.mark.parametrize("rest, slept", [(True, ["rest", "a", "rest", "b"]), (False, ["a", "b"])])
-def test_each_call_waits_for_the_threads_of_the_one_before(monkeypatch, rest, slept):
-    done = []
+@pytest.mark.parametrize("takes, untimed", [(4.0, 0), (0.25, 4)])
+def test_other_threads_get_time_to_stop_spinning_before_each_call(monkeypatch, takes, untimed):
+    now, calls = [0.0], []
+
+    def wait(seconds):
+        now[0] += seconds
+
+    def call():
+        calls.append(now[0])
+        wait(takes)
+
     monkeypatch.setattr(timing, "REST", 1.0)
-    monkeypatch.setattr(timing.time, "sleep", lambda s: done.append("rest") if s else None)
-    candidates = {name: lambda name=name: done.append(name) for name in "ab"}
-    in_turn(candidates, rounds=1, warm_up=False, rest=rest)
-    assert done == slept
+    monkeypatch.setattr(timing.time, "sleep", wait)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    in_turn({"a": call}, rounds=2, warm_up=False)
+    first, second = 1.0, 1.0 + takes  # before it is known how long a call takes, it is idle time
+    assert calls[0] == first and calls[-1] == second + 1.0
+    assert len(calls) == 2 + untimed
+    calls.clear()
+    in_turn({"a": call}, rounds=2, warm_up=False, rest=False)
+    assert len(calls) == 2 and calls[1] - calls[0] == takes
 
 
 def test_times_show_their_range():

@@ -55,7 +55,7 @@ class Bench(NamedTuple):
     def times(self, candidates: dict[str, Callable[[], Any]]) -> dict[str, Times]:
         """In turn, on the device's clock; work on other streams ends before a call does."""
         timer = partial(event_seconds, self.xp)
-        return in_turn(candidates, 2 if self.quick else 7, timer=timer)
+        return in_turn(candidates, 2 if self.quick else 7, timer=timer, rest=False)
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:

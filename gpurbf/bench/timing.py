@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -54,9 +55,10 @@ def in_turn(
     timer : callable, optional
         ``timer(candidate)`` calls it and gives its seconds; :func:`once` by default.
     rest : bool, default=True
-        Wait ``REST`` seconds before each call. OpenBLAS's and OpenMP's threads spin for up to 0.2 s
-        after a call in wait of the next one, and what another library computes meanwhile takes up
-        to 1.5 times as long.
+        Let ``REST`` seconds pass before each call: OpenBLAS's and OpenMP's threads spin for up to
+        0.2 s after a call in wait of the next one, and what another library computes meanwhile
+        takes up to 1.5 times as long. Calls that are shorter are made untimed meanwhile, because
+        caches and clocks of an idle machine cost them a tenth.
 
     Returns
     -------
@@ -71,12 +73,23 @@ def in_turn(
         # Once a round: with Numba's many objects it takes longer than most calls.
         gc.collect()
         for name in reversed(seconds) if done % 2 else seconds:
-            time.sleep(REST if rest else 0)
-            seconds[name].append((timer or once)(candidates[name]))
+            measure = functools.partial(timer or once, candidates[name])
+            if rest:
+                _settle(measure, min(seconds[name], default=REST))
+            seconds[name].append(measure())
     return {
         name: Times(statistics.median(values), min(values), max(values))
         for name, values in seconds.items()
     }
+
+
+def _settle(call: Callable[[], Any], takes: float) -> None:
+    """Let REST seconds pass, at work if a call takes less, else asleep."""
+    end = time.perf_counter() + REST
+    if takes >= REST:
+        time.sleep(REST)
+    while time.perf_counter() < end:
+        call()
 
 
 def once(candidate: Callable[[], Any]) -> float:
