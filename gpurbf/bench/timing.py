@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Times", "in_turn", "once", "peak_memory", "run_python"]
 
-REST = 0.3
+REST = 0.3  # seconds before a call, see `in_turn`
 _ROOT = Path(__file__).parents[2]
 
 

@@ -18,7 +18,7 @@ from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 STORE, PARTIAL, SCORES, GRAM = range(4)
-CHUNK = 12  # rows; those of every score kernel divide it
+CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
 
 
 @njit(nogil=True)

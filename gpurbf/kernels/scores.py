@@ -24,7 +24,7 @@ from gpurbf.kernels.tiles import (
     byte_size,
     compile_for,
     pointer_to,
-)  # fmt: skip
+)
 
 # Samples and outputs (`panels`) of a block of registers.
 KINDS = {
