@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,19 @@ class HiddenLayer:
             self._options = {"tf32": True}
         # Operands of the backend, one for each lattice met so far; None is real arithmetic.
         self._operands: dict[Lattice | None, Any] = {}
+
+    @property
+    def xp(self) -> ModuleType:
+        """The library of the backend's arrays."""
+        return self.backend.xp
+
+    def working(self) -> AbstractContextManager[None]:
+        """See :class:`gpurbf.network.layer.Layer`."""
+        return self.backend.working()
+
+    def room(self) -> float:
+        """See :class:`gpurbf.network.layer.Layer`."""
+        return self.backend.room()
 
     def describe(self) -> str:
         """What ran and why, in a line."""
