@@ -11,9 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
+    check_finite,
     check_samples,
     check_weights,
     check_X,
+    finite,
 )
 
 
@@ -127,9 +129,10 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             rows = np.flatnonzero(weights)
             X, weights = X[rows], weights[rows]
             codes = None if codes is None else codes[rows]
-        layer = self._choose_layer(X, codes, weights, rows)
+        with finite(self, X):
+            layer = self._choose_layer(X, codes, weights, rows)
         # A first tile packs the centers and shows which arithmetic the data allow.
-        layer.outputs(X[:256])
+        check_finite(self, X, outputs=layer.outputs(X[:256]))
         self._report(layer)
         return self
 
@@ -152,7 +155,10 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             float64 if the centers are float64, else float32; a CuPy array if X is one.
         """
         check_is_fitted(self)
-        return self._layer().outputs(check_samples(self, X))
+        X = check_samples(self, X)
+        H = self._layer().outputs(X)
+        check_finite(self, X, outputs=H)
+        return H
 
     @property
     def _n_features_out(self) -> int:

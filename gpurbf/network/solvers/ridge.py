@@ -167,6 +167,11 @@ class NormalEquations:
         keep : bool, default=False
             Whether the sums are needed again; otherwise HᵀH is overwritten.
 
+        Raises
+        ------
+        FloatingPointError
+            If the sums are not finite.
+
         Warns
         -----
         ConvergenceWarning
@@ -190,6 +195,8 @@ class NormalEquations:
                 _add_outer(A, sums + n * shift, shift)
                 _add_outer(A, shift, sums)
             scale = float(xp.trace(A)) / m
+            if not np.isfinite(scale):
+                raise FloatingPointError("sums over the hidden layer")
             if not scale > 0:  # no center answers to any sample
                 scale = 1.0
             W, whiten = _solve(xp, A, B, alpha * scale)
