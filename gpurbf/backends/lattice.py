@@ -9,6 +9,7 @@ from gpurbf.backends.threads import parallel_for
 
 # Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
 DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+_LATTICES = [Lattice(q, zero) for q in DENOMINATORS for zero in (0, 128)]
 _SAMPLE = 16384
 _ROWS = 256
 
@@ -51,10 +52,12 @@ def candidates(X: np.ndarray) -> list[Lattice]:
         return [Lattice(1.0, 0)]
     if X.dtype == np.int8:
         return [Lattice(1.0, 128)]
+    from gpurbf.kernels.lattice import on_lattices
+
     sample = sample_of(X)
-    return [
-        lattice
-        for q in DENOMINATORS
-        for lattice in (Lattice(q, 0), Lattice(q, 128))
-        if not encode(sample, lattice)[1].any()
-    ]
+    if sample.dtype not in (np.float32, np.float64):
+        sample = sample.astype(np.float64)
+    q, zeros = np.array(_LATTICES, sample.dtype).T
+    on = np.empty(len(_LATTICES), bool)
+    on_lattices(sample, q, 1 / q, zeros, on)
+    return [lattice for lattice, found in zip(_LATTICES, on) if found]

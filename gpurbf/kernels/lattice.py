@@ -36,24 +36,41 @@ def _encode_rounded(x, denominator, inverse, zero, codes):
     return off
 
 
+@nb.njit(nogil=True, error_model="numpy")
+def _encode_row(x, denominator, inverse, zero, codes):
+    """The codes of a row; False if it is off the lattice. A row is rounded in one way."""
+    exact = True
+    for j in range(0, x.size, _CHUNK):
+        part, c = x[j : j + _CHUNK], codes[j : j + _CHUNK]
+        if exact and _encode(part, denominator, inverse, zero, c) == 0:
+            continue
+        if x.itemsize == 4:
+            return False
+        single, inverse_single = np.float32(denominator), np.float32(inverse)
+        start = 0 if exact else j
+        exact = False
+        stop = j + _CHUNK
+        if _encode_rounded(
+            x[start:stop], single, inverse_single, np.float32(zero), codes[start:stop]
+        ):
+            return False
+    return True
+
+
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def encode_rows(X, denominator, inverse, zero, codes, off):
     """Write the codes of each row of X, and into ``off`` whether the row is off the lattice."""
-    single, inverse_single = np.float32(denominator), np.float32(inverse)
-    shift = np.float32(zero)
     for i in range(X.shape[0]):
-        off[i] = False
-        exact = True
-        for j in range(0, X.shape[1], _CHUNK):
-            x, c = X[i, j : j + _CHUNK], codes[i, j : j + _CHUNK]
-            if exact and _encode(x, denominator, inverse, zero, c) == 0:
-                continue
-            if X.itemsize == 4:
-                off[i] = True
-                break
-            if exact:  # a row is of one kind
-                exact = False
-                off[i] = _encode_rounded(X[i, :j], single, inverse_single, shift, codes[i, :j]) > 0
-            if off[i] or _encode_rounded(x, single, inverse_single, shift, c):
-                off[i] = True
+        off[i] = not _encode_row(X[i], denominator, inverse, zero, codes[i])
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy")
+def on_lattices(X, denominators, inverses, zeros, on):
+    """Write into ``on``, for each lattice, whether all rows of X are on it."""
+    codes = np.empty(X.shape[1], np.uint8)
+    for k in range(denominators.size):
+        on[k] = True
+        for i in range(X.shape[0]):
+            if not _encode_row(X[i], denominators[k], inverses[k], zeros[k], codes):
+                on[k] = False
                 break

@@ -72,7 +72,7 @@ class KernelRows:
         probe = self._layer(X[:1])
         self.backend = "scipy" if self._sparse else chosen.name
         self.dtype = probe.dtype
-        self.diagonal = self._diagonal(probe)
+        self.diagonal = self._diagonal()
         self.description = probe.describe()
 
     def _layer(self, C: Samples) -> HiddenLayer | SparseLayer:
@@ -87,11 +87,11 @@ class KernelRows:
             dtype=None if C.lattice is None else np.float32,
         )
 
-    def _diagonal(self, probe: HiddenLayer | SparseLayer) -> np.ndarray:
-        """K[i, i]; constant unless the metric is the dot product."""
+    def _diagonal(self) -> np.ndarray:
+        """K[i, i]: 1 where a sample has distance 0 to itself, else of its squared norm."""
         N = len(self.X)
         if self.activation.metric != "dot":
-            return np.full(N, float(probe.outputs(self.X[:1])[0, 0]))
+            return np.ones(N)
         squares = np.empty(N)
         for start in range(0, N, _ROWS):
             part = self.X[start : start + _ROWS].numbers().astype(np.float64)
