@@ -251,6 +251,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
             X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
         self._activation, self._gamma, self._lattices = None, 0.0, None
+        self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
             self._activation = self._resolve(X, groups, weights)
@@ -272,7 +273,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
                 groups=groups,
                 backend=self.backend,
                 precision=self.precision,
-                tol=float(self.tol),
+                tol=self._tol,
                 max_iter=self.max_iter,
                 cache_bytes=self.cache_size * 2**20,
                 stepped=progress.stepped,
