@@ -14,14 +14,13 @@ import hashlib
 import importlib.metadata
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Backend, BackendUnavailable, cache, cpu, numba_
+from gpurbf.backends import Backend, BackendUnavailable, cache, clock, cpu, numba_
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Gemm, MatrixProduct, shifted
@@ -162,12 +161,8 @@ def lattice_rates() -> dict[str, float]:
         A = product.pack(shifted(np, X, product.x_shift, product.x_dtype))
         B = product.pack(shifted(np, C, product.c_shift, product.c_dtype))
         out = np.empty((len(X), len(C)), product.out_dtype)
-        seconds = []
-        for _ in range(4):
-            begin = time.perf_counter()
-            product.multiply(A, B, out)
-            seconds.append(time.perf_counter() - begin)
-        rates[name] = 2 * X.size * len(C) / min(seconds)
+        multiply = functools.partial(product.multiply, A, B, out)
+        rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
     try:
         cache.write(_cache_file(), rates)
     except OSError:  # a read-only home: measured again next time

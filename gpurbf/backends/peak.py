@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache, partial
 
 from gpurbf.backends import cpu
+from gpurbf.backends.clock import seconds as seconds_of
 from gpurbf.backends.threads import parallel_for, thread_limit
 
 
@@ -40,9 +40,7 @@ def peak(name: str, seconds: float = 0.1) -> float:
 
     n_threads, steps, best = thread_limit(), 1000, 0.0
     for _ in range(5):
-        begin = time.perf_counter()
-        parallel_for(partial(_run, name, steps), n_threads)
-        took = time.perf_counter() - begin
+        took = seconds_of(partial(parallel_for, partial(_run, name, steps), n_threads))
         best = max(best, n_threads * steps * operations_a_step(name) / took)
         steps = max(1000, int(steps * seconds / took))
     return best
