@@ -125,7 +125,7 @@ def train_pairs(
 
     Parameters
     ----------
-    X : ndarray or CSR of shape (n_groups, n)
+    X : Samples or ndarray
         A sample of each group, or the kernel matrix of all samples (N, N) if there is no
         activation.
     y : ndarray of shape (N,)
