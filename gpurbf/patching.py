@@ -12,7 +12,7 @@ import sklearn.svm
 import sklearn.svm._classes
 from sklearn.utils.class_weight import compute_class_weight
 
-import gpurbf
+from gpurbf.estimators import svc as ours  # takes the name of scikit-learn's class before we do
 
 __all__ = ["patch_sklearn", "unpatch_sklearn"]
 
@@ -65,7 +65,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
                 _log.warning("SVC.fit is left to scikit-learn: %s.", reason)
             return super().fit(X, y, sample_weight)
         self._validate_params()
-        model = gpurbf.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
+        model = ours.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
         self.__dict__.update(_fitted(model.to_sklearn()))
         self._keep(model)
         return self
@@ -78,15 +78,15 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         """As scikit-learn's."""
         return self._evaluated().decision_function(X)
 
-    def _evaluated(self) -> gpurbf.SVC:
+    def _evaluated(self) -> ours.SVC:
         """Our model of the support vectors, with the parameters of now."""
         made, model = self.__dict__.get("_evaluator", ((), None))
         if model is None or any(a is not getattr(self, b) for a, b in zip(made, _LAYER)):
-            model = self._keep(gpurbf.SVC.from_sklearn(self))
+            model = self._keep(ours.SVC.from_sklearn(self))
         shape, ties = self.decision_function_shape, self.break_ties
         return model.set_params(decision_function_shape=shape, break_ties=ties)
 
-    def _keep(self, model: gpurbf.SVC) -> gpurbf.SVC:
+    def _keep(self, model: ours.SVC) -> ours.SVC:
         self._evaluator = [getattr(self, name) for name in _LAYER], model
         return model
 
@@ -106,7 +106,7 @@ def _not_ours(estimator: Any, X: Any, y: Any, sample_weight: Any) -> str:
 
 def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
     """Ours for the same problem: there, sample weights change no gamma and no class weight."""
-    known = inspect.signature(gpurbf.SVC).parameters
+    known = inspect.signature(ours.SVC).parameters
     own = estimator.get_params(deep=False)
     parameters = {name: value for name, value in own.items() if name in known}
     if sample_weight is None:

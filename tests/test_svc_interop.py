@@ -90,6 +90,12 @@ def test_parameters_that_both_have_are_kept():
     assert clone(again).fit(data.data, data.target).score(data.data, data.target) > 0.9
 
 
+def test_parameters_set_since_fit_are_not_the_models():
+    ours = SVC(kernel="poly", degree=2).fit(X_TRAIN, Y_TRAIN)
+    ours.set_params(kernel="rbf", degree=5, coef0=3.0)
+    same(ours, ours.to_sklearn(), X_TEST)
+
+
 def test_string_labels_go_along():
     names = np.array(["even", "odd"])[Y_TRAIN % 2]
     ours = SVC().fit(X_TRAIN, names)

@@ -7,10 +7,11 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-import sklearn.svm
+from sklearn.svm import SVC as ScikitLearnSVC  # also where patching has replaced the name
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends import get_backend
+from gpurbf.backends import Activation, get_backend
+from gpurbf.estimators._svc_outputs import KERNELS
 
 __all__ = ["ScikitLearnMixin"]
 
@@ -25,7 +26,7 @@ _KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 class ScikitLearnMixin:
     """The two methods; what they read and set is SVC's."""
 
-    def to_sklearn(self) -> sklearn.svm.SVC:
+    def to_sklearn(self) -> ScikitLearnSVC:
         """The same fitted model as scikit-learn's class, for whatever knows only that.
 
         Returns
@@ -43,7 +44,7 @@ class ScikitLearnMixin:
         return to_sklearn(self)
 
     @classmethod
-    def from_sklearn(cls, model: sklearn.svm.SVC) -> Self:
+    def from_sklearn(cls, model: ScikitLearnSVC) -> Self:
         """A model that scikit-learn has fitted, evaluated by the hidden layer.
 
         Parameters
@@ -89,15 +90,19 @@ def _copy(source: Any, target: Any) -> None:
         setattr(target, name, getattr(source, name))
 
 
-def to_sklearn(model: Any) -> sklearn.svm.SVC:
+def to_sklearn(model: Any) -> ScikitLearnSVC:
     """See :meth:`ScikitLearnMixin.to_sklearn`."""
     check_is_fitted(model)
-    if not callable(model.kernel) and model.kernel not in _KERNELS:
+    kernel = model._fitted_kernel
+    if not callable(kernel) and kernel not in _KERNELS:
         raise ValueError(
-            f"scikit-learn's SVC has no kernel {model.kernel!r}: to_sklearn takes one of "
+            f"scikit-learn's SVC has no kernel {kernel!r}: to_sklearn takes one of "
             f"{list(_KERNELS)} or a function such as sklearn.metrics.pairwise.laplacian_kernel."
         )
-    result = sklearn.svm.SVC(**_parameters(model, sklearn.svm.SVC))
+    parameters = _parameters(model, ScikitLearnSVC) | {"kernel": kernel}
+    if (activation := model._activation) is not None:  # parameters set since are not the model's
+        parameters |= {"coef0": activation.coef0, "degree": activation.degree}
+    result = ScikitLearnSVC(**parameters)
     _copy(model, result)
     sparse = sp.issparse(model.dual_coef_)
     # LIBSVM walks through these arrays by address.
@@ -122,7 +127,7 @@ def to_sklearn(model: Any) -> sklearn.svm.SVC:
     result._num_iter = model.n_iter_
     result._sparse, result._effective_probability = sparse, False
     result._probA = result._probB = np.empty(0)
-    if callable(model.kernel):
+    if callable(kernel):
         setattr(result, _X_FIT, model._X_fit)
     return result
 
@@ -137,7 +142,7 @@ def _full(dense: np.ndarray) -> sp.csr_matrix:
 
 def from_sklearn(cls: type, model: Any) -> Any:
     """See :meth:`ScikitLearnMixin.from_sklearn`."""
-    if not isinstance(model, sklearn.svm.SVC):
+    if not isinstance(model, ScikitLearnSVC):
         raise TypeError(
             f"from_sklearn takes a fitted sklearn.svm.SVC, got {type(model).__module__}."
             f"{type(model).__name__}."
@@ -153,11 +158,15 @@ def from_sklearn(cls: type, model: Any) -> Any:
     result.intercept_, result._intercept_ = model.intercept_, sign * model.intercept_
     result._n_support = model.n_support_
     result._sparse = sp.issparse(model.dual_coef_)
+    result._fitted_kernel, result._activation, result._lattices = model.kernel, None, None
     result._cache = {}
     result.backend_ = "none"
     if callable(model.kernel):
         result._X_fit = getattr(model, _X_FIT)
     elif model.kernel != "precomputed":
+        result._activation = Activation(
+            *KERNELS[model.kernel], float(model._gamma), float(model.coef0), int(model.degree)
+        )
         result.backend_ = get_backend(result.backend, len(result.support_))[0].name
     result.backend_info_ = f"{result.backend_} (trained by scikit-learn)"
     return result
