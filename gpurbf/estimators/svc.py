@@ -17,6 +17,7 @@ from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_X, with_class_weights
 from gpurbf.network.gamma import resolve_gamma
@@ -26,7 +27,9 @@ from gpurbf.network.samples import FORCED, look
 from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
 
 
-class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class SVC(
+    SupportVectorsMixin, ScikitLearnMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
+):
     """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
 
     The same problem, solution, fitted attributes and tie rules, one binary problem a pair of
