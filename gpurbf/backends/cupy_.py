@@ -239,8 +239,8 @@ def find_gpu() -> tuple[ModuleType, str]:
         import cupy
     except ImportError as error:
         raise BackendUnavailable(
-            f"no CuPy ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f'no CuPy ({error}): in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", '
+            "whichever the driver has (nvidia-smi says)"
         ) from None
     if not cupy.cuda.is_available():
         raise BackendUnavailable(

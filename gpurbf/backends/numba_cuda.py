@@ -337,13 +337,14 @@ def load() -> Backend:
         from gpurbf.kernels.cuda.api import SIMULATED, cuda
     except ImportError as error:
         raise BackendUnavailable(
-            f"no numba.cuda ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f"no numba.cuda ({error}): in a copy of gpurbf, "
+            'pip install ".[cuda12]" or ".[cuda13]", whichever the driver has (nvidia-smi says)'
         ) from None
     if SIMULATED or not cuda.is_available():
         raise BackendUnavailable(
-            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and pip install "
-            "gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has (nvidia-smi says)"
+            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and in a copy of "
+            'gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
+            "(nvidia-smi says)"
         )
     number = xp.cuda.runtime.getDevice()
     properties = xp.cuda.runtime.getDeviceProperties(number)
