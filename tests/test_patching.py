@@ -1,4 +1,4 @@
-"""scikit-learn's SVC replaced: same scores and attributes; what is not ours stays its own, aloud."""
+"""scikit-learn's SVC replaced: the same answers; what is not ours is left to it, and it says so."""
 
 import copy
 import logging
