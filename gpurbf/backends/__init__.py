@@ -97,6 +97,7 @@ class Backend:
 
     ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
+    ``scores`` takes output weights as an array or as what ``weights(operand, W)`` made of one.
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
 
@@ -120,6 +121,7 @@ class Backend:
     outputs: Callable[..., Any]
     scores: Callable[..., Any]
     normal: Callable[..., Any]
+    weights: Callable[..., Any] = lambda operand, W: W
     device: str = ""
     tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = ()

@@ -213,7 +213,7 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         products(xp),
         partial(gram, xp),
         partial(_epilogue, xp),
-        _row_sums(xp),
+        sums=_row_sums(xp),
         whole=True,
     )
     functions = raw.prepare, raw.outputs, raw.scores, raw.normal, row_bytes
