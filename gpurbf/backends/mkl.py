@@ -215,5 +215,5 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    backend = build("mkl", np, kernel, 2, products, _gram, epilogue)
+    backend = build("mkl", np, kernel, products, _gram, epilogue)
     return with_manhattan(backend, numba_.load)

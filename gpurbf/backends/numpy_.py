@@ -36,4 +36,4 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 def load() -> Backend:
     """The backend; it is always available."""
     kernel = "sgemm/dgemm of NumPy's BLAS"
-    return with_manhattan(build("numpy", np, kernel, 1, products, _gram, epilogue), numba_.load)
+    return with_manhattan(build("numpy", np, kernel, products, _gram, epilogue), numba_.load)
