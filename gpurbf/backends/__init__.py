@@ -170,9 +170,7 @@ def in_order(gpus: bool) -> Iterator[str]:
         plain = cpu.choose_kernel()[0] == "generic"
     except BackendUnavailable:  # a kernel was demanded that the backend will refuse
         plain = False
-    yield from (name for name in CPUS if not (plain and name == "numba"))
-    if plain:
-        yield "numba"
+    yield from sorted(CPUS, key="numba".__eq__) if plain else CPUS
 
 
 def no_gpu() -> str | None:
