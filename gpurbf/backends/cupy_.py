@@ -28,8 +28,6 @@ _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 _INT8_FEATURES = 131_071
 # cuBLAS wants rows of 8-bit operands to start at multiples of 4 bytes, its tensor cores of 16.
 _GROUP = 16
-# Before every CPU where the work outweighs the transfer; not measured on a GPU.
-_PREFERENCE = 5
 
 # From a product p to an activation y, in steps that are C++ and, for the tests, Python: the
 # distance or dot product s, the profile's argument v by form, and y by profile. `tiny` is the
@@ -217,7 +215,7 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         whole=True,
     )
     functions = raw.prepare, raw.outputs, raw.scores, raw.normal, row_bytes
-    own = on_device("cupy", xp, kernel, _PREFERENCE, *functions, precisions=("tf32",))
+    own = on_device("cupy", xp, kernel, *functions, precisions=("tf32",))
     return with_manhattan(own, _tiles)
 
 

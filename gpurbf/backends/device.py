@@ -264,7 +264,6 @@ def on_device(
     name: str,
     xp: ModuleType,
     kernel: str,
-    preference: int,
     prepare: Callable[..., Any],
     outputs: Callable[..., Any],
     scores: Callable[..., Any],
@@ -276,7 +275,7 @@ def on_device(
 
     Parameters
     ----------
-    name, kernel, preference, precisions
+    name, kernel, precisions
         See :class:`Backend`.
     xp : module
         CuPy.
@@ -354,7 +353,6 @@ def on_device(
         name=name,
         xp=xp,
         kernel=kernel,
-        preference=preference,
         prepare=prepare_here,
         outputs=outputs_here,
         scores=scores_here,

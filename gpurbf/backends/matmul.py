@@ -108,13 +108,12 @@ class MatrixProduct:
     sums: Callable[[Any, int, Any], Any] = row_sums
     whole: bool = False
 
-    def backend(self, kernel: str, preference: int) -> Backend:
-        """These functions as a backend; ``kernel`` and ``preference`` are its."""
+    def backend(self, kernel: str) -> Backend:
+        """These functions as a backend, of which ``kernel`` says what does the work."""
         return Backend(
             name=self.name,
             xp=self.xp,
             kernel=kernel,
-            preference=preference,
             prepare=self.prepare,
             outputs=self.outputs,
             scores=self.scores,

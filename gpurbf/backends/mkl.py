@@ -212,4 +212,4 @@ def load() -> Backend:
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
     by_product = MatrixProduct("mkl", np, products, _gram, epilogue, times)
-    return with_manhattan(by_product.backend(kernel, preference=2), numba_.load)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

@@ -364,12 +364,11 @@ def _add_gram(
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
-    preference = 0 if kernel == "generic" else 3
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
-        "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
+        "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
         weights=weights,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

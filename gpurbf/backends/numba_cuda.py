@@ -27,8 +27,6 @@ _PADDED = 128
 _LAUNCH_ROWS = 65_535 * 64
 # Tiles that the tuner tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
-# After `cupy` until it is measured on a GPU, before every CPU.
-_PREFERENCE = 4
 
 
 class Device(NamedTuple):
@@ -354,7 +352,5 @@ def load() -> Backend:
     kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
     tiles = Tiles(xp, device, partial(gram, xp), partial(tile_for, "numba-cuda"))
     prepare, outputs, scores, normal, size = raw(tiles)
-    backend = on_device(
-        "numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size
-    )
+    backend = on_device("numba-cuda", xp, kernel, prepare, outputs, scores, normal, size)
     return replace(backend, device=gpu, tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED))

@@ -38,4 +38,4 @@ def load() -> Backend:
     """The backend; it is always available."""
     kernel = "sgemm/dgemm of NumPy's BLAS"
     by_product = MatrixProduct("numpy", np, products, _gram, epilogue, times)
-    return with_manhattan(by_product.backend(kernel, preference=1), numba_.load)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

@@ -22,7 +22,7 @@ def loaded(cupy, monkeypatch):
     )
     prepare, outputs, scores, normal, size = numba_cuda.raw(tiles)
     backend = device.on_device(
-        "numba-cuda", cupy, "simulated", 0, prepare, outputs, scores, normal, size
+        "numba-cuda", cupy, "simulated", prepare, outputs, scores, normal, size
     )
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
     _attempt.cache_clear()
