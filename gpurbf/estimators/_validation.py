@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident
 from gpurbf.network.centers import CENTERS
@@ -199,21 +200,6 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not np.isfinite(centers).all():
         raise ValueError("centers contains NaN or infinity.")
     return centers
-
-
-def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = "") -> None:
-    """A name out of a list."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"Unknown {name} {value!r}: use one of {sorted(allowed)} {also}".strip())
-
-
-def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
-    """A finite number of that kind, at least (or above) low; True and False are not numbers."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
-        expected = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {expected}, got {value!r}.")
-    if not np.isfinite(value) or value < low or (above and value == low):
-        raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {value!r}.")
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:
