@@ -1,4 +1,4 @@
-"""scikit-learn's SVC replaced: same scores and attributes; the rest is left to it, aloud."""
+"""scikit-learn's SVC replaced: the same answers; what is not ours is left to it, and it says so."""
 
 import copy
 import logging

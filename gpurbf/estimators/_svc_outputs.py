@@ -39,6 +39,7 @@ class SupportVectorsMixin:
     n_jobs: int | None
     _activation: Activation | None
     _lattices: tuple[Lattice, ...] | None
+    _tol: float
     _sparse: bool
     _fitted_kernel: Any
     _X_fit: Any
@@ -131,6 +132,7 @@ class SupportVectorsMixin:
                     backend=backend,
                     precision=self.precision,
                     lattices=self._lattices,
+                    tol=self._tol,
                 )
             ready = _Prepared(V, dual_coef, name, self.precision, W, layer)
             self._cache["ready"] = ready

@@ -18,6 +18,7 @@ from gpurbf.estimators._svc_checks import check_parameters, effective_weights, l
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
 from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
+from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_X, with_class_weights
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
@@ -171,6 +172,7 @@ class SVC(
         tags.input_tags.sparse = self.kernel != "precomputed"
         return tags
 
+    @transaction
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Train on samples and their labels.
@@ -254,6 +256,7 @@ class SVC(
             X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
         self._activation, self._gamma, self._lattices = None, 0.0, None
+        self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
             self._activation = self._resolve(X, groups, weights)
@@ -275,7 +278,7 @@ class SVC(
                 groups=groups,
                 backend=self.backend,
                 precision=self.precision,
-                tol=float(self.tol),
+                tol=self._tol,
                 max_iter=self.max_iter,
                 cache_bytes=self.cache_size * 2**20,
                 stepped=progress.stepped,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +15,8 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.samples import Samples
+from gpurbf.network.rounding import arithmetic
+from gpurbf.network.samples import FORCED, Samples
 from gpurbf.network.sparse_layer import PROFILES, SparseLayer
 
 __all__ = ["GivenKernel", "KernelRows"]
@@ -46,11 +48,23 @@ class KernelRows:
         The kernel.
     backend, precision : str
         As of :class:`HiddenLayer`.
+    size, largest, tol : float
+        What the rounding of kernel values meets, see :func:`gpurbf.network.rounding.arithmetic`.
     """
 
     matrix = None
 
-    def __init__(self, X: Samples, activation: Activation, backend: str, precision: str) -> None:
+    def __init__(
+        self,
+        X: Samples,
+        activation: Activation,
+        backend: str,
+        precision: str,
+        *,
+        size: float,
+        largest: float,
+        tol: float,
+    ) -> None:
         self.X, self.activation, self.precision = X, activation, precision
         self.xp: ModuleType = np
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -60,6 +74,8 @@ class KernelRows:
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         self._there = X
+        self._dtype: Any = None
+        reason = ""
         if not self._sparse:
             # What "auto" means depends on the number of all samples.
             self._chosen = get_backend(backend, len(X))
@@ -69,11 +85,18 @@ class KernelRows:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
+            if X.lattice is not None:
+                # Rows are kept in float32: exact distances deserve no wider activations.
+                self._dtype = np.float32
+            elif precision not in FORCED:
+                self._dtype, reason = arithmetic(
+                    X, activation, self._chosen, size=size, largest=largest, tol=tol
+                )
         probe = self._layer(X[:1])
         self.backend = "scipy" if self._sparse else chosen.name
         self.dtype = probe.dtype
         self.diagonal = self._diagonal()
-        self.description = probe.describe()
+        self.description = probe.describe() + (reason and f"; {reason}")
 
     def _layer(self, C: Samples) -> HiddenLayer | SparseLayer:
         if self._sparse:
@@ -83,8 +106,7 @@ class KernelRows:
             self.activation,
             backend=self._chosen,
             precision=self.precision,
-            # Rows are kept in float32: exact distances deserve no wider activations.
-            dtype=None if C.lattice is None else np.float32,
+            dtype=self._dtype,
         )
 
     def _diagonal(self) -> np.ndarray:

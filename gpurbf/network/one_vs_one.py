@@ -11,15 +11,11 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.samples import look
+from gpurbf.network.rounding import arithmetic
+from gpurbf.network.samples import FORCED, look
 from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["class_scores", "pair_weights", "support_layer", "votes"]
-
-# float32 sums are used where their rounding stays below this, a solver's default tolerance.
-_TOLERANCE = 1e-3
-# Below so many support vectors float64 takes no time either.
-_MANY = 1000
 
 
 def support_layer(
@@ -30,6 +26,7 @@ def support_layer(
     backend: Any,
     precision: str,
     lattices: tuple[Lattice, ...] | None,
+    tol: float,
 ) -> HiddenLayer | SparseLayer:
     """The hidden layer whose centers are the support vectors and whose scores are the pairs'.
 
@@ -41,18 +38,23 @@ def support_layer(
         Their weights, see :func:`pair_weights`.
     activation, backend, precision, lattices
         See :class:`HiddenLayer`.
+    tol : float
+        Of the training, which the rounding of predictions stays below.
     """
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
         return SparseLayer(samples, activation)
-    dtype = np.float64 if samples.lattice is None else _dtype(W)
+    dtype = None
+    if precision not in FORCED:
+        dtype, _ = arithmetic(
+            samples,
+            activation,
+            backend,
+            size=float(np.sqrt(np.square(W).sum(axis=0).max(initial=0.0))),
+            largest=float(np.abs(W).max(initial=0.0)),
+            tol=tol,
+        )
     return HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
-
-
-def _dtype(W: np.ndarray) -> Any:
-    """float32 for many support vectors if the sums do not suffer from it."""
-    rounding = np.finfo(np.float32).eps / 2 * float(np.abs(W).sum(axis=0).max(initial=0.0))
-    return np.float32 if len(W) >= _MANY and rounding < _TOLERANCE else np.float64
 
 
 @staged("prepare", "pair weights")
