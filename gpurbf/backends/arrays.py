@@ -17,6 +17,7 @@ __all__ = [
     "factorizations",
     "is_resident",
     "namespace",
+    "row_products",
     "to_host",
     "working",
 ]
@@ -46,6 +47,11 @@ def activations(layer: Any, X: Any) -> Any:
     """H of some rows as an array of the layer's library, to be used where it is."""
     H = namespace(layer).empty((X.shape[0], len(layer.centers)), layer.dtype)
     return layer.outputs(X, H)
+
+
+def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """H @ W."""
+    return H @ W
 
 
 class Factorizations(NamedTuple):

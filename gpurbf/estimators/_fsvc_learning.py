@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
+from gpurbf._warnings import warn
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fsvc_checks import class_votes
-from gpurbf.estimators._validation import check_weights, check_X, with_class_weights
+from gpurbf.estimators._validation import TrainingData, check_X, with_class_weights
 from gpurbf.network.centers.fsvc import unit
 from gpurbf.network.centers.sample import row_hashes
 from gpurbf.network.fsvc import (
@@ -36,40 +36,20 @@ from gpurbf.network.solvers.ridge import NormalEquations
 class FSVCLearningMixin:
     """Parameters and fitted attributes are FSVC's."""
 
-    @staged("read and validate", "X")
-    def _data(
-        self: Any, X: Any, y: Any, sample_weight: Any, **options: Any
-    ) -> tuple[Any, np.ndarray, np.ndarray | None, np.ndarray]:
-        """Checked data without samples of weight zero, and the rows of X that they are."""
-        X, y = check_X(self, X, y=y, **options)
-        weights = check_weights(sample_weight, X.shape[0])
-        rows = np.arange(X.shape[0])
-        if not hasattr(self, "_selection"):
-            self.n_samples_seen_ = 0
-        rows += self.n_samples_seen_
-        self.n_samples_seen_ += X.shape[0]
-        if weights is not None and not weights.all():
-            kept = weights > 0
-            X, y, weights, rows = X[kept], y[kept], weights[kept], rows[kept]
-        return X, y, weights, rows
-
     @staged("prepare", "order of the samples")
-    def _learn(
-        self: Any,
-        X: Any,
-        y: np.ndarray,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        rows: np.ndarray,
-        goes_on: bool = False,
-    ) -> None:
-        """Learn from samples known as `rows`; a stream that `goes_on` comes in its own order."""
+    def _learn(self: Any, data: TrainingData, goes_on: bool = False) -> None:
+        """Learn from samples; a stream that `goes_on` comes in its own order."""
+        X, codes, weights, self.classes_, n_samples, rows = data
+        y = self.classes_[codes]
         first = not hasattr(self, "_selection")
         given, weights = (
             weights,
             with_class_weights(self.class_weight, self.classes_, codes, weights),
         )
         votes = class_votes(self.class_weight, self.classes_, codes, given)
+        seen = 0 if first else self.n_samples_seen_
+        rows = seen + np.arange(n_samples)[rows]
+        self.n_samples_seen_ = seen + n_samples
         order = stream = np.arange(X.shape[0])
         stream_weights, keys = weights, np.empty(0, np.uint64)
         drawn = self.shuffle and not goes_on
@@ -87,6 +67,8 @@ class FSVCLearningMixin:
             elif stage == "centers":
                 if first:
                     self._selection = self._new_selection(self.radius_)
+                else:
+                    self._selection = self._selection.copy()
                 old = self._selection.feed(X, codes, stream, rows)
                 self._keep_centers()
             elif stage == "outputs" and goes_on and self.solver == "ridge":
@@ -229,12 +211,10 @@ class FSVCLearningMixin:
         outside = np.flatnonzero(activity == 0)
         if len(outside):
             rule = {"nearest": "the weights of the nearest center", "zero": "0 for every class"}
-            warnings.warn(
+            warn(
                 f"{len(outside)} of {X.shape[0]} samples lie outside the radius of every center: "
                 f"their scores are {rule[self.outside]} (outside={self.outside!r}). A larger "
-                "radius or eval_radius reaches further.",
-                UserWarning,
-                stacklevel=4,
+                "radius or eval_radius reaches further."
             )
             if self.outside == "nearest":
                 nearest = nearest_centers(

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
     check_layer_parameters,
     check_samples,
@@ -97,6 +98,7 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.precision = precision
         self.random_state = random_state
 
+    @transaction
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:
         """Choose the centers and gamma.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,18 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import stage, staged
+from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, to_host, working
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
-    check_labels,
     check_layer_parameters,
     check_number,
     check_option,
     check_samples,
+    stream_data,
     training_data,
     with_class_weights,
 )
@@ -51,8 +52,13 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
-    kernel, metric, gamma
-        Of the hidden layer, see :class:`RBFLayer`.
+    kernel : str or callable, default="gaussian"
+        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
+        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
     solver : {"ridge", "lms", "one-hot"}, default="ridge"
         How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
@@ -63,8 +69,11 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         Whether the outputs have a constant (``"ridge"`` only).
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
@@ -139,6 +148,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    @transaction
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RBFClassifier:
         """Choose the centers and train the outputs.
@@ -163,8 +173,8 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         BackendUnavailable
             If the backend named cannot run here.
         """
-        X, y, weights = training_data(self, X, y, sample_weight)
-        self.classes_, codes = check_labels(y, type(self).__name__)
+        self._check_parameters()
+        X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs):
             self._begin(X, codes, weights)
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
@@ -180,13 +190,15 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
                 self._train(X, codes, weights)
         return self
 
+    @transaction
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> RBFClassifier:
         """Train on one more batch; in the end the outputs are those of a fit on all of them.
 
         The first batch fixes the centers and gamma (give `centers` as an array to choose them
-        yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes).
+        yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
+        twice that during a call, which adds to a copy).
 
         Parameters
         ----------
@@ -210,52 +222,38 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         UserWarning
             After ``fit``, which keeps no sums: the outputs are trained anew on its centers.
         """
+        self._check_parameters()
         if self.solver != "ridge":
             raise ValueError(f"partial_fit needs solver='ridge', got {self.solver!r}.")
-        if self.class_weight == "balanced":
-            raise ValueError("partial_fit cannot balance classes to come: pass a dict or weights.")
         first = not hasattr(self, "centers_")
-        if first and classes is None:
-            raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
-        if first:
-            X, y, weights = training_data(self, X, y, sample_weight, ensure_min_samples=1)
-            self.classes_, _ = check_labels(classes, type(self).__name__)
-        else:
-            X, y, weights = self._next_batch(X, y, sample_weight, classes)
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(f"Labels {list(unknown)} are not among classes={list(self.classes_)}.")
-        codes = np.searchsorted(self.classes_, y)
+        X, codes, weights, self.classes_, *_ = stream_data(
+            self, X, y, classes, sample_weight, first=first
+        )
         with limited(self.n_jobs):
             if first:
                 self._begin(X, codes, weights)
             elif not hasattr(self, "_normal"):
-                warnings.warn(
+                warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
-                    "chose and trains the outputs anew. Call partial_fit from the first batch on.",
-                    UserWarning,
-                    stacklevel=2,
+                    "chose and trains the outputs anew. Call partial_fit from the first batch on."
                 )
-            if not hasattr(self, "_normal"):
-                self._normal = self._new_normal()
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            self._add(self._normal, X, codes, weights, slice(0, X.shape[0]))
-            self._solve(self._normal, X, codes, weights, keep=True)
+            # What the model has is added to in a copy, in case that this breaks off.
+            sums: NormalEquations | None = getattr(self, "_normal", None)
+            normal = self._new_normal() if sums is None else sums.copy()
+            self._add(normal, X, codes, weights, slice(0, X.shape[0]))
+            self._solve(normal, X, codes, weights, keep=True)
+            self._normal = normal
         return self
 
-    def _next_batch(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> tuple[Any, Any, Any]:
-        """A later batch, checked against the first."""
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(
-                f"classes={list(classes)} is not what the first call gave: {list(self.classes_)}."
-            )
-        return training_data(self, X, y, sample_weight, reset=False, ensure_min_samples=1)
+    def _check_parameters(self) -> None:
+        """Those that do not depend on the data."""
+        check_option("solver", self.solver, ("ridge", *SOLVERS))
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
 
     @staged("prepare")
     def _begin(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        """Check the parameters, choose the hidden layer."""
-        check_option("solver", self.solver, ("ridge", *SOLVERS))
-        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+        """Choose the hidden layer."""
         layer, indices = choose_layer(
             X,
             codes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -96,6 +97,12 @@ class Selection:
             )
             for share in shares
         ]
+
+    def copy(self) -> Selection:
+        """A selection that goes on from here and leaves this one as it is."""
+        other = copy.copy(self)
+        other.passes = [one.copy() for one in self.passes]
+        return other
 
     @staged("prepare", "centers chosen")
     def feed(

@@ -15,15 +15,16 @@ sequential pass for every backend, tile, block and number of threads.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._warnings import warn
 from gpurbf.backends import Activation
 from gpurbf.backends.loops_fsvc import walk
 from gpurbf.network.centers.sample import row_hashes
@@ -161,6 +162,13 @@ class Pass:
     def full(self) -> bool:
         """Whether no more centers may be taken."""
         return self.max_centers is not None and len(self.indices) >= self.max_centers
+
+    def copy(self) -> Pass:
+        """A pass that goes on from here and leaves this one as it is."""
+        other = copy.copy(self)
+        for name in ("indices", "labels", "_columns", "_parts", "_layers"):
+            setattr(other, name, list(getattr(self, name)))
+        return other
 
     def release(self) -> None:
         """Drop the layers, which are made anew when the stream goes on."""
@@ -343,11 +351,9 @@ def _by_count(
     stream = without_repeats(drawn_order(keys, labels), keys, labels)
     if n_centers >= len(stream):
         if n_centers > len(stream):
-            warnings.warn(
+            warn(
                 f"n_centers={n_centers} is more than the {len(stream)} distinct samples: all of "
-                "them are taken as centers. Lower n_centers to choose among them.",
-                UserWarning,
-                stacklevel=2,
+                "them are taken as centers. Lower n_centers to choose among them."
             )
         return np.sort(stream)
     exact = functools.partial(

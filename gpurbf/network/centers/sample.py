@@ -8,12 +8,12 @@ centers.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._warnings import warn
 from gpurbf.backends.threads import parallel_for
 
 # Rows whose hashes are compared at once, and numbers that stay in cache while they are hashed.
@@ -116,9 +116,7 @@ def _mix(h: np.ndarray) -> np.ndarray:
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:
     if n_centers > n_distinct:
-        warnings.warn(
+        warn(
             f"n_centers={n_centers} is more than the {n_distinct} distinct samples: all of them "
-            "are taken as centers. Lower n_centers to choose among them.",
-            UserWarning,
-            stacklevel=2,
+            "are taken as centers. Lower n_centers to choose among them."
         )

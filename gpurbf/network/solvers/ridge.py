@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
+import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -13,6 +14,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._stages import count, stage, staged
+from gpurbf._warnings import warn
 from gpurbf.backends.arrays import (
     activations,
     factorizations,
@@ -88,6 +90,13 @@ class NormalEquations:
         self.targets = np.zeros(n_outputs)
         self.weight = 0.0
 
+    def copy(self) -> NormalEquations:
+        """The same sums, to be added to while these stay as they are."""
+        other = copy.copy(self)
+        with nullcontext() if self.layer is None else working(self.layer):
+            other.G, other.B = self.G.copy(), self.B.copy()
+        return other
+
     @staged("output training", "sums")
     def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
@@ -101,7 +110,7 @@ class NormalEquations:
             targets = np.column_stack([T, np.ones(len(T))])
             layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
         w = np.ones(len(T)) if weights is None else weights
-        self.targets += w @ T
+        self.targets = self.targets + w @ T
         self.weight += float(w.sum())
 
     def _move(self, xp: ModuleType) -> None:
@@ -182,12 +191,11 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         except np.linalg.LinAlgError:
             continue
         if attempt:
-            warnings.warn(
+            warn(
                 "HᵀH is not positive definite in floating point: the ridge was raised "
                 f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
                 "precision='float64'.",
                 ConvergenceWarning,
-                stacklevel=5,
             )
         half = solve_triangular(L, B, lower=True)
         return solve_triangular(L, half, lower=True, trans=1), partial(
@@ -195,12 +203,11 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         )
     xp.fill_diagonal(A, diagonal)
     values, vectors = eigh(A)
-    warnings.warn(
+    warn(
         "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
         "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
         "precision='float64'.",
         ConvergenceWarning,
-        stacklevel=5,
     )
     roots = xp.sqrt(xp.maximum(values, 0) + ridge)
     half = vectors / roots

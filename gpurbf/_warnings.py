@@ -1,0 +1,23 @@
+"""Warnings that name the line of whoever called the package, however deep inside they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+__all__ = ["warn"]
+
+# Whose frames stand between that line and the warning: ours, and what wraps our methods.
+_BETWEEN = ("gpurbf", "contextlib", "sklearn.callback")
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line that is not the package's own."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in _BETWEEN)
