@@ -47,8 +47,13 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
-    kernel, metric, gamma
-        Of the hidden layer, see :class:`RBFLayer`.
+    kernel : str or callable, default="gaussian"
+        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
+        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
@@ -60,8 +65,11 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         Of ``"ridge"``: whether the outputs have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
