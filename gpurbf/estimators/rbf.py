@@ -23,7 +23,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
-from gpurbf.network.reading import read_ahead, split
+from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
 
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
@@ -348,11 +348,12 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         X, binary = self._checked(X), len(self.coef_) == 1
         labels = np.empty(X.shape[0], self.classes_.dtype)
         # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
-        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
-            scores = self._scores(part)
-            with stage("back and evaluate", "labels"):
-                winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                labels[rows] = self.classes_[winners.astype(np.intp)]
+        with limited(self.n_jobs):
+            for rows, part in self._layer().scored(X, self.coef_.T):
+                with stage("back and evaluate", "labels"):
+                    scores = to_host(part) + self.intercept_
+                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:

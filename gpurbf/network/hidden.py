@@ -205,7 +205,8 @@ class HiddenLayer:
         W = W if isinstance(W, OutputWeights) else OutputWeights(W)
         for part in self._parts(X, 2 * W.shape[1] * self.dtype.itemsize):
             ready = W.ready(self.backend, part.operand)
-            yield part.rows, self.backend.scores(part.operand, part.values, ready)
+            S = self.backend.scores(part.operand, part.values, ready)
+            yield part.rows, S.astype(self.dtype, copy=False)
 
     @staged("output training")
     def normal(
