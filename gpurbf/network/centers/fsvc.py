@@ -60,8 +60,8 @@ def _by_count(
             )
         return np.sort(stream)
     precision = "auto" if precision in ("float32", "tf32") else precision
-    found: dict[str, Any] = {"precision": precision, "lattices": lattices_of(X, precision)}
-    exact = functools.partial(layer, backend=backend, dtype=np.float64, **found)
+    looking: dict[str, Any] = {"precision": precision, "lattices": lattices_of(X, precision)}
+    exact = functools.partial(layer, backend=backend, dtype=np.float64, **looking)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
     most = int(1.05 * n_centers) + 2
     found: dict[float, np.ndarray] = {}
@@ -76,7 +76,7 @@ def _by_count(
                 unit,
                 1.0,
                 max_centers=most + 1,
-                look=functools.partial(look, **found),
+                look=functools.partial(look, **looking),
             )
             one.feed(X, order=members)
             taken += one.indices
