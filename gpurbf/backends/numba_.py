@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
 from gpurbf.backends.epilogue import epilogue, form
 from gpurbf.backends.peak import arithmetic
 from gpurbf.backends.threads import parallel_for, thread_limit
@@ -216,6 +214,8 @@ def _run(
     weights: np.ndarray | None = None,
     mean: np.ndarray | None = None,
     panels: np.ndarray | None = None,
+    pairs: np.ndarray | None = None,
+    beyond: np.ndarray | None = None,
 ) -> None:
     """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
     from gpurbf.kernels import layer, packing, products
@@ -224,7 +224,7 @@ def _run(
     if not len(X) or not operand.m:
         return
     dtype, score = part.dtype, (0, 1, 1)
-    mode = layer.STORE if out is not None else layer.GRAM
+    mode = layer.STORE if out is not None else layer.GRAM if pairs is None else layer.PAIRS
     if W is not None:
         few = W.shape[1] < LANES
         kind, mode = ("partial", layer.PARTIAL) if few else ("score", layer.SCORES)
@@ -241,6 +241,8 @@ def _run(
         np.empty(0, dtype) if weights is None else weights,
         np.empty(0, dtype) if mean is None else mean,
         np.empty((0, 0, 16), dtype) if panels is None else panels,
+        np.empty((0, 0, 16), np.int32) if pairs is None else pairs,
+        np.empty(0, np.uint8) if beyond is None else beyond,
     )
     fixed = (
         part.shift, *part.coefficients, part.blank, part.product, part.block,
@@ -258,12 +260,12 @@ def _run(
 
     with stage("hidden layer", "H" if scores is None else "H and H @ W, fused"):
         parallel_for(task, -(-len(X) // rows), n_threads)
-        pairs, result = len(X) * operand.m, out if scores is None else scores
-        count(operations=2 * pairs * X.shape[1], kind=part.arithmetic)
+        size, result = len(X) * operand.m, out if scores is None else scores
+        count(operations=2 * size * X.shape[1], kind=part.arithmetic)
         count(nbytes=X.nbytes + part.panels.nbytes)
-        count(nbytes=pairs * dtype.itemsize if result is None else result.nbytes)
+        count(nbytes=size * dtype.itemsize if result is None else result.nbytes)
         if scores is not None:
-            count(operations=2 * pairs * scores.shape[1], kind=dtype.name)
+            count(operations=2 * size * scores.shape[1], kind=dtype.name)
 
 
 def outputs(operand: Operand, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -319,56 +321,45 @@ def normal(
     T: np.ndarray,
     weights: np.ndarray | None,
     mean: np.ndarray,
-    G: np.ndarray,
+    G: np.ndarray | None,
     B: np.ndarray,
+    grid: sums.Grid | None = None,
 ) -> None:
     """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
 
-    Sums of up to 256 rows are in the operand's dtype, all longer ones in float64.
+    Of G the lower triangle; nothing where it is None. On a grid the sums are exact.
     """
-    from gpurbf.kernels import gram, products
-    from gpurbf.kernels.packing import aligned, fill_panels
-    from gpurbf.kernels.tiles import LANES
+    from gpurbf.kernels.packing import fill_panels
 
-    X, dtype, m, k = _rows(X, operand.exact), operand.dtype, operand.m, T.shape[1]
+    X, dtype, m = _rows(X, operand.exact), operand.dtype, operand.m
     if m == 0:
         return
-    mean = np.ascontiguousarray(mean, dtype)
     roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
-    h_panels = gram.padded_panels(m)
-    n_panels = h_panels + gram.padded_panels(k)
-    # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
-    budget = get_config()["memory"] * 2**20 // 2 // (n_panels * LANES * dtype.itemsize)
-    rows = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
-    panels = aligned(n_panels * rows * LANES, dtype).reshape(n_panels, rows, LANES)
-    panels[m // LANES :] = 0
-    name = f"gram{8 * dtype.itemsize}_{operand.vectors}"
-    product = (products.address(name), products.product(name).rows, products.product(name).panels)
-    for start in range(0, len(X), rows):
-        part = slice(start, min(start + rows, len(X)))
-        root = roots[part].astype(dtype)
-        if operand.fused:
-            _run(operand, operand.parts[0], X[part], weights=root, mean=mean, panels=panels)
+    part = operand.parts[0] if operand.fused else None
+
+    def values(rows: Any) -> np.ndarray:
+        return outputs(operand, X[rows], np.empty((len(roots[rows]), m), dtype))
+
+    def pack(rows: slice, panels: np.ndarray) -> None:
+        root, less = roots[rows].astype(dtype), mean.astype(dtype)
+        if part:
+            _run(operand, part, X[rows], weights=root, mean=less, panels=panels)
         else:
-            H = outputs(operand, X[part], np.empty((len(root), m), dtype))
-            fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
-        with stage("output training", "HᵀH"):
-            fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
-            blocks = partial(_add_gram, panels, len(root), product, G, B)
-            parallel_for(blocks, gram.gram_blocks(m, k))
-            # The lower triangle and HᵀT; G is read and written.
-            count(operations=len(root) * m * (m + 1 + 2 * k), kind=dtype.name)
-            count(nbytes=len(root) * (m + k) * dtype.itemsize + G.nbytes)
-    parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
+            fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
 
+    def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
+        if part:
+            factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
+            _run(
+                operand, part, X[rows], weights=factors, mean=less, pairs=pairs, beyond=beyond,
+            )  # fmt: skip
+        else:
+            sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
-def _add_gram(
-    panels: np.ndarray, rows: int, product: tuple[int, ...], G: np.ndarray, B: np.ndarray, i: int
-) -> None:
-    """Block i of the sums over `rows` packed rows."""
-    from gpurbf.kernels import gram
-
-    gram.add_gram(i, panels, rows, product, G.shape[0], B.shape[1], G, B)
+    if grid is None:
+        sums.add(pack, T * roots[:, None], dtype, m, G, B)
+    else:
+        sums.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
 
 
 def load() -> Backend:

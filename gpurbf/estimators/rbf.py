@@ -273,7 +273,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     def _new_normal(self) -> NormalEquations:
         n_classes = len(self.classes_)
-        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes)
+        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes, self.alpha)
 
     @staged("output training")
     def _add(

@@ -5,19 +5,21 @@ for a block of rows (packed once)           x, in L2
     for a strip of centers                  c, in L1
       for a panel of rows: micro-kernel     ─► products   (block × BLOCK)
     for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
-                    consume                 ─► H stored | H @ W summed | H packed for HᵀH
+                    consume                 ─► H stored | H @ W summed | H packed for HᵀH, as it is
+                                                                or in 16-bit pairs
 """
 
 import numpy as np
 from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
+from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes, pack
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
-STORE, PARTIAL, SCORES, GRAM = range(4)
+STORE, PARTIAL, SCORES, GRAM, PAIRS = range(5)
 CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
 
 
@@ -56,7 +58,7 @@ def add_tile(tile, P):
 def layer_rows(
     begin, end, X, shift, linear, quadratic, blank, product, block, C, terms, m,
     alpha, factor, form, profile, gamma, coef0, degree,
-    mode, out, W, score, scores, weights, mean, panels,
+    mode, out, W, score, scores, weights, mean, panels, pairs, beyond,
 ):  # fmt: skip
     """Evaluate rows begin … end of X and consume them; `backends.numba_` makes the arguments."""
     use_widest_vectors()
@@ -121,6 +123,14 @@ def layer_rows(
                     add_partial(
                         H, n, count, W[first // BLOCK], score_kernel, score_rows, score_outputs,
                         sums[r : r + CHUNK],
+                    )  # fmt: skip
+                elif (
+                    mode == PAIRS
+                ):  # tiles begin at even rows: CHUNK and all panels of rows are even
+                    p, lanes = first // LANES, -(-count // LANES)
+                    pack_pairs(
+                        H[:n], weights[top : top + n], mean[first : first + lanes * LANES],
+                        pairs[p : p + lanes, top // 2 : (top + n + 1) // 2], beyond[top : top + n],
                     )  # fmt: skip
                 else:
                     lanes = -(-count // LANES)

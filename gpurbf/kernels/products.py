@@ -52,11 +52,18 @@ _FUNCTIONS = {
     "gram64_avx512": lambda x, c, s, k, o, t: tile("gram64_avx512", x, c, s, k, o, t),
     "gram64_avx2": lambda x, c, s, k, o, t: tile("gram64_avx2", x, c, s, k, o, t),
     "gram64_generic": lambda x, c, s, k, o, t: tile("gram64_generic", x, c, s, k, o, t),
+    "gram16_avx512vnni": lambda x, c, s, k, o, t: tile("gram16_avx512vnni", x, c, s, k, o, t),
+    "gram16_avxvnni": lambda x, c, s, k, o, t: tile("gram16_avxvnni", x, c, s, k, o, t),
+    "gram16_avx2": lambda x, c, s, k, o, t: tile("gram16_avx2", x, c, s, k, o, t),
+    "gram16_generic": lambda x, c, s, k, o, t: tile("gram16_generic", x, c, s, k, o, t),
 }
 # fmt: on
 
 _NUMPY = {
     "vpmaddwd256": np.int16,
+    "vpdpwssd512": np.int16,
+    "vpdpwssd256": np.int16,
+    "multiply_pairs": np.int16,
     "multiply_int16": np.int16,
     "multiply_float32": np.float32,
     "multiply_float64": np.float64,

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 # dot…        integer products of lattice codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
 # score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
-# gram…       HᵀH: both operands are panels of 16 columns of H
+# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
 KINDS = {
     "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
     "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1),
@@ -71,6 +71,10 @@ KINDS = {
     "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
     "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES),
     "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+    "gram16_avx512vnni": Kind("vpdpwssd512", 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES),
+    "gram16_avx2": Kind("vpmaddwd256", 8, 4, 1, 4, 4 * LANES),
+    "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
 }
 
 # Kernels that are compiled for less than the CPU at hand, so that a forced choice runs the code of
@@ -100,6 +104,12 @@ def _vpdpbusd(builder, total, x, c):
     )
 
 
+def _vpdpwssd(builder, total, x, c):
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}", total.type, total, x, c
+    )
+
+
 def _vpmaddwd(builder, total, x, c):
     words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
     x, c = builder.bitcast(x, words), builder.bitcast(c, words)
@@ -115,6 +125,17 @@ def _vpsadbw(builder, total, x, c):
 
 def _multiply_int16(builder, total, x, c):
     return builder.add(total, builder.mul(builder.sext(x, total.type), builder.sext(c, total.type)))
+
+
+def _multiply_pairs(builder, total, x, c):
+    n = total.type.count
+    words, wide = (ir.VectorType(kind, 2 * n) for kind in (_i16, _i32))
+    x, c = (builder.sext(builder.bitcast(v, words), wide) for v in (x, c))
+    products = builder.mul(x, c)
+    # Compilers know this sum of neighbors: an instruction on many CPUs.
+    halves = (ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2))) for i in (0, 1))
+    pair = builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
+    return builder.add(total, pair)
 
 
 def _difference_uint8(builder, total, x, c):
@@ -152,9 +173,12 @@ OPERATIONS = {
     "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
     "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
     "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2),
+    "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2),
+    "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2),
     "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8),
     "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8),
     "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1),
+    "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2),
     "multiply_float32": Operation(_multiply_float, _f32, _f32, _f32, 1),
     "multiply_float64": Operation(_multiply_float, _f64, _f64, _f64, 1),
     "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1),

@@ -97,6 +97,7 @@ class KnownLayer:
         weights: np.ndarray,
         mean: np.ndarray,
         out: tuple[np.ndarray, np.ndarray],
+        grid: None = None,
     ) -> None:
         """Add HᵀH and HᵀT of weighted rows, H less its mean, to the two arrays."""
         root = np.sqrt(weights, dtype=np.float32)[:, None]
