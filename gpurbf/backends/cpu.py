@@ -6,6 +6,9 @@ import functools
 import os
 import platform
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from gpurbf.backends import BackendUnavailable
 
@@ -74,6 +77,17 @@ def choose_kernel() -> tuple[str, str]:
         return forced, f"{VARIABLE}={forced}"
     best = next(name for name in KERNELS if missing(name) is None)
     return best, "the best that this CPU has"
+
+
+def kernel_for(task: str, dtype: Any, kernel: str) -> str:
+    """The name of the micro-kernel, of those that go with a kernel of `KERNELS`.
+
+    ``task`` is one of `kernels.tiles`, "dot" or "manhattan"; ``dtype`` that of the numbers, uint8
+    for codes.
+    """
+    if np.dtype(dtype) == np.uint8:
+        return f"{task}_{kernel if task == 'dot' else VECTORS[kernel]}"
+    return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"
 
 
 def processor() -> str:

@@ -71,7 +71,7 @@ def add(
 
     N, k, dtype = len(T), T.shape[1], np.dtype(dtype)
     panels, h_panels, depth = _panels(m, k, dtype)
-    kernel = f"gram{8 * dtype.itemsize}_{cpu.VECTORS[cpu.choose_kernel()[0]]}"
+    kernel = cpu.kernel_for("gram", dtype, cpu.choose_kernel()[0])
     for start in range(0, N, depth):
         part = slice(start, min(start + depth, N))
         n = part.stop - start
@@ -103,7 +103,8 @@ def add_rounded(
     halves, factors = _halves(targets), roots / grid.step
     sums = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
-    kernel, name = cpu.choose_kernel()[0], "16-bit products"
+    chosen, kind = cpu.choose_kernel()[0], "16-bit products"
+    kernel = f"gram16_{_KERNELS.get(chosen, chosen)}"
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
     for start in range(0, N, 2 * depth):
         part = slice(start, min(start + 2 * depth, N))
@@ -116,9 +117,8 @@ def add_rounded(
             for row in np.flatnonzero(beyond):
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
             ends = _run_ends(panels[:h_panels], -(-n // 2))
-            full = f"gram16_{_KERNELS.get(kernel, kernel)}"
-            _add_blocks(panels, ends, full, grid.step**2, m, halves.shape[1], G, sums)
-            _counted(n, m, k, 2, name, G)
+            _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, sums)
+            _counted(n, m, k, 2, kind, G)
     unit = grid.step * grid.target_step
     B += unit * (1 << _HALF) * sums[:, :k]
     if halves.shape[1] > k:

@@ -40,11 +40,12 @@ Evaluation = Callable[[], Any]
 Way = Callable[[np.ndarray, np.ndarray], Evaluation]
 
 
-def layer(C: np.ndarray, backend: str, precision: str) -> HiddenLayer:
-    """The gaussian layer, in the arithmetic that is named."""
-    activation = Activation("euclidean", "gaussian", gamma(C))
-    dtype = None if precision == "exact" else precision
-    return HiddenLayer(C.astype(dtype or C.dtype), activation, backend=backend, precision=precision)
+def layer(
+    C: np.ndarray, backend: str = "auto", precision: str = "auto", scale: float | None = None
+) -> HiddenLayer:
+    """The gaussian layer of a gamma (by default `gamma`), in the arithmetic that is named."""
+    activation = Activation("euclidean", "gaussian", gamma(C) if scale is None else scale)
+    return HiddenLayer(C, activation, backend=backend, precision=precision)
 
 
 def gamma(C: np.ndarray) -> float:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends import Activation, Lattice, Tile, numba_cuda
+from gpurbf.backends import Activation, Lattice, Tile, numba_cuda, terms
 from gpurbf.kernels.cuda import api, pairs, profiles, tile
+from gpurbf.kernels.forms import FORMS
 from tests import reference
 
 PIXELS = Lattice(1.0, 0)
@@ -192,7 +193,7 @@ def test_normal_adds_sums_of_centered_weighted_rows(weighted):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric, monkeypatch):
-    monkeypatch.setattr(numba_cuda, "_INT32_FEATURES", 64)
+    monkeypatch.setattr(terms, "PIECE", 64)
     X, C = samples(5, 6, 2 * 64 + 3, "codes")
     H = outputs(X, C, distances(metric), lattice=PIXELS)
     np.testing.assert_array_equal(H, exact_distances(X, C, metric))
@@ -205,7 +206,7 @@ def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric, monkeypatch):
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 @pytest.mark.parametrize("features", [64, 33_024])
 def test_callable_profiles_take_squared_distances(metric, features, monkeypatch):
-    monkeypatch.setattr(numba_cuda, "_INT32_FEATURES", features)
+    monkeypatch.setattr(terms, "PIECE", features)
     X, C = samples(9, 10, 100, "codes")
     activation = Activation(metric, lambda s: 1 / (1 + s))
     exact = reference.hidden(X, C, *activation)
@@ -254,8 +255,8 @@ def test_a_tile_that_is_not_compiled_is_refused(shape):
 def test_the_baseline_of_one_thread_a_pair_is_right_too(N, m, n, metric):
     X, C = samples(N, m, n)
     H, B = np.full((N, m), np.nan), 4
-    rule = profiles.FORMS["dot" if metric == "dot" else "squared"]
-    arguments = pairs.METRICS[metric], rule, profiles.PROFILES["identity"], 1.0, 0.0, 3
+    rule = FORMS["dot" if metric == "dot" else "squared"]
+    arguments = pairs.METRICS[metric], rule, profiles.NUMBERS["identity"], 1.0, 0.0, 3
     pairs.pairs[(-(-N // B), -(-m // B)), (B, B)](X, C, *arguments, H)
     exact = reference.METRICS[metric](X, C) ** (2 if metric == "euclidean" else 1)
     assert_close(H, exact, np.float64)
