@@ -17,6 +17,7 @@ from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_X, with_class_weights
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
@@ -168,6 +169,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         tags.input_tags.sparse = self.kernel != "precomputed"
         return tags
 
+    @transaction
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Train on samples and their labels.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpurbf.backends.arrays import activations, to_host
 from gpurbf.backends.sums import Grid
+from gpurbf.network.layer import Layer
 
 __all__ = ["fixed_point"]
 
@@ -19,7 +18,7 @@ _NOISE = 0.1
 
 
 def fixed_point(
-    layer: Any, alpha: float, T: np.ndarray, weights: np.ndarray | None
+    layer: Layer, alpha: float, T: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, Grid] | None:
     """What H is taken relative to (m,), and the grid it is then rounded to; None if too coarse.
 
