@@ -130,10 +130,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             X, weights = X[rows], weights[rows]
             codes = None if codes is None else codes[rows]
         with finite(self, X):
-            layer = self._choose_layer(X, codes, weights, rows)
-        # A first tile packs the centers and shows which arithmetic the data allow.
-        check_finite(self, X, outputs=layer.outputs(X[:256]))
-        self._report(layer)
+            self._choose_layer(X, codes, weights, rows)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
-from gpurbf.network.reading import read_ahead, split
+from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
 
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
@@ -49,8 +49,13 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
-    kernel, metric, gamma
-        Of the hidden layer, see :class:`RBFLayer`.
+    kernel : str or callable, default="gaussian"
+        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
+        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
@@ -62,8 +67,11 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         Of ``"ridge"``: whether the outputs have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
@@ -170,7 +178,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
-                normal = self._new_normal()
+                normal = self._new_normal(solver)
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
@@ -233,7 +241,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # What the model has is added to in a copy, in case that this breaks off.
             sums: NormalEquations | None = getattr(self, "_normal", None)
-            normal = self._new_normal() if sums is None else sums.copy()
+            normal = self._new_normal(solver) if sums is None else sums.copy()
             self._add(normal, X, codes, weights, slice(0, X.shape[0]))
             self._solve(solver, normal, X, codes, weights, keep=True)
             self._normal = normal
@@ -243,9 +251,9 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         """The solver asked for, its parameters checked."""
         return make_solver(self.solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
-    def _new_normal(self) -> NormalEquations:
-        n_classes = len(self.classes_)
-        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes)
+    def _new_normal(self, solver: Any) -> NormalEquations:
+        n_classes, alpha = len(self.classes_), getattr(solver, "alpha", 0.0)
+        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes, alpha)
 
     @staged("output training")
     def _add(
@@ -345,11 +353,12 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         X, binary = self._checked(X), len(self.coef_) == 1
         labels = np.empty(X.shape[0], self.classes_.dtype)
         # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
-        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
-            scores = self._scores(part)
-            with stage("back and evaluate", "labels"):
-                winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                labels[rows] = self.classes_[winners.astype(np.intp)]
+        with limited(self.n_jobs):
+            for rows, part in self._layer().scored(X, self.coef_.T):
+                with stage("back and evaluate", "labels"):
+                    scores = to_host(part) + self.intercept_
+                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:

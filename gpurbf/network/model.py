@@ -14,6 +14,7 @@ from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.magnitude import with_room
+from gpurbf.network.samples import shared_lattices
 
 __all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
 
@@ -69,7 +70,10 @@ def choose_layer(
             C = C.astype(np.float32, copy=False)
     else:
         C = centers
-    return HiddenLayer(with_room(C), activation, backend=backend, precision=precision), indices
+    C = with_room(C)
+    lattices = shared_lattices(C, X, precision)
+    layer = HiddenLayer(C, activation, backend=backend, precision=precision, lattices=lattices)
+    return layer, indices
 
 
 @staged("prepare", "targets")
