@@ -185,7 +185,8 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
                     self._add(normal, part, codes, weights, batch)
                 self._solve(solver, normal, X, codes, weights, keep=False)
             else:
-                self._train(solver, X, codes, weights)
+                for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
+                    self._train(solver, X, codes, weights)
         return self
 
     @transaction
