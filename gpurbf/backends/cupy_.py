@@ -28,8 +28,6 @@ _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 _INT8_FEATURES = 131_071
 # cuBLAS wants rows of 8-bit operands to start at multiples of 4 bytes, its tensor cores of 16.
 _GROUP = 16
-# Before every CPU where the work outweighs the transfer; not measured on a GPU.
-_PREFERENCE = 5
 
 # From a product p to an activation y, in steps that are C++ and, for the tests, Python: the
 # distance or dot product s, the profile's argument v by form, and y by profile. `tiny` is the
@@ -213,10 +211,10 @@ def build_backend(xp: ModuleType, kernel: str) -> Backend:
         products(xp),
         partial(gram, xp),
         partial(_epilogue, xp),
-        _row_sums(xp),
+        sums=_row_sums(xp),
         whole=True,
     )
-    raw = replace(by_product.backend(kernel, _PREFERENCE), precisions=("tf32",))
+    raw = replace(by_product.backend(kernel), precisions=("tf32",))
     return with_manhattan(on_device(raw, row_bytes), _tiles)
 
 
@@ -238,8 +236,8 @@ def find_gpu() -> tuple[ModuleType, str]:
         import cupy
     except ImportError as error:
         raise BackendUnavailable(
-            f"no CuPy ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f'no CuPy ({error}): in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", '
+            "whichever the driver has (nvidia-smi says)"
         ) from None
     if not cupy.cuda.is_available():
         raise BackendUnavailable(

@@ -17,7 +17,8 @@ import numpy as np
 
 from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile
+from gpurbf.backends import Activation, Backend, Lattice, Tile, sums
+from gpurbf.backends.sums import Grid
 from gpurbf.backends.terms import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.backends.tuning import precision_of, tile_for
 
@@ -95,8 +96,8 @@ class MatrixProduct:
     """The layer by matrix product on the arrays of one library.
 
     ``products(dtype, n, lattice, **options)`` chooses the product for n inputs, ``gram(H)`` is HᵀH
-    of a tile, ``epilogue`` that of `backends.epilogue`. ``sums`` may stand in for `row_sums`;
-    ``whole`` says that the rows given are a tile already.
+    of a tile, ``epilogue`` that of `backends.epilogue`. ``times`` may stand in for the library's
+    product in H @ W, ``sums`` for `row_sums`; ``whole``: the rows given are a tile already.
     """
 
     name: str
@@ -104,20 +105,21 @@ class MatrixProduct:
     products: Callable[..., Gemm]
     gram: Callable[[Any], Any]
     epilogue: Callable[..., None]
+    times: Callable[..., Callable[[Any, Any], None]] | None = None
     sums: Callable[[Any, int, Any], Any] = row_sums
     whole: bool = False
 
-    def backend(self, kernel: str, preference: int) -> Backend:
-        """These functions as a backend; ``kernel`` and ``preference`` are its."""
+    def backend(self, kernel: str) -> Backend:
+        """These functions as a backend, of which ``kernel`` says what does the work."""
         return Backend(
             name=self.name,
             xp=self.xp,
             kernel=kernel,
-            preference=preference,
             prepare=self.prepare,
             outputs=self.outputs,
             scores=self.scores,
             normal=self.normal,
+            weights=self.weights,
             tiles={} if self.whole else {"euclidean": _TRIED},
         )
 
@@ -174,25 +176,48 @@ class MatrixProduct:
     def scores(self, operand: ShiftedCenters, X: Any, W: Any) -> Any:
         """H @ W (N, k), a tile of H at a time."""
         xp, m = self.xp, operand.centers.shape[0]
-        product = self.products(operand.dtype, m, False)
-        W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
+        times, k = W if isinstance(W, tuple) else self.weights(operand, W)
         rows = _rows_a_tile(operand, len(X))
         H = xp.empty((min(rows, len(X)), m), operand.dtype)
-        S = xp.empty((len(X), len(W)), operand.dtype)
+        S = xp.empty((len(X), k), operand.dtype)
         for start in range(0, len(X), rows):
             part = X[start : start + rows]
-            tile = self.outputs(operand, part, H[: len(part)])
-            with stage("hidden layer", "H @ W"):
-                product.multiply(product.pack(tile), W, S[start : start + len(part)])
-                count(operations=2 * tile.size * len(W), kind=product.arithmetic)
-                count(nbytes=tile.nbytes + W.nbytes)
+            times(self.outputs(operand, part, H[: len(part)]), S[start : start + len(part)])
         return S
 
+    def weights(self, operand: ShiftedCenters, W: Any) -> tuple[Callable[[Any, Any], None], int]:
+        """Output weights W (m, k) in the form in which `scores` needs them, and k."""
+        return (self.times or self._times)(W, operand.dtype), W.shape[1]
+
+    def _times(self, W: Any, dtype: np.dtype) -> Callable[[Any, Any], None]:
+        """H @ W by the library's own product; see `weighted.times`."""
+        product = self.products(dtype, len(W), False)
+        W = product.pack(self.xp.ascontiguousarray(W.T, dtype=dtype))
+
+        def multiply(H: Any, S: Any) -> None:
+            with stage("hidden layer", "H @ W"):
+                product.multiply(product.pack(H), W, S)
+                count(operations=2 * H.size * len(W), kind=product.arithmetic)
+                count(nbytes=H.nbytes + W.nbytes)
+
+        return multiply
+
     def normal(
-        self, operand: ShiftedCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
+        self,
+        operand: ShiftedCenters,
+        X: Any,
+        T: Any,
+        weights: Any,
+        mean: Any,
+        G: Any,
+        B: Any,
+        grid: Grid | None = None,
     ) -> None:
-        """See `_normal`."""
-        _normal(self.xp, self.gram, self.outputs, operand, X, T, weights, mean, G, B)
+        """See `_normal`; exact on a grid, on a CPU with 16-bit products."""
+        if grid is None or self.xp is not np or not sums.fast():
+            _normal(self.xp, self.gram, self.outputs, operand, X, T, weights, mean, G, B)
+        else:
+            _normal_rounded(self.outputs, operand, X, T, weights, mean, grid, G, B)
 
     def _tile(self, operand: ShiftedCenters, X: Any, out: Any) -> None:
         """The outputs of a few rows: product, then terms, metric and profile in one pass."""
@@ -231,7 +256,10 @@ def _normal(
     G: Any,
     B: Any,
 ) -> None:
-    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
+    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
+
+    Nothing is added to a G that is None.
+    """
     m = operand.centers.shape[0]
     # HᵀH wants many rows: each part of them reads and writes all of G.
     rows = max(1, len(X)) if operand.M is None else max(256, _fitting(operand))
@@ -240,7 +268,7 @@ def _normal(
     for start in range(0, len(X), rows):
         part = X[start : start + rows]
         tile = outputs(operand, part, H[: len(part)])
-        with stage("output training", "HᵀH"):
+        with stage("output training", "HᵀT" if G is None else "HᵀH"):
             tile -= mean
             targets = T[start : start + rows].astype(operand.dtype)
             if weights is not None:
@@ -248,9 +276,41 @@ def _normal(
                 tile *= root
                 targets = targets * root
             # Both products exist before the sums change: where memory runs out, they have not.
-            squares, products = gram(tile), tile.T @ targets
-            G += squares
+            squares, products = None if G is None else gram(tile), tile.T @ targets
+            if squares is not None:
+                G += squares
             B += products
             # One triangle and HᵀT; G is read and written.
-            count(operations=tile.size * (m + 1 + 2 * T.shape[1]), kind=operand.dtype.name)
-            count(nbytes=tile.nbytes + targets.nbytes + 2 * G.nbytes)
+            triangle, nbytes = (0, 0) if G is None else (m + 1, 2 * G.nbytes)
+            count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=operand.dtype.name)
+            count(nbytes=tile.nbytes + targets.nbytes + nbytes)
+
+
+def _normal_rounded(
+    outputs: Callable[..., Any],
+    operand: ShiftedCenters,
+    X: Any,
+    T: Any,
+    weights: Any,
+    mean: Any,
+    grid: Grid,
+    G: Any,
+    B: Any,
+) -> None:
+    """The same, exactly, of H and T rounded to a grid; see `sums`."""
+    m, roots = len(B), np.ones(len(X)) if weights is None else np.sqrt(weights)
+
+    def values(rows: Any) -> Any:
+        part = X[rows]
+        return outputs(operand, part, np.empty((len(part), m), operand.dtype))
+
+    def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
+        step = max(2, _rows_a_tile(operand, len(factors)) // 2 * 2)
+        for start in range(0, len(factors), step):
+            part = slice(start, min(start + step, len(factors)))
+            H = values(slice(rows.start + part.start, rows.start + part.stop))
+            with stage("output training", "H rounded"):
+                sums.round_rows(H, factors[part], mean, pairs, beyond[part], start // 2)
+
+    if m:
+        sums.add_rounded(pack, values, T, roots, mean, grid, G, B)

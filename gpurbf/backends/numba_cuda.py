@@ -27,8 +27,6 @@ _PADDED = 128
 _LAUNCH_ROWS = 65_535 * 64
 # Tiles that the tuner tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
-# After `cupy` until it is measured on a GPU, before every CPU.
-_PREFERENCE = 4
 
 
 class Device(NamedTuple):
@@ -302,7 +300,7 @@ def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: Any) -> Any:
 def _normal(
     tiles: Tiles, operand: DeviceCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
 ) -> None:
-    """Add HᵀH to G and HᵀT to B of H less its mean: tiles store H, cuBLAS multiplies it."""
+    """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: tiles store H, cuBLAS multiplies."""
     xp, dtype = tiles.xp, operand.dtype
     H = _outputs(tiles, operand, X, xp.empty((len(X), operand.m), dtype))
     H -= mean.astype(dtype)
@@ -311,8 +309,9 @@ def _normal(
         root = xp.sqrt(weights).astype(dtype)[:, None]
         H *= root
         targets = targets * root
-    square, products = tiles.gram(H), H.T @ targets
-    G += square
+    square, products = None if G is None else tiles.gram(H), H.T @ targets
+    if square is not None:
+        G += square
     B += products
 
 
@@ -329,7 +328,6 @@ def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
         name="numba-cuda",
         xp=tiles.xp,
         kernel=kernel,
-        preference=_PREFERENCE,
         prepare=partial(_prepare, tiles),
         outputs=partial(_outputs, tiles),
         scores=partial(_scores, tiles),
@@ -348,13 +346,14 @@ def load() -> Backend:
         from gpurbf.kernels.cuda.api import SIMULATED, cuda
     except ImportError as error:
         raise BackendUnavailable(
-            f"no numba.cuda ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f"no numba.cuda ({error}): in a copy of gpurbf, "
+            'pip install ".[cuda12]" or ".[cuda13]", whichever the driver has (nvidia-smi says)'
         ) from None
     if SIMULATED or not cuda.is_available():
         raise BackendUnavailable(
-            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and pip install "
-            "gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has (nvidia-smi says)"
+            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and in a copy of "
+            'gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
+            "(nvidia-smi says)"
         )
     number = xp.cuda.runtime.getDevice()
     properties = xp.cuda.runtime.getDeviceProperties(number)

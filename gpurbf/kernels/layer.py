@@ -5,7 +5,8 @@ for a block of rows (packed once)           x, in L2
     for a strip of centers                  c, in L1
       for a panel of rows: micro-kernel     ─► products   (block × BLOCK)
     for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
-                    consume                 ─► H stored | H @ W summed | H packed for HᵀH
+                    consume                 ─► H stored | H @ W summed | H packed for HᵀH,
+                                            as it is or in 16 bits
 """
 
 from typing import NamedTuple
@@ -15,12 +16,13 @@ from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
 from gpurbf.kernels.epilogue import Epilogue
+from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
 from gpurbf.kernels.packing import aligned_like, pack
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
-STORE, PARTIAL, SCORES, GRAM = range(4)
+STORE, PARTIAL, SCORES, GRAM, PAIRS = range(5)
 CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
 
 
@@ -54,9 +56,11 @@ class Consumer(NamedTuple):
     """Who takes the tiles; arrays that a mode has no use for are empty, so all have one type."""
 
     out: np.ndarray  # STORE: H (N, m)
-    weights: np.ndarray  # GRAM: roots of the samples' weights (N,)
-    mean: np.ndarray  # what H loses (m,)
-    panels: np.ndarray  # the result (m / 16, N, 16)
+    weights: np.ndarray  # GRAM, PAIRS: roots of the samples' weights (N,), times a scale
+    mean: np.ndarray  # what H loses (m,), for PAIRS as long as whole panels
+    panels: np.ndarray  # GRAM: the result (m / 16, N, 16)
+    pairs: np.ndarray  # PAIRS: the result (m / 16, N / 2, 16), and which rows it cannot hold
+    beyond: np.ndarray
     scores: np.ndarray  # PARTIAL, SCORES: the sums H @ W (N, k), float64
     mode: int
     W: np.ndarray  # output weights, packed
@@ -175,6 +179,14 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
                     add_partial(
                         H, n, count, W[first // BLOCK],
                         consumer.kernel, consumer.rows, consumer.outputs, sums[r : r + CHUNK],
+                    )  # fmt: skip
+                elif mode == PAIRS:  # top is even: so are CHUNK, blocks and panels of rows
+                    p, lanes = first // LANES, -(-count // LANES)
+                    pack_pairs(
+                        H[:n], consumer.weights[top : top + n],
+                        consumer.mean[first : first + lanes * LANES],
+                        consumer.pairs[p : p + lanes, top // 2 : (top + n + 1) // 2],
+                        consumer.beyond[top : top + n],
                     )  # fmt: skip
                 else:
                     p, lanes = first // LANES, -(-count // LANES)

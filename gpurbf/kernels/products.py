@@ -52,6 +52,10 @@ _FUNCTIONS = {
     "gram64_avx512": lambda x, c, s, k, o, t: tile("gram64_avx512", x, c, s, k, o, t),
     "gram64_avx2": lambda x, c, s, k, o, t: tile("gram64_avx2", x, c, s, k, o, t),
     "gram64_generic": lambda x, c, s, k, o, t: tile("gram64_generic", x, c, s, k, o, t),
+    "gram16_avx512vnni": lambda x, c, s, k, o, t: tile("gram16_avx512vnni", x, c, s, k, o, t),
+    "gram16_avxvnni": lambda x, c, s, k, o, t: tile("gram16_avxvnni", x, c, s, k, o, t),
+    "gram16_avx2": lambda x, c, s, k, o, t: tile("gram16_avx2", x, c, s, k, o, t),
+    "gram16_generic": lambda x, c, s, k, o, t: tile("gram16_generic", x, c, s, k, o, t),
 }
 # fmt: on
 
