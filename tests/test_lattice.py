@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import reference
+import scipy.sparse as sp
 
 from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.samples import look, shared_lattices
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (300, 20))
 PIXELS[0, :2] = 0, 255
@@ -16,14 +19,36 @@ PIXELS[0, :2] = 0, 255
 def test_rescaled_pixels_are_found(dtype, q):
     for X in ((PIXELS / q).astype(dtype), PIXELS.astype(dtype) * dtype(1 / q)):
         assert candidates(X)[0].denominator <= q
-        np.testing.assert_array_equal(encode(X, Lattice(q, 0)), PIXELS)
+        np.testing.assert_array_equal(codes_of(X, Lattice(q, 0)), PIXELS)
+
+
+def codes_of(X, lattice):
+    """The codes of data that are wholly on the lattice."""
+    codes, off = encode(X, lattice)
+    assert off.shape == (len(X),) and not off.any()
+    return codes
 
 
 def test_signed_data_are_found():
     X = (PIXELS - 128) / 64
-    np.testing.assert_array_equal(encode(X, Lattice(64.0, 128)), PIXELS)
-    assert encode(X, Lattice(64.0, 0)) is None
-    np.testing.assert_array_equal(encode((PIXELS - 128).astype(np.int8), Lattice(1.0, 128)), PIXELS)
+    np.testing.assert_array_equal(codes_of(X, Lattice(64.0, 128)), PIXELS)
+    assert encode(X, Lattice(64.0, 0))[1].all()
+    X = (PIXELS - 128).astype(np.int8)
+    np.testing.assert_array_equal(codes_of(X, Lattice(1.0, 128)), PIXELS)
+    assert encode(X, Lattice(1.0, 0))[1].all()
+
+
+def test_float32_pixels_are_the_same_data_in_float64():
+    for X in (PIXELS / np.float32(255), PIXELS * np.float32(1 / 255)):
+        X = X.astype(np.float32)
+        np.testing.assert_array_equal(codes_of(X.astype(np.float64), Lattice(255.0, 0)), PIXELS)
+    # but a row is rounded in one way
+    X = (PIXELS / 255).astype(np.float32).astype(np.float64)
+    X[5] = PIXELS[5] / 255
+    X[6, 3] = np.nextafter(X[6, 3], 2)
+    X[7, 10:] = PIXELS[7, 10:] / 255
+    off = encode(X, Lattice(255.0, 0))[1]
+    np.testing.assert_array_equal(np.flatnonzero(off), [6, 7])
 
 
 @pytest.mark.parametrize("value", [0.1, 256 / 255, -1 / 255, np.nan, np.inf, 1e-30])
@@ -31,7 +56,10 @@ def test_signed_data_are_found():
 def test_one_value_off_the_lattice_is_noticed(value, row):
     X = PIXELS / 255
     X[row, 7] = value
-    assert encode(X, Lattice(255.0, 0)) is None
+    for dtype in (np.float64, np.float32):
+        codes, off = encode(X.astype(dtype), Lattice(255.0, 0))
+        np.testing.assert_array_equal(np.flatnonzero(off), [row])
+        np.testing.assert_array_equal(codes[~off], PIXELS[~off])
 
 
 def test_real_data_have_no_candidates():
@@ -39,12 +67,12 @@ def test_real_data_have_no_candidates():
 
 
 def test_no_data_and_no_features_are_no_error():
-    assert encode(np.empty((0, 4)), Lattice(1.0, 0)).shape == (0, 4)
-    assert encode(np.empty((4, 0)), Lattice(1.0, 0)).shape == (4, 0)
+    assert codes_of(np.empty((0, 4)), Lattice(1.0, 0)).shape == (0, 4)
+    assert codes_of(np.empty((4, 0)), Lattice(1.0, 0)).shape == (4, 0)
 
 
-def layer_of(C, **options):
-    return HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numpy", **options)
+def layer_of(C, backend="numpy", **options):
+    return HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend, **options)
 
 
 def test_what_ran_is_reported_and_can_be_forced():
@@ -66,26 +94,69 @@ def test_exact_refuses_other_data():
         layer_of(PIXELS[:5] / 7, precision="exact").outputs(PIXELS / 255)
 
 
-def test_a_later_batch_off_the_lattice_is_computed_all_the_same():
+def test_a_row_off_the_lattice_changes_no_other_bit(backend):
+    X = PIXELS / 255
+    W = np.random.default_rng(0).normal(size=(5, 3))
+    for dtype in (np.float64, np.float32):
+        for value in (0.123, 1e3, -1e-30):
+            odd = X.astype(dtype)
+            odd[[7, 200]] = value
+            others = np.setdiff1d(np.arange(len(X)), [7, 200])
+            layer = layer_of(X[:5].astype(dtype), backend=backend)
+            clean = layer.outputs(X[others].astype(dtype))
+            H = layer.outputs(odd)
+            np.testing.assert_array_equal(H[others], clean)
+            expected = reference.hidden(odd, X[:5].astype(dtype), "euclidean", "gaussian", 0.1)
+            np.testing.assert_allclose(H, expected, atol=reference.TOLERANCE[np.dtype(dtype)])
+            S = layer.scores(odd, W)
+            np.testing.assert_array_equal(S[others], layer.scores(X[others].astype(dtype), W))
+            np.testing.assert_allclose(S, expected @ W, atol=1e-5)
+            sparse = layer.outputs(sp.csr_array(odd))
+            np.testing.assert_array_equal(sparse, H)
+
+
+def test_the_lattice_is_the_one_that_centers_and_samples_share():
+    C, X = np.round(PIXELS[:4] / 255), PIXELS / 255
+    assert shared_lattices(C, X, "auto") == [Lattice(255.0, 0)]
+    assert shared_lattices(C, C, "auto") == [Lattice(1.0, 0)]
+    assert shared_lattices(C, sp.csr_array(X), "auto") == [Lattice(255.0, 0)]
+    assert shared_lattices(C, X + 0.001, "auto") == []
+    assert shared_lattices(C + 0.1, X, "auto") == []
+    assert shared_lattices(C, X, "float32") == []
+
+
+def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
+    from gpurbf.network import samples
+
+    calls = []
+
+    def counted(X, lattice):
+        calls.append(X.shape)
+        return encode(X, lattice)
+
+    monkeypatch.setattr(samples, "encode", counted)
+    off = layer_of(np.random.default_rng(0).normal(size=(5, 20)))
+    off.outputs(PIXELS / 255)
+    assert not calls
     layer = layer_of(PIXELS[:5] / 255)
-    X = np.vstack([PIXELS / 255, np.full((1, 20), 0.123)])
-    H = layer.outputs(X)
-    np.testing.assert_allclose(H[:-1], layer.outputs(PIXELS / 255), rtol=1e-12)
-
-
-def test_centers_on_a_coarser_lattice_meet_samples_on_a_finer_one():
-    C = np.round(PIXELS[:4] / 255)
-    layer = layer_of(C)
-    layer.outputs(C)
+    calls.clear()
     layer.outputs(PIXELS / 255)
-    assert "/ 255" in layer.describe()
+    assert calls == [PIXELS.shape]
+    calls.clear()
+    seen = look(PIXELS / 255)
+    assert calls == [PIXELS.shape] and seen.lattice == Lattice(255.0, 0)
+    np.testing.assert_array_equal(layer.outputs(seen), layer.outputs(PIXELS / 255))
+    np.testing.assert_array_equal(seen.numbers(), PIXELS / 255)
 
 
-def test_samples_are_looked_at_only_for_lattices_of_the_centers(monkeypatch):
-    from gpurbf.network import hidden
-
-    layer, looked = layer_of(np.random.default_rng(0).normal(size=(5, 20))), []
-    layer.outputs(PIXELS / 255)
-    monkeypatch.setattr(hidden, "encode", lambda X, lattice: looked.append(lattice))
-    layer.outputs(PIXELS / 255)
-    assert not looked
+@pytest.mark.parametrize("kind", ["uint8", "float32", "float32 as float64", "csr"])
+def test_the_same_numbers_are_the_same_samples(kind):
+    X = PIXELS / 255
+    other = {
+        "uint8": PIXELS.astype(np.uint8),
+        "float32": X.astype(np.float32),
+        "float32 as float64": X.astype(np.float32).astype(np.float64),
+        "csr": sp.csr_array(np.where(PIXELS < 200, 0, X)),
+    }[kind]
+    expected = np.where(PIXELS < 200, 0, PIXELS) if kind == "csr" else PIXELS
+    np.testing.assert_array_equal(look(other).values, expected)

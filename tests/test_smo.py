@@ -10,7 +10,8 @@ import reference
 import scipy.sparse as sp
 
 from gpurbf.backends.loops_smo import row_keys, solve_block, subtract_rows
-from gpurbf.network.solvers.smo import binary, pairs, rows, solve_pairs
+from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
+from gpurbf.network.solvers.smo.schedule import Schedule
 from gpurbf.network.svm import group_samples
 
 
@@ -99,7 +100,7 @@ def test_what_a_solution_says_of_itself_is_true(small_sets):
 
 @pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
 def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
-    monkeypatch.setattr(rows, "_LEAST", 4)
+    monkeypatch.setattr(slots, "LEAST", 4)
     K, starts = problem()
     expected, enough = solve(K, starts, 10.0, ready=False)
     solutions, kernel = solve(K, starts, 10.0, ready=False, cache_bytes=cache_bytes)
@@ -204,11 +205,11 @@ def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, m
 
 def test_no_class_is_in_two_running_pairs():
     names = [(a, b) for a in range(7) for b in range(a + 1, 7)]
-    schedule, budget = pairs._Schedule(names, 7), rows.Budget(0)
+    schedule = Schedule(names, 7, lambda c: 0)
     running, most, lock = [], [], threading.Lock()
 
     def work():
-        while (p := schedule.take(budget)) is not None:
+        while (p := schedule.take()) is not None:
             with lock:
                 running.append(p)
                 classes = [c for q in running for c in names[q]]
@@ -228,10 +229,10 @@ def test_no_class_is_in_two_running_pairs():
 
 @pytest.mark.parametrize("budget_rows", [0, 5, 1000])
 def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
-    monkeypatch.setattr(rows, "_LEAST", 3)
+    monkeypatch.setattr(slots, "LEAST", 3)
     rng = np.random.default_rng(0)
     K = rng.normal(size=(30, 30)).astype(np.float32)
-    cache = rows.RowCache(Matrix(K, False), slice(10, 20), rows.Budget(budget_rows * 40))
+    cache = rows.RowCache(Matrix(K, False), slice(10, 20), slots.Budget(budget_rows * 40))
     for partner in (slice(20, 30), slice(0, 10), slice(20, 30)):
         cache.pair_with(partner, np.empty(25, np.float32))
         samples = np.r_[10:20, partner]

@@ -9,39 +9,41 @@ from gpurbf.backends.threads import parallel_for
 
 # Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
 DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+_LATTICES = [Lattice(q, zero) for q in DENOMINATORS for zero in (0, 128)]
 _SAMPLE = 16384
 _ROWS = 256
 
 
-def encode(X: np.ndarray, lattice: Lattice) -> np.ndarray | None:
-    """The uint8 codes of X (N, n), or None if one value is off the lattice.
+def encode(X: np.ndarray, lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
+    """The uint8 codes of X (N, n), and which rows (N,) are off the lattice.
 
-    On it means equal to the code's value rounded to X's dtype: ``k / q`` or ``k * (1 / q)``, the
-    two ways in which people rescale pixels.
+    On it means that each value of the row is its code's value, ``k / q`` or ``k * (1 / q)``, the
+    two ways in which people rescale pixels, rounded to X's dtype; or all are rounded to float32
+    and X has become float64 since. The codes of a row that is off it mean nothing.
     """
-    if X.dtype == np.uint8:
-        return X if lattice == Lattice(1.0, 0) else None
-    if X.dtype == np.int8:
-        return X.view(np.uint8) ^ np.uint8(128) if lattice == Lattice(1.0, 128) else None
+    if X.dtype in (np.uint8, np.int8):
+        zero = 0 if X.dtype == np.uint8 else 128
+        codes = X if zero == 0 else X.view(np.uint8) ^ np.uint8(128)
+        return codes, np.full(len(X), lattice != Lattice(1.0, zero))
     from gpurbf.kernels.lattice import encode_rows
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    codes = np.empty(X.shape, np.uint8)
-    n_tiles = -(-len(X) // _ROWS)
-    good = np.zeros(n_tiles, bool)
+    codes, off = np.empty(X.shape, np.uint8), np.zeros(len(X), bool)
     q, inverse = X.dtype.type(lattice.denominator), X.dtype.type(1 / lattice.denominator)
 
     def tile(i: int) -> None:
-        # Once one tile is off, the others need no look.
-        if i == 0 or good[0]:
-            rows = slice(i * _ROWS, (i + 1) * _ROWS)
-            good[i] = encode_rows(X[rows], q, inverse, lattice.zero, codes[rows])
+        rows = slice(i * _ROWS, (i + 1) * _ROWS)
+        encode_rows(X[rows], q, inverse, X.dtype.type(lattice.zero), codes[rows], off[rows])
 
-    if n_tiles:
-        tile(0)
-        parallel_for(lambda i: tile(i + 1), n_tiles - 1)
-    return codes if good.all() else None
+    parallel_for(tile, -(-len(X) // _ROWS))
+    return codes, off
+
+
+def sample_of(X: np.ndarray) -> np.ndarray:
+    """Some rows of X (N, n), evenly spaced: enough to tell which lattices are worth a look."""
+    rows = max(1, _SAMPLE // max(1, X.shape[1]))
+    return np.ascontiguousarray(X[:: max(1, len(X) // rows)][:rows])
 
 
 def candidates(X: np.ndarray) -> list[Lattice]:
@@ -50,11 +52,12 @@ def candidates(X: np.ndarray) -> list[Lattice]:
         return [Lattice(1.0, 0)]
     if X.dtype == np.int8:
         return [Lattice(1.0, 128)]
-    rows = max(1, _SAMPLE // max(1, X.shape[1]))
-    sample = np.ascontiguousarray(X[:: max(1, len(X) // rows)][:rows])
-    return [
-        lattice
-        for q in DENOMINATORS
-        for lattice in (Lattice(q, 0), Lattice(q, 128))
-        if encode(sample, lattice) is not None
-    ]
+    from gpurbf.kernels.lattice import on_lattices
+
+    sample = sample_of(X)
+    if sample.dtype not in (np.float32, np.float64):
+        sample = sample.astype(np.float64)
+    q, zeros = np.array(_LATTICES, sample.dtype).T
+    on = np.empty(len(_LATTICES), bool)
+    on_lattices(sample, q, 1 / q, zeros, on)
+    return [lattice for lattice, found in zip(_LATTICES, on) if found]

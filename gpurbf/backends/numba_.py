@@ -13,6 +13,7 @@ from gpurbf.backends.epilogue import compiled, epilogue
 from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
 from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.tuning import precision_of, tile_for
+from gpurbf.backends.weighted import consumer, pack_weights, times
 
 # Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
 # for 1 MiB where the system does not tell.
@@ -193,39 +194,12 @@ def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
     return rows
 
 
-def _run(
-    operand: PackedCenters,
-    part: Part,
-    X: np.ndarray,
-    *,
-    out: np.ndarray | None = None,
-    W: np.ndarray | None = None,
-    scores: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-    mean: np.ndarray | None = None,
-    panels: np.ndarray | None = None,
-    pairs: np.ndarray | None = None,
-    beyond: np.ndarray | None = None,
-) -> None:
-    """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
+def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> None:
+    """Evaluate all rows of X on the free threads and hand the tiles to their consumer."""
     from gpurbf.kernels import layer
 
     if not len(X) or not operand.m:
         return
-    dtype = part.dtype
-    consumer = layer.Consumer(
-        out=np.empty((0, 0), dtype) if out is None else out,
-        weights=np.empty(0, dtype) if weights is None else weights,
-        mean=np.empty(0, dtype) if mean is None else mean,
-        panels=np.empty((0, 0, 16), dtype) if panels is None else panels,
-        pairs=np.empty((0, 0, 16), np.int32) if pairs is None else pairs,
-        beyond=np.empty(0, np.uint8) if beyond is None else beyond,
-        scores=np.empty((0, 0)) if scores is None else scores,
-        mode=layer.STORE if out is not None else layer.GRAM if pairs is None else layer.PAIRS,
-        W=np.empty((0, 0, 0), dtype),
-    )
-    if W is not None:
-        consumer = consumer._replace(**_weights(operand, W, dtype))
     groups = [tuple(group) for group in (part.kernel, part.centers, part.epilogue, consumer)]
     # A task is about two blocks of rows, and every thread gets as many.
     work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
@@ -237,38 +211,22 @@ def _run(
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, part.block, *groups)
 
-    with stage("hidden layer", "H" if scores is None else "H and H @ W, fused"):
+    fused = consumer.mode in (layer.SCORES, layer.PARTIAL)
+    with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         parallel_for(task, -(-len(X) // rows), n_threads)
-        size, result = len(X) * operand.m, out if scores is None else scores
+        size, itemsize = len(X) * operand.m, part.dtype.itemsize
         count(operations=2 * size * X.shape[1], kind=part.arithmetic)
         count(nbytes=X.nbytes + part.centers.panels.nbytes)
-        count(nbytes=size * dtype.itemsize if result is None else result.nbytes)
-        if scores is not None:
-            count(operations=2 * size * scores.shape[1], kind=dtype.name)
-
-
-def _weights(operand: PackedCenters, W: np.ndarray, dtype: np.dtype) -> dict[str, Any]:
-    """What a consumer has of output weights W (m, k), which are few for a sample or many."""
-    from gpurbf.kernels import layer, packing, products
-    from gpurbf.kernels.tiles import LANES
-
-    few = W.shape[1] < LANES
-    name = f"{'partial' if few else 'score'}{8 * dtype.itemsize}_{operand.vectors}"
-    layout = products.product(name)
-    return {
-        "mode": layer.PARTIAL if few else layer.SCORES,
-        "W": packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype),
-        "kernel": products.address(name),
-        "rows": layout.rows,
-        "outputs": layout.panels,
-    }
+        count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
+        if fused:
+            count(operations=2 * size * consumer.scores.shape[1], kind=part.dtype.name)
 
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
     """H (N, m), written into ``out``, an array of the operand's dtype."""
     X = _rows(X, operand.exact)
     if operand.fused:
-        _run(operand, operand.parts[0], X, out=out)
+        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         return out
     rows = _tile_rows(operand)
     for start in range(0, len(X), rows):
@@ -280,12 +238,13 @@ def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
     """A few rows of H where the profile is a callable or the inputs are in several parts."""
     activation = operand.activation
     if len(operand.parts) == 1:
-        _run(operand, operand.parts[0], X, out=out)
+        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         out[:] = activation.profile(out)  # type: ignore[operator]
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
-        _run(operand, part, _rows(X[:, part.inputs], operand.exact), out=summand)
+        store = consumer(summand.dtype, "STORE", out=summand)
+        _run(operand, part, _rows(X[:, part.inputs], operand.exact), store)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
     epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
@@ -296,19 +255,28 @@ def _tile_rows(operand: PackedCenters) -> int:
     return max(64, (1 << 19) // max(1, operand.m))
 
 
-def scores(operand: PackedCenters, X: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
-    X, k = _rows(X, operand.exact), W.shape[1]
+def weights(operand: PackedCenters, W: np.ndarray) -> Any:
+    """Output weights W (m, k) in the form in which `scores` needs them."""
     if not operand.fused:
-        S = np.empty((len(X), k), operand.dtype)
-        H = np.empty((_tile_rows(operand), operand.m), operand.dtype)
-        for start in range(0, len(X), len(H)):
-            part = X[start : start + len(H)]
-            S[start : start + len(H)] = outputs(operand, part, H[: len(part)]) @ W
-        return S
-    sums = np.zeros((len(X), k))
-    _run(operand, operand.parts[0], X, W=W, scores=sums)
-    return sums.astype(operand.dtype, copy=False)
+        return times(W, operand.dtype), W.shape[1]
+    return pack_weights(W, operand.dtype, operand.vectors)
+
+
+def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
+    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
+    X = _rows(X, operand.exact)
+    W = weights(operand, W) if isinstance(W, np.ndarray) else W
+    if operand.fused:
+        sums = np.zeros((len(X), W.k))
+        _run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
+        return sums.astype(operand.dtype, copy=False)
+    multiply, k = W
+    S = np.empty((len(X), k), operand.dtype)
+    H = np.empty((_tile_rows(operand), operand.m), operand.dtype)
+    for start in range(0, len(X), len(H)):
+        part = slice(start, min(start + len(H), len(X)))
+        multiply(outputs(operand, X[part], H[: part.stop - start]), S[part])
+    return S
 
 
 def normal(
@@ -339,16 +307,16 @@ def normal(
     def pack(rows: slice, panels: np.ndarray) -> None:
         root, less = roots[rows].astype(dtype), mean.astype(dtype)
         if part:
-            _run(operand, part, X[rows], weights=root, mean=less, panels=panels)
+            gram = consumer(dtype, "GRAM", weights=root, mean=less, panels=panels)
+            _run(operand, part, X[rows], gram)
         else:
             fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
 
     def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
         if part:
             factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
-            _run(
-                operand, part, X[rows], weights=factors, mean=less, pairs=pairs, beyond=beyond,
-            )  # fmt: skip
+            rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
+            _run(operand, part, X[rows], consumer(dtype, "PAIRS", **rounded))
         else:
             sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
@@ -361,11 +329,11 @@ def normal(
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
-    preference = 0 if kernel == "generic" else 3
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
-        "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
+        "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
+        weights=weights,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

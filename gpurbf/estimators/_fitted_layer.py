@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from gpurbf.backends import get_backend
+from gpurbf.backends import Lattice, get_backend
 from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import choose_layer
@@ -16,9 +16,10 @@ from gpurbf.network.model import choose_layer
 class FittedLayerMixin:
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
-    Centers and activation are those of the fit, whatever parameters are set later. Backend and
-    precision may be changed, and hold at once: as a parameter, by ``config_context`` or by the
-    environment, before and after a pickle alike.
+    Centers, activation and the lattice that the training data were found on are those of the fit,
+    whatever parameters are set or samples come later. Backend and precision may be changed, and
+    hold at once: as a parameter, by ``config_context`` or by the environment, before and after a
+    pickle alike.
     """
 
     # Parameters and what fit sets.
@@ -28,12 +29,13 @@ class FittedLayerMixin:
     backend_: str
     backend_info_: str
     _activation: Activation
+    _lattices: tuple[Lattice, ...] | None
     _cache: HiddenLayer
 
     def _keep_layer(self, layer: HiddenLayer) -> None:
         """Store what a fitted layer is made of."""
         self.centers_ = layer.centers
-        self._activation = layer.activation
+        self._activation, self._lattices = layer.activation, layer.lattices
         self._cache = layer
         self._report(layer)
 
@@ -46,7 +48,11 @@ class FittedLayerMixin:
         layer = getattr(self, "_cache", None)
         if layer is None or not self._is_asked_for(layer):
             layer = HiddenLayer(
-                self.centers_, self._activation, backend=self.backend, precision=self.precision
+                self.centers_,
+                self._activation,
+                backend=self.backend,
+                precision=self.precision,
+                lattices=self._lattices,
             )
             self._cache = layer  # one step: threads that come at once make one each, all the same
         return layer

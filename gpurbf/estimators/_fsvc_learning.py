@@ -26,6 +26,7 @@ from gpurbf.network.fsvc.training import grown, iterates
 from gpurbf.network.fsvc.units import Unit
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.network.model import one_hot
+from gpurbf.network.samples import lattices_of, look
 from gpurbf.network.solvers import NormalEquations
 
 
@@ -61,6 +62,8 @@ class FSVCLearningMixin(FittedLayerMixin):
         solver = check_fsvc_solver(self, goes_on)
         weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
         order = self._order(X, codes, weights, first, self.shuffle and not goes_on)
+        if first:
+            self._lattices = lattices_of(X, self._pass_precision())
         seen = 0 if first else self.n_samples_seen_
         places = seen + np.arange(data.n_samples)[data.rows]
         self.n_samples_seen_ = seen + data.n_samples
@@ -82,7 +85,7 @@ class FSVCLearningMixin(FittedLayerMixin):
             else:
                 votes = class_votes(self.class_weight, self.classes_, codes, data.weights)
                 W = self._trained(solver, X, codes, weights, votes, order.rows, old)
-            self._keep_outputs(W, getattr(solver, "n_epochs", 1), X)
+            self._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
         y = self.classes_[codes]
         # There is no model before the last of them, so none can be asked to be the last.
@@ -99,17 +102,25 @@ class FSVCLearningMixin(FittedLayerMixin):
             keys = row_hashes(X, seed)
         return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
 
+    def _pass_precision(self) -> str:
+        """That of the pass, whose activities are in float64 or exact, whatever is asked for."""
+        return "auto" if self.precision in ("float32", "tf32") else self.precision
+
     def _new_selection(self, radius: float) -> Selection:
-        """An empty selection; its activities are in float64 or exact, whatever the precision."""
-        layer = functools.partial(
-            HiddenLayer,
-            backend=self.backend,
-            precision="auto" if self.precision in ("float32", "tf32") else self.precision,
-            dtype=np.float64,
-        )
+        """An empty selection."""
+        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
+        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
         unit = Unit(self.kernel, self.metric, radius)
         n_classes = len(self.classes_)
-        return Selection(self.selection, layer, unit, self.overlap, n_classes, self.max_centers)
+        return Selection(
+            self.selection,
+            layer,
+            unit,
+            self.overlap,
+            n_classes,
+            self.max_centers,
+            look=functools.partial(look, **found),
+        )
 
     @staged("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
@@ -156,7 +167,11 @@ class FSVCLearningMixin(FittedLayerMixin):
         unit = chosen.unit._replace(radius=self.eval_radius_)
         self._keep_layer(
             HiddenLayer(
-                chosen.centers, unit.activation(), backend=self.backend, precision=self.precision
+                chosen.centers,
+                unit.activation(),
+                backend=self.backend,
+                precision=self.precision,
+                lattices=self._lattices,
             )
         )
         self.center_indices_ = chosen.indices
@@ -194,12 +209,10 @@ class FSVCLearningMixin(FittedLayerMixin):
         return solver.solve(normal, keep=True).W
 
     @staged("back and evaluate", "fitted attributes")
-    def _keep_outputs(self, W: np.ndarray, n_iter: int, X: Any) -> None:
+    def _keep_outputs(self, W: np.ndarray, n_iter: int) -> None:
         self.coef_ = np.array(W.T, order="C")
         self.n_iter_ = n_iter
-        layer = self._layer()
-        layer.outputs(X[:1])  # shows which arithmetic the data allow
-        self._report(layer)
+        self._report(self._layer())
 
     @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
+from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.threads import limited
+from gpurbf.backends.weighted import row_products
 from gpurbf.estimators._validation import check_X
-from gpurbf.network.hidden import Activation
-from gpurbf.network.one_vs_one import SupportLayer, pair_weights
+from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
+from gpurbf.network.one_vs_one import pair_weights, support_layer
+from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["KERNELS", "SupportVectorsMixin"]
 
@@ -31,29 +34,30 @@ class SupportVectorsMixin:
 
     # Parameters and what fit sets.
     kernel: Any
-    coef0: float
-    degree: int
     backend: str
     precision: str
     n_jobs: int | None
-    _gamma: float
+    _activation: Activation | None
+    _lattices: tuple[Lattice, ...] | None
+    _tol: float
     _sparse: bool
+    _fitted_kernel: Any
     _X_fit: Any
     _n_support: np.ndarray
     _dual_coef_: np.ndarray
     _intercept_: np.ndarray
-    _cache: dict[Any, SupportLayer]
+    _cache: dict[str, _Prepared]
     classes_: np.ndarray
     support_: np.ndarray
     support_vectors_: Any
     shape_fit_: tuple[int, ...]
 
     def _given(self) -> bool:
-        """Whether the kernel is a matrix, not a function of the hidden layer."""
-        return callable(self.kernel) or self.kernel == "precomputed"
+        """Whether the kernel of the model is a matrix, not a function of the hidden layer."""
+        return self._activation is None
 
     def _call_kernel(self, X: Any) -> np.ndarray:
-        K = self.kernel(X, self._X_fit)
+        K = self._fitted_kernel(X, self._X_fit)
         return np.asarray(K.toarray() if sp.issparse(K) else K, dtype=np.float64, order="C")
 
     @property
@@ -66,7 +70,7 @@ class SupportVectorsMixin:
     @property
     def coef_(self) -> Any:
         """Weights of the features, (n_pairs, n_features); only for kernel="linear"."""
-        if self.kernel != "linear":
+        if getattr(self, "_fitted_kernel", self.kernel) != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
         check_is_fitted(self)
         W = pair_weights(np.asarray(self._dual_coef_), self._n_support)
@@ -86,16 +90,16 @@ class SupportVectorsMixin:
         """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
         check_is_fitted(self)
         X = self._check_samples(X)
-        W = pair_weights(np.asarray(self._dual_coef_), self._n_support)
         with limited(self.n_jobs):
-            if self._given():
-                outputs = X[:, self.support_] @ W
+            ready = self._prepared()
+            if ready.layer is None:
+                outputs = row_products(X[:, self.support_], ready.weights)
             else:
-                outputs = self._support_layer().weighted(X, W)
+                outputs = ready.layer.scores(X, ready.weights).astype(np.float64, copy=False)
         return outputs + self._intercept_
 
     def _check_samples(self, X: Any) -> Any:
-        if callable(self.kernel):
+        if callable(self._fitted_kernel):
             X = self._call_kernel(X)
         else:
             X = check_X(self, X)
@@ -112,20 +116,46 @@ class SupportVectorsMixin:
             raise ValueError(f"The internal representation of {type(self).__name__} was altered")
         return X
 
-    def _support_layer(self) -> SupportLayer:
-        """The hidden layer of the support vectors, on the backend asked for now."""
-        key = self.backend, self.precision, id(self.support_vectors_)
-        layer = self._cache.get(key)
-        if layer is None:
-            metric, profile = KERNELS[self.kernel]
-            activation = Activation(
-                metric, profile, self._gamma, float(self.coef0), int(self.degree)
-            )
-            layer = SupportLayer(self.support_vectors_, activation, self.backend, self.precision)
-            self._cache.clear()
-            self._cache[key] = layer
-        return layer
+    def _prepared(self) -> _Prepared:
+        """The layer and weights of the model as it is, on the backend that is asked for now."""
+        V, dual_coef = self.support_vectors_, self._dual_coef_
+        backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
+        name = "none" if backend is None else backend[0].name
+        ready = self._cache.get("ready")
+        if ready is None or not ready.fits(V, dual_coef, name, self.precision):
+            W, layer = pair_weights(np.asarray(dual_coef), self._n_support), None
+            weights: Any = W
+            if self._activation is not None:
+                layer = support_layer(
+                    V,
+                    W,
+                    self._activation,
+                    backend=backend,
+                    precision=self.precision,
+                    lattices=self._lattices,
+                    tol=self._tol,
+                )
+                weights = OutputWeights(W) if isinstance(layer, HiddenLayer) else W
+            ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
+            self._cache["ready"] = ready
+        return ready
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         return state | {"_cache": {}}
+
+
+class _Prepared(NamedTuple):
+    """What predictions are made with, and what it was made of."""
+
+    V: Any
+    dual_coef: np.ndarray
+    backend: str
+    precision: str
+    weights: Any  # as the layer takes them
+    layer: HiddenLayer | SparseLayer | None
+
+    def fits(self, V: Any, dual_coef: np.ndarray, backend: str, precision: str) -> bool:
+        """Whether it is what would be made of these."""
+        same = V is self.V and dual_coef is self.dual_coef
+        return same and (backend, precision) == (self.backend, self.precision)

@@ -18,12 +18,12 @@ from gpurbf.estimators._validation import stream_data, training_data
 
 
 class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
-    """Fast support vector classifier of R. and I. Dogaru: one pass, one radius, one rule.
+    """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 
     One pass over the samples keeps those that no center so far covers: x becomes a center if
     ``sum_c phi(d(x, c)) < overlap``. Centers feed a layer of the same units, whose outputs are
-    trained by one rule. The published recipe is :meth:`published`, its variant of 2018
-    :meth:`sfsvc`; the defaults go further. Not the later method of the same name by
+    trained by one rule. R. and I. Dogaru's recipe as published is :meth:`published`, its variant
+    of 2018 :meth:`sfsvc`; the defaults go further. Not the later method of the same name by
     Fernandez-Delgado et al. (2022).
 
     Parameters
@@ -67,9 +67,12 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights; also the weight of the centers'
         votes before training. The choice of centers does not see them.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`. Centers are the same on every backend, those of
-        the pass sample by sample in float64.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`. Centers are
+        the same on every backend, those of the pass sample by sample in float64.
     random_state : int, RandomState or None, default=None
         Of the order and of the samples held out.
     outside : {"nearest", "zero"}, default="nearest"

@@ -127,10 +127,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             rows = np.flatnonzero(weights)
             X, weights = X[rows], weights[rows]
             codes = None if codes is None else codes[rows]
-        layer = self._choose_layer(X, codes, weights, rows)
-        # A first tile packs the centers and shows which arithmetic the data allow.
-        layer.outputs(X[:256])
-        self._report(layer)
+        self._choose_layer(X, codes, weights, rows)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:

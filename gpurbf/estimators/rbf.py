@@ -23,7 +23,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
-from gpurbf.network.reading import read_ahead, split
+from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
 
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
@@ -47,8 +47,13 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
-    kernel, metric, gamma
-        Of the hidden layer, see :class:`RBFLayer`.
+    kernel : str or callable, default="gaussian"
+        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
+        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
@@ -60,8 +65,11 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         Of ``"ridge"``: whether the outputs have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
@@ -340,11 +348,12 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         X, binary = self._checked(X), len(self.coef_) == 1
         labels = np.empty(X.shape[0], self.classes_.dtype)
         # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
-        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
-            scores = self._scores(part)
-            with stage("back and evaluate", "labels"):
-                winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                labels[rows] = self.classes_[winners.astype(np.intp)]
+        with limited(self.n_jobs):
+            for rows, part in self._layer().scored(X, self.coef_.T):
+                with stage("back and evaluate", "labels"):
+                    scores = to_host(part) + self.intercept_
+                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -17,16 +17,19 @@ from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_X, with_class_weights
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
-from gpurbf.network.kernel_rows import compact
-from gpurbf.network.one_vs_one import SupportLayer, class_scores, votes
+from gpurbf.network.one_vs_one import class_scores, votes
+from gpurbf.network.samples import FORCED, look
 from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
 
 
-class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class SVC(
+    SupportVectorsMixin, ScikitLearnMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
+):
     """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
 
     The same problem, solution, fitted attributes and tie rules, one binary problem a pair of
@@ -216,6 +219,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
         """X and y validated; X is a matrix of kernel values if the kernel is a function."""
         self._sparse = sp.issparse(X) and not callable(self.kernel)
+        self._fitted_kernel = self.kernel
         if callable(self.kernel):
             check_consistent_length(X, y)
             self._X_fit = X
@@ -247,19 +251,20 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
     ) -> PairModels:
         """The trained pairs for the samples in use."""
         names = [self.classes_[[a, b]] for a, b in combinations(range(len(self.classes_)), 2)]
+        given = callable(self.kernel) or self.kernel == "precomputed"
         if not isinstance(used, slice):
-            X = X[np.ix_(used, used)] if self._given() else X[used]
+            X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
-        if self._given():
-            self._gamma, activation = 0.0, None
-            groups = group_samples(None, codes, weights)
-        else:
-            groups = group_samples(X, codes, weights)
-            activation = self._resolve(X, groups, weights)
+        self._activation, self._gamma, self._lattices = None, 0.0, None
+        self._tol = float(self.tol)
+        groups = group_samples(None if given else X, codes, weights)
+        if not given:
+            self._activation = self._resolve(X, groups, weights)
             # Codes first: sorted, samples off the lattice are a copy of the data.
-            X, activation, _ = compact(X, activation, self.precision)
-            X = X[groups.first]
-            if sp.issparse(X) and self.backend != "auto":
+            X = look(X, self.precision)[groups.first]
+            if self.precision not in FORCED:
+                self._lattices = () if X.lattice is None else (X.lattice,)
+            if sp.issparse(X.values) and self.backend != "auto":
                 raise ValueError(
                     f"backend={self.backend!r} works on dense tiles, and these sparse data are too "
                     "wide to be made dense: use backend='auto', which takes sparse products."
@@ -269,11 +274,11 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
                 X,
                 codes,
                 C,
-                activation,
+                self._activation,
                 groups=groups,
                 backend=self.backend,
                 precision=self.precision,
-                tol=float(self.tol),
+                tol=self._tol,
                 max_iter=self.max_iter,
                 cache_bytes=self.cache_size * 2**20,
                 stepped=progress.stepped,
@@ -324,7 +329,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         self.fit_status_ = int(not all(solution.converged for solution in solutions))
         self.backend_ = models.backend
         self.backend_info_ = models.description
-        self._cache: dict[Any, SupportLayer] = {}
+        self._cache = {}
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Outputs of the pairs, or a score for each class made of them.

@@ -1,24 +1,24 @@
-"""The hidden layer: one object that looks at the data once and hands tiles to a backend."""
+"""The hidden layer: one object that hands samples, as codes or numbers, to a backend."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf._stages import count, staged
+from gpurbf._stages import staged
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
 from gpurbf.backends.arrays import is_resident, mirror, to_host
-from gpurbf.backends.lattice import candidates, encode
 from gpurbf.backends.sums import Grid
 from gpurbf.network.reading import read_ahead, split
+from gpurbf.network.samples import FORCED, Samples, by_row, look
 
-__all__ = ["FORCED", "METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
+__all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer", "OutputWeights"]
 
 METRICS = ("euclidean", "manhattan")
 PROFILES = (
@@ -30,8 +30,36 @@ PROFILES = (
     "thin-plate",
 )
 PRECISIONS = ("auto", "exact", "float32", "tf32", "float64")
-# Those that look for no integers in the data.
-FORCED = ("float32", "tf32", "float64")
+
+_FLOAT64 = np.dtype(np.float64)
+
+
+class _Part(NamedTuple):
+    """Some rows as a backend takes them, and the arithmetic that they get."""
+
+    rows: slice | np.ndarray
+    operand: Any
+    values: Any
+    dtype: np.dtype
+
+
+class OutputWeights:
+    """Weights W (m, k) of a layer's outputs, made ready once for all the scores they are used in.
+
+    Whoever changes W in place makes new ones.
+    """
+
+    def __init__(self, W: Any) -> None:
+        self.W, self.shape = W, W.shape
+        self._ready: dict[int, tuple[Any, Any]] = {}
+
+    def ready(self, backend: Backend, operand: Any) -> Any:
+        """What the backend's ``scores`` takes with that operand."""
+        known = self._ready.get(id(operand))
+        if known is None:
+            # The operand is kept: its number is its own as long as it lives.
+            known = self._ready[id(operand)] = operand, backend.weights(operand, self.W)
+        return known[1]
 
 
 class HiddenLayer:
@@ -39,19 +67,30 @@ class HiddenLayer:
 
     Parameters
     ----------
-    C : ndarray of shape (m, n) or CSR
+    C : Samples, ndarray of shape (m, n) or CSR
         Centers of any real dtype.
     activation : Activation
         Metric and profile with their scalars.
-    backend : str, default="auto"
-        See :func:`gpurbf.backends.get_backend`.
+    backend : str or tuple, default="auto"
+        A name, or what :func:`gpurbf.backends.get_backend` gave for one.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        "auto" computes distances in exact integers where C and X are on one integer lattice and in
-        `dtype` elsewhere; "exact" insists on the lattice; the others force that arithmetic: "tf32"
-        is float32 whose products round their factors to 10 bits, on NVIDIA GPUs only.
+        "auto" computes distances in exact integers where the centers and a row of X are on one
+        integer lattice and in real numbers elsewhere; "exact" insists on the lattice; the others
+        force that arithmetic: "tf32" is float32 whose products round their factors to 10 bits, on
+        NVIDIA GPUs only.
     dtype : float32 or float64, optional
         Of the activations. By default float64 for float64 centers, else float32; a forced
         precision decides it.
+    lattices : sequence of Lattice, optional
+        Those that the centers may be on; by default the layer looks. A fitted model gives the one
+        that its training data were found on, so that nothing depends on what comes later.
+
+    Attributes
+    ----------
+    lattice : Lattice or None
+        That of the centers, and so of the rows that are computed exactly.
+    lattices : tuple of Lattice or None
+        To make the same layer again: the lattice, if there is one; None where nobody looked.
 
     Raises
     ------
@@ -62,6 +101,9 @@ class HiddenLayer:
 
     Notes
     -----
+    A row of X that is off the lattice of the centers is computed in float64, whatever `dtype` is;
+    its neighbours do not notice. Samples that were looked at already are taken as they are.
+
     X may be a CuPy array if the backend computes with CuPy: it is taken as it is, floats are then
     not looked at for integers, and results stay on the device.
     """
@@ -71,22 +113,33 @@ class HiddenLayer:
         C: Any,
         activation: Activation,
         *,
-        backend: str = "auto",
+        backend: Any = "auto",
         precision: str = "auto",
         dtype: Any = None,
+        lattices: Sequence[Lattice] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
-        self.centers = C.toarray() if sp.issparse(C) else np.asarray(to_host(C))
+        if not isinstance(C, Samples):
+            C = C.toarray() if sp.issparse(C) else np.asarray(to_host(C))
+        self.centers = C
         self.activation = activation
         self.backend: Backend
-        self.backend, self.reason = get_backend(backend, len(self.centers))
+        self.reason: str
+        self.backend, self.reason = (
+            get_backend(backend, len(C)) if isinstance(backend, str) else backend
+        )
         self.precision = precision
+        self._samples = C if isinstance(C, Samples) else look(C, precision, lattices)
+        self.lattice = self._samples.lattice
+        self.lattices: tuple[Lattice, ...] | None = None
+        if precision not in FORCED:
+            self.lattices = () if self.lattice is None else (self.lattice,)
+        if precision == "exact" and self.lattice is None and len(C):
+            raise _off_lattice("centers")
         if precision in FORCED:
             dtype = "float64" if precision == "float64" else "float32"
-        elif dtype is None:
-            dtype = np.float64 if self.centers.dtype == np.float64 else np.float32
-        self.dtype = np.dtype(dtype)
+        self.dtype = np.dtype(self._samples.dtype if dtype is None else dtype)
         self._options: dict[str, bool] = {}
         if precision == "tf32":
             if precision not in self.backend.precisions:
@@ -95,8 +148,9 @@ class HiddenLayer:
                     "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
                 )
             self._options = {"tf32": True}
-        # Operands of the backend, one for each lattice met so far; None is real arithmetic.
-        self._operands: dict[Lattice | None, Any] = {}
+        # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
+        self._operands: dict[tuple[Lattice | None, np.dtype], Any] = {}
+        self._lock = threading.Lock()
 
     @property
     def xp(self) -> ModuleType:
@@ -112,36 +166,48 @@ class HiddenLayer:
         return self.backend.room()
 
     def describe(self) -> str:
-        """What ran and why, in a line."""
-        lattices = [key for key, operand in self._operands.items() if key and operand is not None]
+        """What runs and why, in a line."""
         arithmetic = "tf32" if self.precision == "tf32" else str(self.dtype)
-        if lattices:
-            arithmetic = f"exact integers / {lattices[-1].denominator:g}, then {arithmetic}"
+        if self.lattice is not None:
+            arithmetic = f"exact integers / {self.lattice.denominator:g}, then {arithmetic}"
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
     @staged("hidden layer")
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
+        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         if out is None:
-            xp = self.backend.xp if is_resident(X) else np
             out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
             # Backends write whole rows of their own dtype.
             H = self.outputs(X)
             out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
             return out
-        for rows, operand, part in self._parts(X):
-            self.backend.outputs(operand, part, out[rows])
+        for part in self._parts(X):
+            if isinstance(part.rows, slice) and part.dtype == self.dtype:
+                self.backend.outputs(part.operand, part.values, out[part.rows])
+            else:
+                H = xp.empty((len(part.values), len(self.centers)), part.dtype)
+                self.backend.outputs(part.operand, part.values, H)
+                out[part.rows] = self.backend.xp.asarray(H) if is_resident(out) else H
         return out
 
     @staged("hidden layer")
-    def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
-        """H @ W, shape (N, k), for W (m, k); H is not stored."""
+    def scores(self, X: Any, W: Any) -> np.ndarray:
+        """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp = self.backend.xp if is_resident(X) else np
         S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
-        for rows, operand, part in self._parts(X):
-            S[rows] = self.backend.scores(operand, part, W)
+        for rows, part in self.scored(X, W):
+            S[rows] = part
         return S
+
+    def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
+        """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
+        W = W if isinstance(W, OutputWeights) else OutputWeights(W)
+        for part in self._parts(X, 2 * W.shape[1] * self.dtype.itemsize):
+            ready = W.ready(self.backend, part.operand)
+            S = self.backend.scores(part.operand, part.values, ready)
+            yield part.rows, S.astype(self.dtype, copy=False)
 
     @staged("output training")
     def normal(
@@ -165,69 +231,83 @@ class HiddenLayer:
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             mean = np.zeros(m) if mean is None else mean
             grid = None if self.precision in FORCED else grid
-            for rows, operand, part in self._parts(X):
+            for rows, operand, values, _ in self._parts(X):
                 w = None if weights is None else weights[rows]
-                self.backend.normal(operand, part, T[rows], w, mean, G, B, grid)
+                self.backend.normal(operand, values, T[rows], w, mean, G, B, grid)
             if out:
                 return out
             G, B = to_host(G), to_host(B)
             mirror(G)
             return G, B
 
-    def _parts(self, X: Any) -> Iterator[tuple[slice, Any, np.ndarray]]:
-        """Rows, operand and data as the backend takes them: codes or real numbers, dense."""
+    def _parts(self, X: Any, row_bytes: float = 0) -> Iterator[_Part]:
+        """The rows of X as the backend takes them: dense, codes or numbers.
+
+        ``row_bytes`` of memory a row are taken by those who use them.
+        """
+        if isinstance(X, Samples):
+            yield self._part(slice(0, len(X)), X)
+            return
         if is_resident(X):
             if self.backend.xp is np:
                 raise TypeError(
                     f"X is on a GPU and the backend {self.backend.name!r} is not: use "
                     "backend='cupy', or X.get()."
                 )
-            yield slice(0, X.shape[0]), *self._on_lattice(X)
+            if self.lattice is None or X.dtype not in (np.uint8, np.int8):
+                if self.precision == "exact":
+                    raise _off_lattice("samples")
+                yield _Part(slice(0, len(X)), self._operand(None, self.dtype), X, self.dtype)
+            else:
+                for rows, samples in by_row(X, self.lattice):
+                    yield self._part(rows, samples)
             return
-        # Bytes a row of what is made dense, contiguous or encoded here.
+        # What is made dense, contiguous or encoded here.
         loose = sp.issparse(X) or not X.flags.c_contiguous
-        row_bytes = (8 if loose else X.dtype != np.uint8) * X.shape[1]
-        for part, block in read_ahead(X, split(X, row_bytes)):
+        row_bytes += (8 if loose else X.dtype != np.uint8) * X.shape[1]
+        for rows, block in read_ahead(X, split(X, row_bytes)):
             dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
-            operand, data = self._on_lattice(dense)
-            yield part, operand, data
+            if self.lattice is None:
+                yield _Part(rows, self._operand(None, self.dtype), dense, self.dtype)
+                continue
+            for some, samples in by_row(dense, self.lattice):
+                whole = isinstance(some, slice)
+                yield self._part(rows if whole else rows.start + some, samples)
 
-    @staged("prepare", "lattice")
-    def _on_lattice(self, X: np.ndarray) -> tuple[Any, np.ndarray]:
-        """The operand and X's codes if both are on one lattice, else real arithmetic and X."""
-        if self.precision not in FORCED:
-            known = [lattice for lattice in self._operands if lattice is not None]
-            looked_at = not is_resident(X) or X.dtype in (np.uint8, np.int8)
-            for lattice in dict.fromkeys([*known, *self._lattices]) if looked_at else ():
-                operand = self._operand(lattice)
-                codes = None if operand is None else encode(X, lattice)
-                if codes is not None:
-                    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
-                    return operand, codes
-            if self.precision == "exact":
-                raise ValueError(
-                    "precision='exact' needs samples and centers that are integers in 0..255 or "
-                    "-128..127, or such integers divided by one of 255, 256, 128, ... 2; use "
-                    "precision='auto' for other data."
-                )
-        return self._operand(None), X
+    def _part(self, rows: slice | np.ndarray, samples: Samples) -> _Part:
+        """Samples on the layer's lattice, or off it."""
+        if samples.lattice == self.lattice:
+            return _Part(rows, self._operand(self.lattice, self.dtype), samples.values, self.dtype)
+        if self.precision == "exact":
+            raise _off_lattice("samples")
+        dtype = self.dtype if self.lattice is None else _FLOAT64
+        return _Part(rows, self._operand(None, dtype), samples.numbers(), dtype)
 
-    @functools.cached_property
-    def _lattices(self) -> list[Lattice]:
-        """Where the centers may be on a lattice: samples need be looked at for no other."""
-        return candidates(self.centers)
+    def _operand(self, lattice: Lattice | None, dtype: np.dtype) -> Any:
+        """The backend's operand for that arithmetic."""
+        key = lattice, dtype
+        operand = self._operands.get(key)
+        if operand is None:
+            with self._lock:
+                operand = self._operands.get(key)
+                if operand is None:
+                    operand = self._operands[key] = self._prepare(*key)
+        return operand
 
     @staged("prepare", "centers packed, norms")
-    def _operand(self, lattice: Lattice | None) -> Any:
-        """The backend's operand for that arithmetic; None if the centers are not on the lattice."""
-        if lattice not in self._operands:
-            C = self.centers if lattice is None else encode(self.centers, lattice)
-            self._operands[lattice] = (
-                None
-                if C is None
-                else self.backend.prepare(C, self.activation, self.dtype, lattice, **self._options)
-            )
-        return self._operands[lattice]
+    def _prepare(self, lattice: Lattice | None, dtype: np.dtype) -> Any:
+        C = self._samples.values
+        if lattice is None:
+            C = C.numbers() if isinstance(C := self.centers, Samples) else C
+        return self.backend.prepare(C, self.activation, dtype, lattice, **self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")
+
+
+def _off_lattice(what: str) -> ValueError:
+    return ValueError(
+        "precision='exact' needs samples and centers that are integers in 0..255 or "
+        f"-128..127, or such integers divided by one of 255, 256, 128, ... 2, and these {what} are "
+        "not all: use precision='auto' for other data."
+    )

@@ -13,16 +13,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._stages import staged
-from gpurbf.backends import Lattice, get_backend
-from gpurbf.backends.lattice import candidates, encode
-from gpurbf.network.hidden import FORCED, Activation, HiddenLayer
-from gpurbf.network.sparse_layer import SparseLayer, stays_sparse
+from gpurbf.backends import get_backend
+from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.rounding import arithmetic
+from gpurbf.network.samples import FORCED, Samples
+from gpurbf.network.sparse_layer import PROFILES, SparseLayer
 
-__all__ = ["GivenKernel", "KernelRows", "as_integers", "compact"]
+__all__ = ["GivenKernel", "KernelRows"]
 
 _ROWS = 1024
-# Entries of a sparse matrix that are made dense to see whether a lattice is worth a try.
-_SAMPLE = 1 << 20
 
 
 class GivenKernel:
@@ -43,68 +42,86 @@ class KernelRows:
 
     Parameters
     ----------
-    X : ndarray or CSR of shape (N, n)
-        Samples in the solver's order; compact ones (see :func:`compact`) are gathered fastest.
+    X : Samples
+        In the solver's order.
     activation : Activation
         The kernel.
     backend, precision : str
         As of :class:`HiddenLayer`.
+    size, largest, tol : float
+        What the rounding of kernel values meets, see :func:`gpurbf.network.rounding.arithmetic`.
     """
 
     matrix = None
 
-    def __init__(self, X: Any, activation: Activation, backend: str, precision: str) -> None:
-        self.X = X
-        self.activation, self.backend, self.precision = activation, backend, precision
+    def __init__(
+        self,
+        X: Samples,
+        activation: Activation,
+        backend: str,
+        precision: str,
+        *,
+        size: float,
+        largest: float,
+        tol: float,
+    ) -> None:
+        self.X, self.activation, self.precision = X, activation, precision
         self.xp: ModuleType = np
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
         self.room: Callable[[], float] = lambda: math.inf
-        self._there: Any = None
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
         self._lock = threading.Lock()
-        if not sp.issparse(X):
-            # What "auto" means depends on the number of all samples: layers get the name.
-            chosen, reason = get_backend(backend, X.shape[0])
-            self.backend = chosen.name
-        probe = self._layer(X[:1])
-        if isinstance(probe, HiddenLayer):
-            probe.reason = reason
+        self._sparse = sp.issparse(X.values)
+        self._there = X
+        self._dtype: Any = None
+        reason = ""
+        if not self._sparse:
+            # What "auto" means depends on the number of all samples.
+            self._chosen = get_backend(backend, len(X))
+            chosen = self._chosen[0]
             self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
-            if self.xp is not np and X.nbytes < self.room() / 4:
+            if self.xp is not np and X.values.nbytes < self.room() / 4:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
-                    self._there = self.xp.asarray(X)
-        else:
-            self.backend = "scipy"
+                    self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
+            if X.lattice is not None:
+                # Rows are kept in float32: exact distances deserve no wider activations.
+                self._dtype = np.float32
+            elif precision not in FORCED:
+                self._dtype, reason = arithmetic(
+                    X, activation, self._chosen, size=size, largest=largest, tol=tol
+                )
+        probe = self._layer(X[:1])
+        self.backend = "scipy" if self._sparse else chosen.name
         self.dtype = probe.dtype
-        self.diagonal = self._diagonal(probe)
-        self.description = probe.describe()
+        self.diagonal = self._diagonal()
+        self.description = probe.describe() + (reason and f"; {reason}")
 
-    def _layer(self, C: Any) -> HiddenLayer | SparseLayer:
-        if sp.issparse(C):
+    def _layer(self, C: Samples) -> HiddenLayer | SparseLayer:
+        if self._sparse:
             return SparseLayer(C, self.activation)
-        return HiddenLayer(C, self.activation, backend=self.backend, precision=self.precision)
+        return HiddenLayer(
+            C,
+            self.activation,
+            backend=self._chosen,
+            precision=self.precision,
+            dtype=self._dtype,
+        )
 
-    def _diagonal(self, probe: HiddenLayer | SparseLayer) -> np.ndarray:
-        """K[i, i]; constant unless the metric is the dot product."""
-        X, N = self.X, self.X.shape[0]
+    def _diagonal(self) -> np.ndarray:
+        """K[i, i]: 1 where a sample has distance 0 to itself, else of its squared norm."""
+        N = len(self.X)
         if self.activation.metric != "dot":
-            return np.full(N, float(probe.outputs(X[:1])[0, 0]))
+            return np.ones(N)
         squares = np.empty(N)
         for start in range(0, N, _ROWS):
-            part = X[start : start + _ROWS].astype(np.float64)
-            if sp.issparse(part):
+            part = self.X[start : start + _ROWS].numbers().astype(np.float64)
+            if self._sparse:
                 squares[start : start + _ROWS] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
             else:
                 squares[start : start + _ROWS] = np.einsum("ij,ij->i", part, part)
-        a = self.activation
-        profiles = {
-            "linear": lambda t: t,
-            "poly": lambda t: (a.gamma * t + a.coef0) ** a.degree,
-            "sigmoid": lambda t: np.tanh(a.gamma * t + a.coef0),
-        }
-        return profiles[str(a.profile)](squares)
+        return PROFILES[str(self.activation.profile)](squares, self.activation)
 
     @staged("prepare", "samples gathered")
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: np.ndarray) -> None:
@@ -118,56 +135,6 @@ class KernelRows:
         else:
             layer = self._layer(self.X[columns])
         with self.working():
-            X = self.X if self._there is None else self._there
-            X = X[samples if X is self.X else self.xp.asarray(samples)]
+            there = self._there
+            X = there[samples if there is self.X else self.xp.asarray(samples)]
             layer.outputs(X, out)
-
-
-@staged("prepare", "lattice")
-def compact(
-    X: Any, activation: Activation, precision: str
-) -> tuple[Any, Activation, Lattice | None]:
-    """X as 8-bit codes where it is on an integer lattice, and the kernel in units of the codes.
-
-    Encoded once here, samples need not be looked at again for each block of kernel values. The
-    lattice is None, and X and the activation are as they were, if there is none; but CSR becomes
-    dense unless that takes much more memory.
-    """
-    sparse = sp.issparse(X)
-    if precision in FORCED or 0 in X.shape:
-        return (X if stays_sparse(X) or not sparse else X.toarray()), activation, None
-    few = max(1, _SAMPLE // X.shape[1])
-    for lattice in candidates(X[:few].toarray() if sparse else X):
-        codes = _encode_sparse(X, lattice) if sparse else encode(X, lattice)
-        if codes is not None:
-            unit = 1 / lattice.denominator
-            return as_integers(codes, lattice), _in_units(activation, unit), lattice
-    return (X if stays_sparse(X) or not sparse else X.toarray()), activation, None
-
-
-def as_integers(codes: np.ndarray, lattice: Lattice) -> np.ndarray:
-    """The integers that the codes stand for, uint8 or int8."""
-    return codes if lattice.zero == 0 else (codes ^ np.uint8(128)).view(np.int8)
-
-
-def _encode_sparse(X: Any, lattice: Lattice) -> np.ndarray | None:
-    """Dense codes of a CSR matrix if they take no more memory than twice the matrix does."""
-    if X.shape[0] * X.shape[1] > 2 * (X.data.nbytes + X.indices.nbytes):
-        return None
-    codes = np.empty(X.shape, np.uint8)
-    for start in range(0, X.shape[0], _ROWS):
-        part = encode(X[start : start + _ROWS].toarray(), lattice)
-        if part is None:
-            return None
-        codes[start : start + _ROWS] = part
-    return codes
-
-
-def _in_units(activation: Activation, unit: float) -> Activation:
-    """The activation that gives for codes what the given one gives for ``unit * codes``."""
-    if unit == 1:
-        return activation
-    if activation.profile == "linear":
-        return activation._replace(profile="poly", gamma=unit**2, coef0=0.0, degree=1)
-    power = 1 if activation.profile == "laplacian" else 2
-    return activation._replace(gamma=activation.gamma * unit**power)

@@ -13,6 +13,7 @@ from gpurbf._stages import staged
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.samples import shared_lattices
 
 __all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
 
@@ -61,7 +62,9 @@ def choose_layer(
             C = C.astype(np.float32, copy=False)
     else:
         C = centers
-    return HiddenLayer(C, activation, backend=backend, precision=precision), indices
+    lattices = shared_lattices(C, X, precision)
+    layer = HiddenLayer(C, activation, backend=backend, precision=precision, lattices=lattices)
+    return layer, indices
 
 
 @staged("prepare", "targets")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -9,12 +12,12 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Activation
+from gpurbf.backends.weighted import row_products
+from gpurbf.network.samples import Samples
 
-__all__ = ["SparseLayer", "stays_sparse"]
+__all__ = ["PROFILES", "SparseLayer"]
 
 _BYTES = 32 << 20
-# Dense copies up to this size are made without asking what they gain.
-_SMALL = 64 << 20
 
 PROFILES = {
     "gaussian": lambda d2, a: np.exp(-a.gamma * d2),
@@ -22,13 +25,6 @@ PROFILES = {
     "poly": lambda t, a: (a.gamma * t + a.coef0) ** a.degree,
     "sigmoid": lambda t, a: np.tanh(a.gamma * t + a.coef0),
 }
-
-
-def stays_sparse(X: Any) -> bool:
-    """Whether X is CSR and would take much memory, more than twice its own, as dense float64."""
-    if not sp.issparse(X):
-        return False
-    return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
 
 
 class SparseLayer:
@@ -39,11 +35,20 @@ class SparseLayer:
     """
 
     dtype = np.dtype(np.float64)
+    xp: ModuleType = np
 
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
         self.activation = activation
         self._norms = _norms(self.centers)
+
+    def working(self) -> AbstractContextManager[None]:
+        """See :class:`gpurbf.network.layer.Layer`."""
+        return nullcontext()
+
+    def room(self) -> float:
+        """See :class:`gpurbf.network.layer.Layer`."""
+        return math.inf
 
     def describe(self) -> str:
         """What ran and why."""
@@ -51,7 +56,7 @@ class SparseLayer:
 
     @staged("hidden layer", "sparse products")
     def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
-        """H, shape (N, m), for X dense or CSR."""
+        """H, shape (N, m), for X dense, CSR or Samples of them."""
         X = _csr(X)
         H = np.empty((X.shape[0], self.centers.shape[0])) if out is None else out
         for start, stop in self._parts(X.shape[0]):
@@ -64,7 +69,7 @@ class SparseLayer:
         X = _csr(X)
         S = np.empty((X.shape[0], W.shape[1]))
         for start, stop in self._parts(X.shape[0]):
-            S[start:stop] = self._values(X[start:stop]) @ W
+            S[start:stop] = row_products(self._values(X[start:stop]), W)
         return S
 
     def _parts(self, N: int) -> list[tuple[int, int]]:
@@ -87,7 +92,7 @@ class SparseLayer:
 
 def _csr(X: Any) -> sp.csr_array:
     """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice."""
-    X = sp.csr_array(X, dtype=np.float64)
+    X = sp.csr_array(X.values if isinstance(X, Samples) else X, dtype=np.float64)
     if X.indices.dtype != np.int32 and max(X.nnz, *X.shape) < 2**31:
         indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
         X = sp.csr_array((X.data, indices, indptr), shape=X.shape)

@@ -125,7 +125,7 @@ def train_pairs(
 
     Parameters
     ----------
-    X : ndarray or CSR of shape (n_groups, n)
+    X : Samples or ndarray
         A sample of each group, or the kernel matrix of all samples (N, N) if there is no
         activation.
     y : ndarray of shape (N,)
@@ -142,7 +142,11 @@ def train_pairs(
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
-        kernel = KernelRows(X, activation, backend, precision)
+        # A sum runs over two classes, each coefficient up to its bound.
+        bounds = groups.sums(C)
+        squares = np.add.reduceat(np.square(bounds), groups.class_starts[:-1])
+        size, largest = float(np.sqrt(np.sort(squares)[-2:].sum())), float(bounds.max())
+        kernel = KernelRows(X, activation, backend, precision, size=size, largest=largest, tol=tol)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
             kernel,

@@ -16,6 +16,7 @@ from gpurbf.network.fsvc.order import drawn_order, without_repeats
 from gpurbf.network.fsvc.passes import Pass
 from gpurbf.network.fsvc.radius import find_radius, typical_distance
 from gpurbf.network.fsvc.units import KERNELS, Unit, direct_distance
+from gpurbf.network.samples import lattices_of, look
 
 __all__ = ["fsvc", "fsvc_class"]
 
@@ -58,12 +59,9 @@ def _by_count(
                 "them are taken as centers. Lower n_centers to choose among them."
             )
         return np.sort(stream)
-    exact = functools.partial(
-        layer,
-        backend=backend,
-        precision="auto" if precision in ("float32", "tf32") else precision,
-        dtype=np.float64,
-    )
+    precision = "auto" if precision in ("float32", "tf32") else precision
+    looking: dict[str, Any] = {"precision": precision, "lattices": lattices_of(X, precision)}
+    exact = functools.partial(layer, backend=backend, dtype=np.float64, **looking)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
     most = int(1.05 * n_centers) + 2
     found: dict[float, np.ndarray] = {}
@@ -73,7 +71,13 @@ def _by_count(
         for group in np.unique(groups):
             members = stream[groups[stream] == group]
             unit = Unit(kernel, activation.metric, radius)
-            one = Pass(exact, unit, 1.0, max_centers=most + 1)
+            one = Pass(
+                exact,
+                unit,
+                1.0,
+                max_centers=most + 1,
+                look=functools.partial(look, **looking),
+            )
             one.feed(X, order=members)
             taken += one.indices
         found[radius] = np.array(taken)

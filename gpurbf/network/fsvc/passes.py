@@ -28,6 +28,7 @@ from gpurbf.backends import Activation
 from gpurbf.backends.loops_fsvc import walk
 from gpurbf.network.fsvc.units import Unit
 from gpurbf.network.layer import Layer
+from gpurbf.network.samples import Samples, look
 
 __all__ = ["MARGIN", "SELECTIONS", "Pass", "Selection"]
 
@@ -57,6 +58,8 @@ class Pass:
         class by less than this share of the whole; infinity: always.
     max_centers : int, optional
         The pass takes no more than so many.
+    look : callable, optional
+        ``look(block)`` gives a block of samples as layers take them.
 
     Attributes
     ----------
@@ -70,16 +73,17 @@ class Pass:
 
     def __init__(
         self,
-        layer: Callable[[np.ndarray, Activation], Layer],
+        layer: Callable[[Any, Activation], Layer],
         unit: Unit,
         overlap: float,
         *,
         n_classes: int = 1,
         margin: float = math.inf,
         max_centers: int | None = None,
+        look: Callable[[np.ndarray], Samples] = look,
     ) -> None:
         self.unit = unit
-        self.layer = layer
+        self.layer, self.look = layer, look
         self.overlap = overlap
         self.n_classes = n_classes
         self.margin = margin
@@ -143,14 +147,15 @@ class Pass:
 
     def _decide(self, block: np.ndarray, labels: np.ndarray, places: np.ndarray) -> int:
         """Add the centers of one block; returns how many candidates it had."""
-        doubt = self._doubt(block)
-        A = self._activity(block, doubt)
+        doubt, samples = self._doubt(block), self.look(block)
+        A = self._activity(samples, doubt)
         candidates = np.flatnonzero(A.sum(axis=1) < self.overlap + doubt)
         if not len(candidates):
             return 0
         rows, A, labels = block[candidates], A[candidates], labels[candidates]
         columns = labels if self.n_classes > 1 else np.zeros_like(labels)
-        K = self.layer(rows, self.unit.activation()).outputs(rows)
+        samples = samples[candidates]
+        K = self.layer(samples, self.unit.activation()).outputs(samples)
         taken, certain = np.zeros((2, len(rows)), bool)
         room = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
         position = 0
@@ -167,7 +172,7 @@ class Pass:
         self._parts.append(rows[taken])
         return len(candidates)
 
-    def _activity(self, block: np.ndarray, doubt: float) -> np.ndarray:
+    def _activity(self, block: Samples, doubt: float) -> np.ndarray:
         """Activity (b, k) over the centers before the block; rows once covered leave early."""
         A = np.zeros((len(block), self.n_classes))
         open_ = np.arange(len(block))
@@ -230,7 +235,7 @@ class Selection:
     Parameters
     ----------
     kind : {"pass", "per-class", "error"}
-    layer, unit, overlap
+    layer, unit, overlap, look
         See :class:`Pass`.
     n_classes : int
     max_centers : int or None
@@ -240,11 +245,12 @@ class Selection:
     def __init__(
         self,
         kind: str,
-        layer: Callable[[np.ndarray, Activation], Layer],
+        layer: Callable[[Any, Activation], Layer],
         unit: Unit,
         overlap: float,
         n_classes: int,
         max_centers: int | None = None,
+        look: Callable[[np.ndarray], Samples] = look,
     ) -> None:
         self.kind, self.unit = kind, unit
         shares: list[int | None] = [max_centers]
@@ -262,6 +268,7 @@ class Selection:
                 n_classes=by_class,
                 margin=margin,
                 max_centers=share,
+                look=look,
             )
             for share in shares
         ]

@@ -1,16 +1,19 @@
 """SVC's solver: sequential minimal optimization on two levels, one binary problem a class pair.
 
-    kernel values ─► rows.py    blocks of rows, kept and shared between pairs within a budget
-                        │
-                     binary.py  a pair: working set ─► inner steps ─► gradient of all its samples
-                        │
-                     pairs.py   all pairs: who runs when, on which threads; stop and progress
+    kernel values (kernel.py says what is asked of them)
+        │
+    slots.py   which rows are in memory and where, within a budget
+    rows.py    the rows; a pair's kernel made of them, or of a ready matrix
+        │
+    binary.py  a pair: working set ─► inner steps ─► gradient of all its samples
+        │
+    schedule.py, pairs.py   all pairs: who runs when, on which threads; stop and progress
 
-The kernel comes as an object with ``values(samples, columns, out)``, ``diagonal``, ``dtype`` and
-``matrix``, so the hidden layer, a matrix or a user's function are the same to the solver.
+The hidden layer, a matrix or a user's function are the same to the solver.
 """
 
 from gpurbf.network.solvers.smo.binary import Solution
+from gpurbf.network.solvers.smo.kernel import Kernel
 from gpurbf.network.solvers.smo.pairs import solve_pairs
 
-__all__ = ["Solution", "solve_pairs"]
+__all__ = ["Kernel", "Solution", "solve_pairs"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from gpurbf._stages import count, stage
 from gpurbf.backends.loops_smo import solve_block
+from gpurbf.network.solvers.smo.kernel import PairKernel
 
-__all__ = ["PairKernel", "Solution", "solve_binary"]
+__all__ = ["Solution", "solve_binary"]
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix.
 WHOLE = 2048
@@ -21,21 +21,6 @@ WORKING_SET = 1024
 INNER = 0.05
 # Kernel values that an uninterrupted call may read; some 20 ms.
 _CALL = 50_000_000
-
-
-class PairKernel(Protocol):
-    """Kernel of one pair's samples: class a first, then class b."""
-
-    diagonal: np.ndarray
-
-    def block(self, members: np.ndarray) -> np.ndarray:
-        """K[members][:, members], an array that may be kept until the next call."""
-
-    def whole(self) -> np.ndarray:
-        """K of all samples."""
-
-    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
 
 
 @dataclass

@@ -1,18 +1,20 @@
-"""All class pairs: which runs when, so that classes' rows are shared and never written by two."""
+"""All class pairs of a problem: which runs when, on which threads; stop and progress."""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 
 from gpurbf.backends.threads import parallel_for
 from gpurbf.network.solvers.smo.binary import Solution, solve_binary
-from gpurbf.network.solvers.smo.rows import Budget, CachedPair, MatrixPair, RowCache
+from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
+from gpurbf.network.solvers.smo.rows import CachedPair, MatrixPair, RowCache
+from gpurbf.network.solvers.smo.schedule import Schedule, Stopped
+from gpurbf.network.solvers.smo.slots import Budget
 
 __all__ = ["solve_pairs"]
 
@@ -22,12 +24,8 @@ _MATRIX = 4096
 _ALONE = 400
 
 
-class _Stopped(Exception):
-    """Raised in a pair when another one failed or was interrupted."""
-
-
 def solve_pairs(
-    kernel: Any,
+    kernel: Kernel,
     starts: np.ndarray,
     C: np.ndarray,
     *,
@@ -41,11 +39,7 @@ def solve_pairs(
 
     Parameters
     ----------
-    kernel : object
-        ``values(samples, columns, out)`` writes K[samples, columns] into ``out``; ``columns`` is a
-        class (slice) or an array of samples. ``diagonal`` (N,), ``dtype``; ``matrix``, if it is not
-        None, is all of K; else ``xp``, ``working`` and ``room`` are those of the
-        :class:`~gpurbf.backends.Backend` that evaluates it.
+    kernel : Kernel
     starts : ndarray of shape (n_classes + 1,)
         Class c is the samples from starts[c] to starts[c + 1].
     C : ndarray of shape (N,)
@@ -63,59 +57,28 @@ def solve_pairs(
     -------
     solutions : list of Solution
     """
-    classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
-    pairs = list(combinations(range(len(classes)), 2))
-    solutions: list[Any] = [None] * len(pairs)
-    schedule = _Schedule(pairs, len(classes))
-    quit_early = threading.Event()
-
-    def solve(p: int, pair_kernel: Any) -> None:
-        a, b = (classes[c] for c in pairs[p])
-        y = np.repeat([1.0, -1.0], [a.stop - a.start, b.stop - b.start])
-
-        def check(steps: int, violation: float) -> bool:
-            if schedule.stopped:
-                raise _Stopped
-            return stepped(p, steps, violation)
-
-        limit = 0 if quit_early.is_set() else max_iter
-        solutions[p] = solve_binary(pair_kernel, y, np.r_[C[a], C[b]], tol, limit, check)
-        if solved(p, solutions[p]):
-            quit_early.set()
-
     K = _matrix(kernel, cache_bytes)
+    budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
+    problems = _Problems(starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
-
-        def task(p: int) -> None:
-            with schedule.failing():
-                a, b = (classes[c] for c in pairs[p])
-                solve(p, MatrixPair(K, kernel.diagonal, a, b))
-
+        task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal)
         if len(K) < _ALONE:
-            for p in range(len(pairs)):
+            for p in range(len(problems.pairs)):
                 task(p)
         else:
-            parallel_for(task, len(pairs))
-        return solutions
-
-    budget = Budget(min(cache_bytes, kernel.room() / 4))
-
-    def worker(_: int) -> None:
-        while (p := schedule.take(budget)) is not None:
-            with schedule.failing(), kernel.working():
-                _with_rows(kernel, classes, pairs[p], budget, lambda pair: solve(p, pair))
-            schedule.release(p)
-
+            parallel_for(task, len(problems.pairs))
+        return problems.solutions
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
+    workers = max(1, (len(starts) - 1) // 2)
     try:
-        parallel_for(worker, max(1, len(classes) // 2))
+        parallel_for(lambda _: problems.solve_with_rows(kernel), workers)
     finally:
         # Caches know their budget and it knows them: else they would wait for the collector.
         budget.clear()
-    return solutions
+    return problems.solutions
 
 
-def _matrix(kernel: Any, cache_bytes: float) -> np.ndarray | None:
+def _matrix(kernel: Kernel, cache_bytes: float) -> np.ndarray | None:
     """All of K if it is there or small enough to be made."""
     if kernel.matrix is not None:
         return kernel.matrix
@@ -127,62 +90,61 @@ def _matrix(kernel: Any, cache_bytes: float) -> np.ndarray | None:
     return K
 
 
-def _with_rows(
-    kernel: Any,
-    classes: list[slice],
-    pair: tuple[int, int],
-    budget: Budget,
-    solve: Callable[[CachedPair], None],
-) -> None:
-    """Call ``solve`` with the pair's kernel, made of its classes' caches."""
-    caches = [budget.fetch(c) or RowCache(kernel, classes[c], budget) for c in pair]
-    a, b = (classes[c] for c in pair)
-    solve(CachedPair(kernel, a, b, *caches))
-    for c, cache in zip(pair, caches):
-        budget.park(c, cache)
+class _Problems:
+    """The pairs' problems and what the threads that solve them share."""
 
+    def __init__(
+        self,
+        starts: np.ndarray,
+        C: np.ndarray,
+        budget: Budget,
+        tol: float,
+        max_iter: int,
+        stepped: Callable[[int, int, float], bool],
+        solved: Callable[[int, Solution], bool],
+    ) -> None:
+        self.classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        self.pairs = list(combinations(range(len(self.classes)), 2))
+        self.C, self.tol, self.max_iter = C, tol, max_iter
+        self.budget = budget
+        self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
+        self._stepped, self._solved = stepped, solved
+        self._schedule = Schedule(self.pairs, len(self.classes), budget.parked)
+        self._quit_early = threading.Event()
 
-class _Schedule:
-    """Hands out pairs whose classes nobody works on, those with the most rows in memory first."""
+    def solve_on_matrix(self, K: np.ndarray, diagonal: np.ndarray, p: int) -> None:
+        """Solve a pair whose kernel is a part of a ready matrix."""
+        with self._schedule.failing():
+            self._solve(p, MatrixPair(K, diagonal, *self._classes_of(p)))
 
-    def __init__(self, pairs: list[tuple[int, int]], n_classes: int) -> None:
-        self.pairs = pairs
-        self.stopped = False
-        self._pending = dict.fromkeys(range(len(pairs)))
-        self._busy = [False] * n_classes
-        self._change = threading.Condition()
+    def solve_with_rows(self, kernel: Kernel) -> None:
+        """Solve pairs until none is left, with rows that are kept for the classes' other pairs."""
+        while (p := self._schedule.take()) is not None:
+            with self._schedule.failing(), kernel.working():
+                caches = [
+                    self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget)
+                    for c in self.pairs[p]
+                ]
+                self._solve(p, CachedPair(kernel, *caches))
+                for c, cache in zip(self.pairs[p], caches):
+                    self.budget.park(c, cache)
+            self._schedule.release(p)
 
-    def take(self, budget: Budget) -> int | None:
-        """The next pair, or None when there is none left; waits while all are blocked."""
-        with self._change:
-            while self._pending and not self.stopped:
-                free = [p for p in self._pending if not any(self._busy[c] for c in self.pairs[p])]
-                if free:
-                    p = max(free, key=lambda p: sum(budget.parked(c) for c in self.pairs[p]))
-                    del self._pending[p]
-                    for c in self.pairs[p]:
-                        self._busy[c] = True
-                    return p
-                self._change.wait()
-            return None
+    def _classes_of(self, p: int) -> tuple[slice, slice]:
+        a, b = self.pairs[p]
+        return self.classes[a], self.classes[b]
 
-    def release(self, p: int) -> None:
-        """The pair is done: its classes are free."""
-        with self._change:
-            for c in self.pairs[p]:
-                self._busy[c] = False
-            self._change.notify_all()
+    def _solve(self, p: int, kernel: PairKernel) -> None:
+        a, b = self._classes_of(p)
+        y = np.repeat([1.0, -1.0], [a.stop - a.start, b.stop - b.start])
+        C = np.concatenate([self.C[a], self.C[b]])
+        limit = 0 if self._quit_early.is_set() else self.max_iter
+        check = functools.partial(self._check, p)
+        solution = self.solutions[p] = solve_binary(kernel, y, C, self.tol, limit, check)
+        if self._solved(p, solution):
+            self._quit_early.set()
 
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """A context that stops everyone when what is inside it raises."""
-        try:
-            yield
-        except _Stopped:
-            # The one who raised first has the error to report.
-            pass
-        except BaseException:
-            with self._change:
-                self.stopped = True
-                self._change.notify_all()
-            raise
+    def _check(self, p: int, steps: int, violation: float) -> bool:
+        if self._schedule.stopped:
+            raise Stopped
+        return self._stepped(p, steps, violation)

@@ -1,0 +1,49 @@
+"""What SVC's solver asks of a kernel, and what it makes of it for one pair of classes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["Kernel", "PairKernel"]
+
+
+class Kernel(Protocol):
+    """K[i, j] between all N samples in the solver's order: class by class.
+
+    ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and nothing else is
+    asked; otherwise values are evaluated block by block, in `dtype`, by a backend whose arrays are
+    those of the library `xp` (NumPy or a device's) and count against its memory in ``working()``.
+    """
+
+    diagonal: np.ndarray
+    dtype: np.dtype
+    matrix: np.ndarray | None
+    xp: ModuleType
+
+    def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: Any) -> None:
+        """Write K[samples, columns] into ``out``; a slice is a class, an array any samples."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """A context for work with `xp`."""
+
+    def room(self) -> float:
+        """Bytes of memory that are left for such work; infinite where nobody counts."""
+
+
+class PairKernel(Protocol):
+    """Kernel of one pair's samples: class a first, then class b."""
+
+    diagonal: np.ndarray
+
+    def block(self, members: np.ndarray) -> np.ndarray:
+        """K[members][:, members], an array that may be kept until the next call."""
+
+    def whole(self) -> np.ndarray:
+        """K of all samples."""
+
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""

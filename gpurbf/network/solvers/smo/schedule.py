@@ -1,0 +1,70 @@
+"""Who works on which pair when: no class is in two pairs at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Schedule", "Stopped"]
+
+
+class Stopped(Exception):
+    """Raised in a pair when another one failed or was interrupted."""
+
+
+class Schedule:
+    """Hands out pairs whose classes nobody works on, those with the most rows in memory first.
+
+    Parameters
+    ----------
+    pairs : list of (int, int)
+    n_classes : int
+    in_memory : callable
+        Bytes that are kept for a class that nobody works on.
+    """
+
+    def __init__(
+        self, pairs: list[tuple[int, int]], n_classes: int, in_memory: Callable[[int], int]
+    ) -> None:
+        self.pairs = pairs
+        self.stopped = False
+        self._in_memory = in_memory
+        self._pending = dict.fromkeys(range(len(pairs)))
+        self._busy = [False] * n_classes
+        self._change = threading.Condition()
+
+    def take(self) -> int | None:
+        """The next pair, or None when there is none left; waits while all are blocked."""
+        with self._change:
+            while self._pending and not self.stopped:
+                free = [p for p in self._pending if not any(self._busy[c] for c in self.pairs[p])]
+                if free:
+                    p = max(free, key=lambda p: sum(map(self._in_memory, self.pairs[p])))
+                    del self._pending[p]
+                    for c in self.pairs[p]:
+                        self._busy[c] = True
+                    return p
+                self._change.wait()
+            return None
+
+    def release(self, p: int) -> None:
+        """The pair is done: its classes are free."""
+        with self._change:
+            for c in self.pairs[p]:
+                self._busy[c] = False
+            self._change.notify_all()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """A context that stops everyone when what is inside it raises."""
+        try:
+            yield
+        except Stopped:
+            # The one who raised first has the error to report.
+            pass
+        except BaseException:
+            with self._change:
+                self.stopped = True
+                self._change.notify_all()
+            raise

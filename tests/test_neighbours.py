@@ -1,0 +1,85 @@
+"""No answer depends on a sample's neighbours: how many there are, where they lie, what they are."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
+
+ESTIMATORS = {
+    "RBFLayer": lambda **o: RBFLayer(60, centers="random", random_state=0, **o),
+    "RBFClassifier": lambda **o: RBFClassifier(60, random_state=0, **o),
+    "FSVC": lambda **o: FSVC(2.0, random_state=0, **o),
+    "SVC": lambda **o: SVC(**o),
+    "SVC, linear": lambda **o: SVC(kernel="linear", **o),
+    "SVC, laplacian": lambda **o: SVC(kernel="laplacian", **o),
+}
+
+
+def answers(model, X):
+    """Everything that a model says of some samples."""
+    names = ("transform", "decision_function", "predict_proba", "predict")
+    return {name: getattr(model, name)(X) for name in names if hasattr(model, name)}
+
+
+def assert_same(some, others):
+    for name in some:
+        np.testing.assert_array_equal(some[name], others[name], err_msg=name)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* outside the radius:UserWarning")
+
+
+@pytest.fixture(params=ESTIMATORS)
+def model(request, backend):
+    X, y = load_digits(return_X_y=True)
+    return ESTIMATORS[request.param](backend=backend).fit(X[:500] / 16, y[:500])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.3, 1e3, 1 / 3e5])
+def test_an_odd_row_is_noticed_by_nobody(model, dtype, value):
+    X = (load_digits().data[500:] / 16).astype(dtype)
+    odd = X.copy()
+    odd[70, 9] = value
+    others = np.delete(np.arange(len(X)), 70)
+    with_it = answers(model, odd)
+    assert_same({name: a[others] for name, a in with_it.items()}, answers(model, X[others]))
+    assert_same({name: a[70:71] for name, a in with_it.items()}, answers(model, odd[70:71]))
+
+
+def test_rows_alone_in_parts_and_with_little_memory_are_the_same_rows(model):
+    X = load_digits().data[500:900] / 16
+    whole = answers(model, X)
+    with config_context(memory=0.05):
+        assert_same(whole, answers(model, X))
+    for size in (1, 3, 17, 64, 250):
+        parts = [answers(model, X[i : i + size]) for i in range(0, min(400, 20 * size), size)]
+        for name in whole:
+            joined = np.concatenate([part[name] for part in parts])
+            np.testing.assert_array_equal(whole[name][: len(joined)], joined, err_msg=name)
+
+
+def test_threads_change_no_bit(model):
+    X = load_digits().data[500:] / 16
+    if "n_jobs" in model.get_params():
+        one, two = (answers(model.set_params(n_jobs=n), X) for n in (1, 2))
+        assert_same(one, two)
+    with threadpool_limits(1):
+        one = answers(model, X)
+    assert_same(one, answers(model, X))
+
+
+def test_the_same_numbers_in_another_storage_are_the_same_data():
+    X, y = load_digits(return_X_y=True)
+    exact, rounded = X / 16, X / 10
+    for name in ("RBFClassifier", "SVC"):
+        model = ESTIMATORS[name]().fit(exact[:500].astype(np.float32), y[:500])
+        double = ESTIMATORS[name]().fit(exact[:500], y[:500])
+        assert "exact integers / 16" in model.backend_info_
+        np.testing.assert_array_equal(model.predict(exact), double.predict(exact))
+        np.testing.assert_array_equal(
+            model.decision_function(exact.astype(np.float32)), model.decision_function(exact)
+        )
+    assert "exact" not in ESTIMATORS["SVC"]().fit(rounded, y).backend_info_
