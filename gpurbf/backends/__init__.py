@@ -184,8 +184,8 @@ def no_gpu() -> str | None:
 def _no_gpu() -> str | None:
     if importlib.util.find_spec("cupy") is None:
         return (
-            "no CuPy: pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has "
-            "(nvidia-smi says)"
+            'no CuPy: in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the '
+            "driver has (nvidia-smi says)"
         )
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
