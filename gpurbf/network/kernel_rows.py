@@ -7,19 +7,25 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
+from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.samples import Samples
+from gpurbf.network.rounding import float32_rounding
+from gpurbf.network.samples import FORCED, Samples
+from gpurbf.network.solvers.smo import MATRIX
 from gpurbf.network.sparse_layer import PROFILES, SparseLayer
 
 __all__ = ["GivenKernel", "KernelRows"]
 
 _ROWS = 1024
+# float32 tiles are used up to this error of a value; what it does to f is the solver's business.
+_FINE = 1e-5
 
 
 class GivenKernel:
@@ -69,13 +75,43 @@ class KernelRows:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
+        self.dtype, self.rounding = self._arithmetic()
         probe = self._layer(X[:1])
         self.backend = "scipy" if self._sparse else chosen.name
-        self.dtype = probe.dtype
+        self.cost = self._cost()
         self.diagonal = self._diagonal()
         self.description = probe.describe()
 
-    def _layer(self, C: Samples) -> HiddenLayer | SparseLayer:
+    def _arithmetic(self) -> tuple[np.dtype, float]:
+        """The dtype of values, and the error that the solver shall look after.
+
+        Rows are kept in float32, as LIBSVM's: exact distances deserve no wider activations, and
+        others of float64 data are float32 in blocks too, unless the data's spread forbids it.
+        """
+        X = self.X
+        if self.precision in FORCED:
+            return np.dtype(np.float64 if self.precision == "float64" else np.float32), 0.0
+        if X.lattice is not None:
+            return np.dtype(np.float32), 0.0
+        if self._sparse or self.activation.metric == "dot":
+            return X.dtype, 0.0
+        rounding = float32_rounding(X.values, self.activation)
+        if X.dtype == np.float32 or (len(X) > MATRIX and rounding < _FINE):
+            return np.dtype(np.float32), rounding
+        return X.dtype, 0.0
+
+    def _cost(self) -> float:
+        """An activation takes as long as 64 products of float32 inputs, four times as many exact.
+
+        Where activations go through memory it takes about four times as long.
+        """
+        if self._sparse:
+            return math.inf
+        inputs = self.X.shape[1] / (64 if self.X.lattice is None else 256)
+        slower = 1 if self._chosen[0].preference >= 3 else 4
+        return slower * self.dtype.itemsize / 4 * (1 + inputs)
+
+    def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
         if self._sparse:
             return SparseLayer(C, self.activation)
         return HiddenLayer(
@@ -83,8 +119,7 @@ class KernelRows:
             self.activation,
             backend=self._chosen,
             precision=self.precision,
-            # Rows are kept in float32: exact distances deserve no wider activations.
-            dtype=None if C.lattice is None else np.float32,
+            dtype=self.dtype if dtype is None else dtype,
         )
 
     def _diagonal(self) -> np.ndarray:
@@ -102,6 +137,20 @@ class KernelRows:
         return PROFILES[str(self.activation.profile)](squares, self.activation)
 
     @staged("prepare", "samples gathered")
+    def gathered(self, samples: np.ndarray) -> Samples:
+        """The samples, where values are evaluated."""
+        there = self._there
+        return there[samples if there is self.X else self.xp.asarray(samples)]
+
+    def weighted(
+        self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
+    ) -> np.ndarray:
+        """K[rows, samples] @ weights; in float64 if it is to be wide."""
+        layer = self._layer(self.X[samples], np.float64 if wide else None)
+        with self.working():
+            return to_host(layer.scores(rows, weights[:, None]))[:, 0]
+
+    @staged("prepare", "samples gathered")
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: np.ndarray) -> None:
         """Write K[samples, columns] into out; a slice is a class, whose layer is kept."""
         if isinstance(columns, slice):
@@ -113,6 +162,4 @@ class KernelRows:
         else:
             layer = self._layer(self.X[columns])
         with self.working():
-            there = self._there
-            X = there[samples if there is self.X else self.xp.asarray(samples)]
-            layer.outputs(X, out)
+            layer.outputs(self.gathered(samples), out)
