@@ -21,10 +21,11 @@ WHOLE = 2048
 WORKING_SET = 512, 2048
 _PART = 12
 # f is evaluated again, in float64, where four standard deviations of what rounding may have done to
-# it are more than this part of tol; after so many times all that follows is float64.
-_TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 2
-# The inner loop ends when the violation is this part of what it was over all samples.
-INNER = 0.05
+# it are more than this part of the violation; after so many times all that follows is float64.
+_TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 4
+# The inner loop ends when the violation is this part of what it was over all samples. A problem
+# that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
+INNER, _LOOSE, _MANY = 0.05, 0.2, 32
 # A step ahead may need rows, by this part of those of the set before it.
 _FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
@@ -115,12 +116,12 @@ class _Problem:
         f, beta, low, high = self.f, self.beta, self.low, self.high
         members, size = np.zeros(0, np.intp), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
-        steps = 0
+        steps = sets = 0
         while True:
             violation = open_ends(beta, low, high, f, up, down)
             if np.isnan(violation):
                 raise FloatingPointError("not finite")
-            if violation < self.tol and not self._trusted():
+            if not self._trusted(max(violation, self.tol)):
                 self._evaluate()
                 continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
@@ -130,11 +131,11 @@ class _Problem:
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
             K = self.kernel.block(members)
-            goal = max(self.tol, INNER * violation)
+            goal = max(self.tol, (INNER if sets < _MANY else _LOOSE) * violation)
             done = self._inner(K, *parts, inside, f_inside, goal, steps)[0]
             if done == steps:
                 return steps, violation
-            steps = done
+            steps, sets = done, sets + 1
             changed = np.flatnonzero(inside != before)
             change = (inside - before)[changed]
             beta[members] = inside
@@ -161,12 +162,12 @@ class _Problem:
             self.squares += square
             plane.add(self.beta, self.f)
 
-    def _trusted(self) -> bool:
-        """Whether rounding of kernel values cannot have moved f by much."""
+    def _trusted(self, violation: float) -> bool:
+        """Whether rounding of kernel values has moved f by little beside the violation."""
         if self.evaluated >= _AGAIN:
             return True
         error = _DEVIATIONS * self.kernel.rounding * self.squares**0.5
-        return error <= _TRUSTED * self.tol
+        return error <= _TRUSTED * violation
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""
