@@ -142,7 +142,11 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
 
 
 def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
-    for name, value in {"binary.WHOLE": 40, "binary.WORKING_SET": 32, "pairs._MATRIX": 0}.items():
+    for name, value in {
+        "binary.WHOLE": 40,
+        "binary.WORKING_SET": (32, 32),
+        "pairs.MATRIX": 0,
+    }.items():
         monkeypatch.setattr(f"gpurbf.network.solvers.smo.{name}", value)
     X, y = load_digits(return_X_y=True)
     X, y = X[y < 5].astype(np.uint8), y[y < 5]

@@ -120,6 +120,7 @@ class MatrixProduct:
             scores=self.scores,
             normal=self.normal,
             weights=self.weights,
+            tiled=self.whole,
             tiles={} if self.whole else {"euclidean": _TRIED},
         )
 
