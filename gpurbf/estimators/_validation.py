@@ -47,13 +47,16 @@ def check_samples(estimator: Any, X: Any) -> Any:
     return X
 
 
-def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
-    """Sample weights (N,) in float64, or None.
+@staged("read and validate", "weights")
+def check_weights(
+    sample_weight: Any, n_samples: int, *, negative: bool = False
+) -> np.ndarray | None:
+    """Sample weights (N,) in float64, or None; those below zero count as zero if they may be.
 
     Raises
     ------
     ValueError
-        If they have another shape, are negative, not finite or all zero.
+        If they have another shape, are not finite, negative though they may not, or none is > 0.
     """
     if sample_weight is None:
         return None
@@ -68,22 +71,28 @@ def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
         )
     if not np.isfinite(weights).all():
         raise ValueError("sample_weight contains NaN or infinity: every weight must be finite.")
-    if (weights < 0).any():
+    if not negative and (weights < 0).any():
         raise ValueError("Negative values in sample_weight: every weight must be >= 0.")
-    if not weights.any():
-        raise ValueError("sample_weight is zero for all samples: at least one must be > 0.")
-    return weights
+    if not (weights > 0).any():
+        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    return np.maximum(weights, 0.0) if negative else weights
 
 
 @staged("read and validate", "y")
-def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted classes and each label's number; at least two classes."""
+def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted classes and each label's number; `masked`: some samples have no weight."""
     check_classification_targets(y)
     classes = np.unique(y)
     if len(classes) < 2:
+        # In scikit-learn's words where its tests of SVC ask for them.
+        if masked:
+            raise ValueError(
+                "Invalid input - all samples with positive weights belong to the same class label: "
+                f"{classes[0]!r}; {name} needs at least 2 classes."
+            )
         raise ValueError(
-            f"{name} needs samples of at least 2 classes with positive weight in the data, but the "
-            f"data contains only one class: {classes[0]}."
+            f"The number of classes has to be greater than one for {name}; got 1 class: the data "
+            f"contains only one class, {classes[0]!r}."
         )
     # Found one by one: sorting many labels would take several times their memory.
     return classes, np.searchsorted(classes, y)
@@ -107,7 +116,8 @@ class TrainingData(NamedTuple):
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
     """All samples of a fit, of two classes or more."""
     X, y, weights, n_samples, rows = _weighted(estimator, X, y, sample_weight, reset=True)
-    classes, codes = check_labels(y, type(estimator).__name__)
+    masked = len(y) < n_samples
+    classes, codes = check_labels(y, type(estimator).__name__, masked)
     return TrainingData(X, codes, weights, classes, n_samples, rows)
 
 
