@@ -121,6 +121,7 @@ class MatrixProduct:
             normal=self.normal,
             weights=self.weights,
             tiles={} if self.whole else {"euclidean": _TRIED},
+            exact_sums=sums.fast,
         )
 
     def prepare(
@@ -213,8 +214,8 @@ class MatrixProduct:
         B: Any,
         grid: Grid | None = None,
     ) -> None:
-        """See `_normal`; exact on a grid, on a CPU with 16-bit products."""
-        if grid is None or self.xp is not np or not sums.fast():
+        """See `_normal`, and `_normal_rounded` where there is a grid."""
+        if grid is None:
             _normal(self.xp, self.gram, self.outputs, operand, X, T, weights, mean, G, B)
         else:
             _normal_rounded(self.outputs, operand, X, T, weights, mean, grid, G, B)

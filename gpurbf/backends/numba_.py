@@ -335,5 +335,6 @@ def load() -> Backend:
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
         weights=weights,
+        exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

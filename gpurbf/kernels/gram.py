@@ -27,8 +27,9 @@ def add_tile(tile, sums, top, left):
 
 
 @njit(nogil=True)
-def gram_block(panels, left, n_left, right, n_right, ends, kernel, rows, strip, tile, sums):
+def gram_block(panels, left, n_left, right, n_right, ends, product, tile, sums):
     """sums = AᵀB for the panels left … of A and right … of B; kernels take `strip` panels of B."""
+    kernel, rows, strip = product
     size = panels.itemsize
     c_stride = panels.shape[1] * LANES * size
     sums[:] = 0
@@ -53,7 +54,7 @@ def add_gram(block, panels, ends, product, m, n_targets, scale, G, B):
     The sums are of the steps between `ends`, those of each run in the panels' dtype.
     """
     use_widest_vectors()
-    kernel, rows, strip = product
+    _, rows, strip = product
     h_panels = panels.shape[0] - padded_panels(n_targets)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
@@ -71,7 +72,7 @@ def add_gram(block, panels, ends, product, m, n_targets, scale, G, B):
     sums = aligned_bytes(SIDE * SIDE * 8).view(np.float64).reshape(SIDE, SIDE)
     tile_bytes = aligned_bytes(rows * strip * LANES * panels.itemsize)
     tile = tile_bytes.view(panels.dtype).reshape(rows, strip * LANES)
-    gram_block(panels, left, n_left, right, n_right, ends, kernel, rows, strip, tile, sums)
+    gram_block(panels, left, n_left, right, n_right, ends, product, tile, sums)
     columns = min(n_right * LANES, m - right * LANES)
     if targets:
         first = (i - h_blocks) * SIDE
