@@ -240,12 +240,12 @@ def _add_blocks(
     from gpurbf.kernels import gram, products
 
     layout = products.product(kernel)
-    product = products.address(kernel), layout.rows, layout.panels
+    compiled = gram.GramKernel(products.address(kernel), layout.rows, layout.panels)
     squares, others = gram.gram_blocks(m, k)
     first, G = (squares, np.empty((0, 0))) if G is None else (0, G)
 
     def task(i: int) -> None:
-        gram.add_gram(first + i, panels, ends, product, m, k, scale, G, B)
+        gram.add_gram(first + i, panels, ends, compiled, m, k, scale, G, B)
 
     parallel_for(task, squares + others - first)
 

@@ -200,7 +200,7 @@ class HiddenLayer:
     @staged("hidden layer")
     def scores(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
-        xp = self.backend.xp if is_resident(X) else np
+        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
         for rows, part in self.scored(X, W):
             S[rows] = part
