@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpurbf.estimators.layer import RBFLayer
     from gpurbf.estimators.rbf import RBFClassifier
     from gpurbf.estimators.svc import SVC
+    from gpurbf.patching import patch_sklearn, unpatch_sklearn
     from gpurbf.profiling.run import profile
 
 __version__ = "0.1.0"
@@ -32,6 +33,8 @@ __all__ = [
     "FSVC",
     "SVC",
     "profile",
+    "patch_sklearn",
+    "unpatch_sklearn",
     "BackendUnavailable",
     "config_context",
     "get_config",
@@ -46,6 +49,8 @@ _HOMES = {
     "FSVC": "gpurbf.estimators.fsvc",
     "SVC": "gpurbf.estimators.svc",
     "profile": "gpurbf.profiling.run",
+    "patch_sklearn": "gpurbf.patching",
+    "unpatch_sklearn": "gpurbf.patching",
     "BackendUnavailable": "gpurbf.backends",
     "config_context": "gpurbf._config",
     "get_config": "gpurbf._config",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 __all__ = ["config_context", "get_config"]
 
 _DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256, "gpu_memory": None, "n_streams": 2}
-_local = threading.local()
+# A context variable is a thread's own, and threads that work for it get its context
+# (backends/threads.py).
+_settings: ContextVar[dict[str, Any]] = ContextVar("gpurbf settings", default=_DEFAULTS)
 
 
 def get_config() -> dict[str, Any]:
@@ -25,7 +27,7 @@ def get_config() -> dict[str, Any]:
         80 % of what is free. ``n_streams``: tiles under way on a GPU at a time; with 1 nothing is
         copied while something is computed.
     """
-    return getattr(_local, "config", _DEFAULTS).copy()
+    return _settings.get().copy()
 
 
 @contextmanager
@@ -57,9 +59,9 @@ def config_context(**settings: Any) -> Iterator[None]:
         raise ValueError(f"gpu_memory must be a number of megabytes > 0, got {gpu_memory!r}.")
     if (n_streams := settings.get("n_streams", 1)) not in range(1, 17):
         raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
-    before = get_config()
-    _local.config = before | settings
+    before = _settings.get()
+    _settings.set(before | settings)
     try:
         yield
     finally:
-        _local.config = before
+        _settings.set(before)

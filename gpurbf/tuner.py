@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.backends import Tile, get_backend
+from gpurbf.backends import Tile, clock, get_backend
 from gpurbf.backends.threads import thread_limit
 from gpurbf.backends.tuning import RANGES, Tuned, forced
 from gpurbf.network.hidden import Activation, HiddenLayer
@@ -135,11 +135,9 @@ def measure(name: str, case: Case, seconds: float) -> Outcome:
     X, C, W = problem(case.precision, 192 * thread_limit(), m, case.n)
     found = layers(name, case, C)
     found[Tile()].scores(X, W)  # compiles
-    begin = time.perf_counter()
-    found[Tile()].scores(X, W)
-    a_row = (time.perf_counter() - begin) / len(X)
+    a_row = clock.seconds(partial(found[Tile()].scores, X, W)) / len(X)
     # Each candidate runs four times at least, and the last two much more often.
-    call = max(_CALL[0], min(_CALL[1], (end - begin) / (8 * len(found))))
+    call = max(_CALL[0], min(_CALL[1], (end - time.perf_counter()) / (8 * len(found))))
     # A tile of so many samples is one only if there are more.
     largest = max((tile.M or 0 for tile in found), default=0)
     n_rows = max(_rows(int(call / a_row), thread_limit()), largest + largest // 2)
@@ -229,13 +227,8 @@ def _rounds(
     tiles: list[Tile], calls: Mapping[Tile, Callable[[], object]], least: int, end: float = 0
 ) -> dict[Tile, list[float]]:
     """Seconds of each, in turn and every other round in reverse: ``least`` rounds, or until end."""
-    times: dict[Tile, list[float]] = {tile: [] for tile in tiles}
-    for done in _counting(least, end):
-        for tile in tiles if done % 2 else reversed(tiles):
-            begin = time.perf_counter()
-            calls[tile]()
-            times[tile].append(time.perf_counter() - begin)
-    return times
+    rounds = _counting(least, end)
+    return clock.in_turn(tiles, rounds, lambda tile: clock.seconds(calls[tile]))
 
 
 def _counting(least: int, end: float) -> Iterator[int]:

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from gpurbf.bench import timing
-from gpurbf.bench.timing import Times, in_turn, peak_memory, run_python
+from gpurbf.bench.memory import peak_memory
+from gpurbf.bench.timing import Times, in_turn, run_python
 from gpurbf.report import BEGIN, END, Report, markdown_table
 
 

@@ -10,7 +10,8 @@ import reference
 
 from gpurbf.backends import Tile, available_backends
 from gpurbf.backends.naive import compiled_loop, plain_numpy
-from gpurbf.bench import figures, paper, scale, ways
+from gpurbf.bench import data, figures, paper, scale, ways
+from gpurbf.bench.memory import megabytes
 from gpurbf.report import Report
 
 
@@ -47,7 +48,7 @@ def test_short_calls_are_repeated_and_their_time_divided():
 
 
 def test_the_bnls_of_a_cut_layer_are_the_layer():
-    X, C = paper.images(64, 64, 20)
+    X, C = data.pixels(64, 64, 20)
     whole = ways.evaluation("auto", "exact", X, C)()
     blocks = [bnl() for bnl in paper._grid(X, C, 16, "auto", "exact")]
     columns = [np.concatenate(blocks[i : i + 4]) for i in range(0, 16, 4)]
@@ -116,7 +117,7 @@ def test_anonymous_memory_is_seen_and_pages_of_files_are_not(tmp_path):
         kept[::4096].sum()
         scale.threading.Event().wait(0.1)  # long enough to be looked at
 
-    before = scale._anonymous()
+    before = megabytes("RssAnon")
     if before is None:
         pytest.skip("no RssAnon on this system")
     run = scale._measured(lambda: keep(lambda: np.ones(size, np.uint8)), 1)

@@ -1,10 +1,12 @@
 """The documentation's links lead somewhere and its examples run."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
+import gpurbf
 from gpurbf.bench import BENCHMARKS
 from gpurbf.report import BEGIN, END
 
@@ -40,6 +42,31 @@ def test_examples_run_from_top_to_bottom(page, capsys):
     namespace = {}
     for example in EXAMPLE.findall(page.read_text(encoding="utf-8")):
         exec(compile(example, name(page), "exec"), namespace)
+
+
+def test_every_public_name_has_a_page():
+    listed = set((ROOT / "docs" / "api.md").read_text(encoding="utf-8").split())
+    names = {*gpurbf.__all__, *(f"datasets.{name}" for name in gpurbf.datasets.__all__)}
+    assert names - {"__version__", "datasets", "datasets.Images"} <= listed
+
+
+def test_the_figure_of_the_readme_shows_what_the_benchmark_measured(tmp_path):
+    pytest.importorskip("matplotlib").use("agg")
+    script = runpy.run_path(str(ROOT / "docs" / "draw_mnist.py"))
+    script["draw"](tmp_path / "mnist.svg")
+    written, kept = (
+        re.findall(r"<text[^>]*>(.*?)</text>", path.read_text(encoding="utf-8"))
+        for path in (tmp_path / "mnist.svg", ROOT / "docs" / "mnist.svg")
+    )
+    rows, _ = script["measured"]()
+    assert {f"{seconds:.3g} s" for _, *times, _ in rows for seconds in times} < set(kept)
+    assert written == kept, "run python docs/draw_mnist.py"
+
+
+def test_nobody_is_sent_to_a_package_index_for_this_package():
+    files = [*PAGES, *(ROOT / "gpurbf").rglob("*.py")]
+    wrong = [name(f) for f in files if re.search(r"pip install \W*gpurbf", f.read_text("utf-8"))]
+    assert not wrong, wrong
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

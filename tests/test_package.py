@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "gpurbf").rglob("*.py"))
 PUBLIC = [name for name in gpurbf.__all__ if name not in ("__version__", "datasets")]
 README_COMMANDS = (
-    'python -m pip install ".[mkl,plot]" && python -m gpurbf classify',
+    'python -m pip install ".[plot]" && python -m gpurbf classify',
     'python -m pip install ".[mkl,plot,test]" && python -m pytest',
+    'python -m pip install ".[docs]" && python -m sphinx docs docs/_build',
 )
 
 
@@ -50,6 +51,12 @@ def test_every_public_name_resolves_without_numba_or_a_gpu_library():
     names = ", ".join(gpurbf.__all__)
     loaded = python_imports(f"from gpurbf import {names}; gpurbf_names = [{names}]")
     assert not loaded & {"numba", "llvmlite", "cupy", "matplotlib"}
+
+
+@pytest.mark.parametrize("state", ["enable", "disable"])
+def test_the_garbage_collector_is_left_as_it_was(state):
+    code = f"import gc; gc.{state}(); before = gc.isenabled(); import gpurbf.kernels"
+    run(sys.executable, "-c", f"{code}; assert gc.isenabled() == before")
 
 
 def test_names_of_the_package_are_listed_and_unknown_ones_refused():
@@ -175,3 +182,13 @@ def test_setup_cfg_holds_import_contracts_only():
     lines = (ROOT / "setup.cfg").read_text(encoding="utf-8").splitlines()
     sections = [line for line in lines if line.startswith("[")]
     assert sections and all(section.startswith("[importlinter") for section in sections)
+
+
+def test_no_function_takes_more_than_ten_arguments_by_position():
+    found = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                if len(node.args.posonlyargs + node.args.args) > 10:
+                    found.append(f"{path.relative_to(ROOT).as_posix()}:{node.lineno}")
+    assert not found, "use a NamedTuple where a group has a meaning, or keyword-only arguments"

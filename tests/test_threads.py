@@ -1,14 +1,72 @@
-"""Threads: every item once, errors and interrupts arrive, nested callers share the cores."""
+"""Threads: every item once, errors arrive, limits travel with the work, callers share the cores."""
 
+import itertools
 import os
+import random
+import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import SimpleNamespace
 
+import joblib
 import numba
+import numpy as np
 import pytest
 import threadpoolctl
+from sklearn.datasets import load_digits
 
-from gpurbf import config_context, get_config
-from gpurbf.backends import threads
+from gpurbf import SVC, RBFClassifier, config_context, get_config
+from gpurbf.backends import blas, threads
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Let the process have eight threads, whatever the machine has."""
+    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    if parallel := sys.modules.get("numba.np.ufunc.parallel"):
+        monkeypatch.setattr(parallel, "_is_initialized", False)
+    return 8
+
+
+def own_numbers():
+    """What the BLAS libraries are set to as this thread sees it: MKL keeps a number for each."""
+    found = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    return {library.filepath: library.num_threads for library in found.lib_controllers}
+
+
+def numbers():
+    """What they are set to for a thread that has said nothing."""
+    with ThreadPoolExecutor(1) as another:
+        return another.submit(own_numbers).result()
+
+
+def everything():
+    """What a limit could leave a trace in."""
+    return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
+
+
+class Caller:
+    """A thread that enters and leaves blocks when it is told to."""
+
+    def __init__(self):
+        self._thread, self._blocks = ThreadPoolExecutor(1), ExitStack()
+
+    def enter(self, make, *arguments):
+        return self._thread.submit(lambda: self._blocks.enter_context(make(*arguments))).result()
+
+    def leave(self):
+        self._thread.submit(self._blocks.close).result()
+
+
+@pytest.fixture
+def callers():
+    made = [Caller() for _ in range(4)]
+    yield made
+    for caller in made:
+        caller.leave()
+        caller._thread.shutdown()
 
 
 def test_every_item_is_done_once():
@@ -48,12 +106,12 @@ def test_limits_are_obeyed():
 
 
 def test_nested_callers_get_no_threads_that_are_taken(monkeypatch):
-    monkeypatch.setattr(threads, "thread_limit", lambda: 2)
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
     counts = []
     both = threading.Barrier(2)
 
     def outer(i):
-        both.wait()  # two callers are at work: nothing is left for helpers
+        both.wait()  # two threads are at work: nothing is left for helpers
         names = set()
         threads.parallel_for(lambda j: names.add(threading.get_ident()), 20)
         counts.append(len(names))
@@ -61,6 +119,269 @@ def test_nested_callers_get_no_threads_that_are_taken(monkeypatch):
 
     threads.parallel_for(outer, 2)
     assert counts == [1, 1]
+
+
+def test_helpers_inherit_the_limit(cores):
+    seen, both = [], threading.Barrier(2, timeout=60)
+
+    def task(i):
+        both.wait()  # the caller and its helper
+        seen.append(threads.thread_limit())
+        with threads.limited(5):
+            seen.append(threads.thread_limit())
+        both.wait()
+
+    with threads.limited(2):
+        threads.parallel_for(task, 2)
+    assert seen == [2, 2, 2, 2]
+
+
+def test_calls_of_helpers_share_their_caller_s_limit(cores):
+    """Three threads for an outer call leave two of five to the calls inside it."""
+    three, found = threading.Barrier(3, timeout=60), []
+
+    def task(i):
+        three.wait()
+        with threads._claimed(7) as helpers:
+            found.append(helpers)
+            three.wait()
+
+    with threads.limited(5):
+        threads.parallel_for(task, 3)
+    assert sum(found) == 2
+
+
+def test_an_inner_limit_is_that_of_its_part_alone(cores):
+    both, found = threading.Barrier(2, timeout=60), []
+
+    def task(i):
+        both.wait()
+        with threads.limited(2), threads._claimed(7) as helpers:
+            found.append(helpers)
+            both.wait()
+
+    threads.parallel_for(task, 2)
+    assert found == [1, 1]
+
+
+@pytest.mark.parametrize("limits", [(3, 5), (5, 3), (1, 7), (2, 4), (1, 1)])
+def test_callers_whose_limits_fit_the_machine_get_them(cores, callers, limits):
+    for caller, limit in zip(callers, limits):
+        caller.enter(threads.limited, limit)
+    helpers = [caller.enter(threads._claimed, 100) for caller, _ in zip(callers, limits)]
+    assert helpers == [limit - 1 for limit in limits]
+
+
+@pytest.mark.parametrize("others, own", [([None], 4), ([1], 7), ([2], 6), ([1, 1], 6), ([1, 6], 4)])
+def test_a_caller_gets_what_the_others_by_their_limits_cannot_use(cores, callers, others, own):
+    first, *rest = callers
+    for caller, limit in zip(rest, others):
+        caller.enter(threads.limited, limit)
+        caller.enter(threads._claimed, 0)  # at work alone, with a right to its share
+    assert first.enter(threads._claimed, 100) == own - 1
+    for caller in rest:
+        caller.leave()
+    first.leave()
+    assert first.enter(threads._claimed, 100) == cores - 1
+
+
+def test_who_came_late_gets_its_share_when_the_first_calls_again(cores, callers):
+    first, late, *_ = callers
+    assert first.enter(threads._claimed, 100) == 7
+    assert late.enter(threads._claimed, 100) == 0
+    first.leave()
+    assert first.enter(threads._claimed, 100) == 3
+    late.leave()
+    assert late.enter(threads._claimed, 100) == 3
+
+
+def test_no_helper_is_taken_where_cores_and_limits_are_used_up(cores, callers):
+    """Callers come and go at random, with limits and calls inside calls."""
+    rng, limits, held = random.Random(0), {}, {}
+    for _ in range(500):
+        caller = rng.choice(callers)
+        if held.get(caller) and rng.random() < 0.5:
+            caller.leave()
+            del held[caller], limits[caller]
+            continue
+        if caller not in limits:
+            limits[caller] = rng.choice([1, 2, 3, 5, 8])
+            caller.enter(threads.limited, limits[caller])
+        helpers = caller.enter(threads._claimed, rng.choice([0, 1, 3, 100]))
+        held.setdefault(caller, []).append(helpers)
+        assert sum(held[caller]) <= limits[caller] - 1
+        assert not helpers or len(held) + sum(map(sum, held.values())) <= cores
+        assert helpers >= 0
+
+
+def test_threads_at_work_for_a_caller_are_never_more_than_its_limit(cores):
+    lock, at_work, over, seen = threading.Lock(), {}, [], set()
+    together = threading.Barrier(4, timeout=60)
+
+    def caller(number):
+        limit = (1, 2, 3, 8)[number]
+
+        def item(inside):
+            thread = number, threading.get_ident()
+            with lock:
+                at_work[thread] = at_work.get(thread, 0) + 1
+                mine = sum(1 for who, _ in at_work if who == number)
+                seen.add((number, mine))
+                if mine > limit:
+                    over.append((number, mine))
+            inside()
+            with lock:
+                at_work[thread] -= 1
+                if not at_work[thread]:
+                    del at_work[thread]
+
+        def nested():
+            threads.parallel_for(lambda i: item(lambda: time.sleep(1e-4)), 4)
+
+        with threads.limited(limit):
+            together.wait()
+            for _ in range(20):
+                threads.parallel_for(lambda i: item(nested), 6)
+
+    everyone = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+    assert not over and not threads._callers
+    assert {number for number, mine in seen if mine > 1} <= {1, 2, 3}
+    assert max(mine for _, mine in seen) > 1
+
+
+def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
+    before = everything()
+    random.seed(0)
+    # A, B begin and A, B end; B, A; one inside the other; at random.
+    orders = [*itertools.permutations(range(3)), *(random.sample(range(4), 4) for _ in range(10))]
+    for order in orders:
+        for i in range(len(order)):
+            callers[i].enter(threads.limited, 1 + i % 2)
+            assert set(numbers().values()) == {1}
+        for i in order:
+            callers[i].leave()
+        assert everything() == before
+
+
+def test_blas_has_the_least_of_the_limits_in_force(callers):
+    before = numbers()
+    first, second, *_ = callers
+    first.enter(threads.limited, 2)
+    second.enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
+    second.leave()
+    assert numbers() == {path: min(number, 2) for path, number in before.items()}
+
+
+class OnOpenMP(threading.local):
+    """A library that keeps a number for each thread, as OpenBLAS does on OpenMP."""
+
+    internal_api, threading_layer, filepath, num_threads = "openblas", "openmp", "", 4
+
+    def set_num_threads(self, number):
+        self.num_threads = number
+
+
+def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(monkeypatch, callers):
+    library, seen, both = OnOpenMP(), [], threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(blas, "blas_libraries", lambda: SimpleNamespace(lib_controllers=[library]))
+    monkeypatch.setattr(threads, "_cores", lambda: 4)
+
+    def look(i=0):
+        both.wait()
+        seen.append(library.num_threads)
+
+    first, second, *_ = callers
+    first.enter(threads.limited, 3)
+    second.enter(threads.limited, 1)
+    with threads.limited(2):
+        threads.parallel_for(look, 2)  # this thread and a helper
+        assert seen == [2, 2] and library.num_threads == 2
+    assert library.num_threads == 4
+    for caller, number in [(first, 3), (second, 1)]:
+        assert caller._thread.submit(lambda: library.num_threads).result() == number
+        caller.leave()
+        assert caller._thread.submit(lambda: library.num_threads).result() == 4
+
+
+def test_who_has_no_limit_is_not_held_back_by_the_limit_of_another(callers):
+    alone = threads.thread_limit()
+    callers[0].enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert threads.thread_limit() == alone
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_between_leaves_no_trace(callers, error):
+    before = everything()
+    callers[0].enter(threads.limited, 1)
+    with pytest.raises(error), threads.limited(2):
+        callers[0].leave()
+        raise error
+    assert everything() == before
+    with pytest.raises(ValueError, match="n_jobs"), threads.limited(0):
+        pass
+    assert everything() == before
+
+
+def test_an_interrupt_at_any_call_leaves_no_trace():
+    before = everything()
+
+    def work():
+        with threads.limited(1):
+            threads.parallel_for(lambda i: None, 3)
+
+    def interrupted(at):
+        """Whether the call of that number was interrupted, before the work was done."""
+        calls = itertools.count()
+
+        def watch(frame, event, argument):
+            if event == "call" and frame.f_code.co_filename in (threads.__file__, blas.__file__):
+                if next(calls) == at:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(watch)
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+        return False
+
+    at = 0
+    while interrupted(at):
+        assert everything() == before, at
+        at += 1
+    assert at > 20
+
+
+def test_two_threads_that_fit_leave_blas_numba_and_joblib_as_they_were():
+    X, y = load_digits(return_X_y=True)
+    models = [RBFClassifier(50, random_state=0), SVC(cache_size=1)]
+    expected = [model.fit(X[:500], y[:500]).predict(X) for model in models]
+    before, wrong = (everything(), numba.get_num_threads(), joblib.effective_n_jobs(-1)), []
+
+    def fit(n_jobs):
+        for _ in range(20):
+            for model, answers in zip(models, expected):
+                own = type(model)(**model.get_params()).set_params(n_jobs=n_jobs)
+                answer = own.fit(X[:500], y[:500]).predict(X)
+                wrong.extend(np.flatnonzero(answer != answers))
+
+    both = [threading.Thread(target=fit, args=(n_jobs,)) for n_jobs in (1, 2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert not wrong
+    assert (everything(), numba.get_num_threads(), joblib.effective_n_jobs(-1)) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
@@ -75,8 +396,28 @@ def test_a_forked_child_has_threads_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
+    before = numbers()
+    callers[0].enter(threads.limited, 1)
+    callers[1].enter(threads._claimed, 100)
+    with threads.limited(3):
+        child = os.fork()
+        if child == 0:
+            good = threads.thread_limit() == 3
+            mine = {path: min(3, number) for path, number in before.items()}
+            # MKL works alone in a forked child (test_mkl.py).
+            good &= all(now in (mine[path], 1) for path, now in numbers().items())
+            good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
+            with threads._claimed(100) as helpers:
+                good &= helpers == 2
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
-    monkeypatch.setattr(threads, "thread_limit", lambda: 2)
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
     both, seen = threading.Barrier(2, timeout=60), []
 
     def task(i):
@@ -86,3 +427,14 @@ def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
     with config_context(memory=7):
         threads.parallel_for(task, 2)
     assert seen == [7, 7]
+
+
+def test_settings_and_limits_are_a_thread_s_own():
+    with config_context(memory=7), threads.limited(1):
+        seen = []
+        other = threading.Thread(target=lambda: seen.append((get_config(), threads.thread_limit())))
+        other.start()
+        other.join()
+        ((settings, limit),) = seen
+        assert settings["memory"] != 7
+    assert limit == threads.thread_limit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,10 +15,8 @@ __all__ = [
     "activations",
     "factorizations",
     "is_resident",
-    "namespace",
-    "row_products",
+    "mirror",
     "to_host",
-    "working",
 ]
 
 
@@ -33,25 +30,10 @@ def to_host(A: Any) -> Any:
     return A.get() if is_resident(A) else A
 
 
-def namespace(layer: Any) -> ModuleType:
-    """The library whose arrays a layer computes with; NumPy for layers without a backend."""
-    return layer.backend.xp if hasattr(layer, "backend") else np
-
-
-def working(layer: Any) -> AbstractContextManager[None]:
-    """A context in which arrays of the layer's library count against its memory budget."""
-    return layer.backend.working() if hasattr(layer, "backend") else nullcontext()
-
-
 def activations(layer: Any, X: Any) -> Any:
     """H of some rows as an array of the layer's library, to be used where it is."""
-    H = namespace(layer).empty((X.shape[0], len(layer.centers)), layer.dtype)
+    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
     return layer.outputs(X, H)
-
-
-def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """H @ W."""
-    return H @ W
 
 
 class Factorizations(NamedTuple):
@@ -94,19 +76,19 @@ def _cholesky(A: np.ndarray) -> np.ndarray:
         diagonal = A.diagonal().copy()
         return scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)[0]
     except np.linalg.LinAlgError:
-        _restore_lower(A.T)
+        mirror(A)
         np.fill_diagonal(A, diagonal)
         raise
 
 
-def _restore_lower(A: np.ndarray) -> None:
-    """Copy the upper triangle back over the lower one, in blocks."""
+def mirror(A: np.ndarray) -> None:
+    """Copy the lower triangle of A over the upper one, in blocks."""
     block = 512
     for i in range(0, len(A), block):
         for j in range(0, i + block, block):
-            part = A[j : j + block, i : i + block].T
+            part = A[i : i + block, j : j + block].T
             if i == j:
-                rows, columns = np.tril_indices(len(part), -1)
+                rows, columns = np.triu_indices(len(part), 1)
                 A[i + rows, i + columns] = part[rows, columns]
             else:
-                A[i : i + block, j : j + block] = part
+                A[j : j + block, i : i + block] = part

@@ -6,11 +6,14 @@ import functools
 import os
 import platform
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from gpurbf.backends import BackendUnavailable
 
 # In order of preference; a kernel needs all of its features.
-KERNELS: dict[str, frozenset[str]] = {
+FEATURES: dict[str, frozenset[str]] = {
     "amx": frozenset({"amx-int8", "amx-tile", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avx512vnni": frozenset({"avx512vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avxvnni": frozenset({"avxvnni", "avx2", "fma"}),
@@ -32,7 +35,8 @@ VARIABLE = "GPURBF_CPU_KERNEL"
 def cpu_features() -> frozenset[str]:
     """What this CPU has, its system saves and Numba compiles for, in LLVM's names."""
     import llvmlite.binding as llvm
-    from numba.core.registry import cpu_target
+
+    from gpurbf.kernels import cpu_target
 
     try:
         host = {name for name, present in llvm.get_host_cpu_features().items() if present}
@@ -45,7 +49,7 @@ def cpu_features() -> frozenset[str]:
 @functools.cache
 def missing(kernel: str) -> str | None:
     """Why this machine cannot run a kernel; None if it can."""
-    absent = sorted(KERNELS[kernel] - cpu_features())
+    absent = sorted(FEATURES[kernel] - cpu_features())
     if absent:
         return f"the CPU lacks {', '.join(absent)}"
     if kernel == "amx":
@@ -67,13 +71,26 @@ def choose_kernel() -> tuple[str, str]:
     """
     forced = os.environ.get(VARIABLE, "")
     if forced:
-        if forced not in KERNELS:
-            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(KERNELS)}.")
+        if forced not in FEATURES:
+            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(FEATURES)}.")
         if why := missing(forced):
             raise BackendUnavailable(f"{VARIABLE}={forced} cannot run here: {why}.")
         return forced, f"{VARIABLE}={forced}"
-    best = next(name for name in KERNELS if missing(name) is None)
+    best = next(name for name in FEATURES if missing(name) is None)
     return best, "the best that this CPU has"
+
+
+def kernel_for(task: str, dtype: Any, kernel: str) -> str:
+    """The name of the micro-kernel, of those that go with a kernel of `FEATURES`.
+
+    ``task`` is one of `kernels.tiles`, such as "dot" or "gram"; ``dtype`` that of the numbers,
+    uint8 for codes and int16 for fixed point.
+    """
+    if np.dtype(dtype) == np.int16:  # a CPU with AMX has AVX-512-VNNI too
+        return f"{task}16_{'avx512vnni' if kernel == 'amx' else kernel}"
+    if np.dtype(dtype) == np.uint8:
+        return f"{task}_{kernel if task == 'dot' else VECTORS[kernel]}"
+    return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"
 
 
 def processor() -> str:
@@ -96,7 +113,7 @@ def device() -> str:
 
 @functools.cache
 def _device(kernel: str) -> str:
-    features = ",".join(sorted(cpu_features() & frozenset().union(*KERNELS.values())))
+    features = ",".join(sorted(cpu_features() & frozenset().union(*FEATURES.values())))
     caches = ", ".join(f"L{level} {cache_bytes(level, 0) >> 10} KiB" for level in (2, 3))
     cores = f"{os.cpu_count()} logical processors"
     return f"{processor()}, {cores}, {caches}, {features}, kernel {kernel}"

@@ -18,9 +18,9 @@ import numpy as np
 
 from gpurbf.backends import LOADERS, Activation, Backend, BackendUnavailable
 from gpurbf.backends.device import on_device
-from gpurbf.backends.epilogue import form
 from gpurbf.backends.manhattan import with_manhattan
-from gpurbf.backends.matmul import Operand, Product, build
+from gpurbf.backends.matmul import Gemm, MatrixProduct, ShiftedCenters
+from gpurbf.backends.profiles import form, in_tile
 
 # cudaDataType, of which CuPy names only some.
 _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
@@ -28,21 +28,19 @@ _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 _INT8_FEATURES = 131_071
 # cuBLAS wants rows of 8-bit operands to start at multiples of 4 bytes, its tensor cores of 16.
 _GROUP = 16
-# Before every CPU where the work outweighs the transfer; not measured on a GPU.
-_PREFERENCE = 5
 
 # From a product p to an activation y, in steps that are C++ and, for the tests, Python: the
 # distance or dot product s, the profile's argument v by form, and y by profile. `tiny` is the
 # smallest normal number: what is below it becomes 0, because products of subnormal numbers crawl.
-SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
-FORMS = {
+_SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
+_ARGUMENTS = {
     "squared": "T v = max(s, T(0));",
     "root": "T v = sqrt(max(s, T(0)));",
     "square": "T v = s * s;",
     "dot": "T v = s;",
 }
 _EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
-PROFILES = {
+_STATEMENTS = {
     "gaussian": _EXPONENTIAL,
     "laplacian": _EXPONENTIAL,
     "triangular": "y = max(T(1) - gamma * v, T(0));",
@@ -69,8 +67,8 @@ def _power(degree: int) -> str:
 
 def expression(rule: str, profile: str, degree: int) -> str:
     """The statements of the elementwise pass."""
-    last = _power(degree) if profile == "poly" else PROFILES[profile]
-    return " ".join([SUM, FORMS[rule], last])
+    last = _power(degree) if profile == "poly" else _STATEMENTS[profile]
+    return " ".join([_SUM, _ARGUMENTS[rule], last])
 
 
 @functools.cache
@@ -95,16 +93,15 @@ def _epilogue(
     out: Any,
 ) -> None:
     """Write profile(form(factor * (row + column + alpha * P))) into out; P may be in its memory."""
-    custom = callable(activation.profile)
-    profile = "identity" if custom else str(activation.profile)
+    profile = in_tile(activation)
     degree = int(activation.degree) if profile == "poly" else 0
     kind = column_terms.dtype.type
     _kernel(xp, form(activation), profile, degree)(
         P, row_terms[:, None], column_terms, kind(alpha), float(factor), float(activation.gamma),
         float(activation.coef0), float(np.finfo(out.dtype).tiny), out,
     )  # fmt: skip
-    if custom:
-        out[...] = activation.profile(out)  # type: ignore[operator]
+    if callable(activation.profile):
+        out[...] = activation.profile(out)
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
@@ -158,17 +155,21 @@ def _padded(xp: ModuleType, A: Any) -> Any:
     return wide
 
 
-def products(xp: ModuleType) -> Callable[..., Product]:
-    gemm = partial(partial, _gemm, xp)
+def products(xp: ModuleType) -> Callable[..., Gemm]:
+    """The choice of a product, for `MatrixProduct`."""
+
+    def gemm(compute: str) -> Callable[[Any, Any, Any], None]:
+        return partial(_gemm, xp, compute)
+
     i8, i32, f32, f64 = np.int8, np.int32, np.float32, np.float64
     table = {
-        "int8": Product("int8", i8, i8, i32, 128, 128, gemm("32I"), partial(_padded, xp)),
-        "float32": Product("float32", f32, f32, f32, 128, 128, gemm("32F")),
-        "tf32": Product("tf32", f32, f32, f32, 128, 128, gemm("32F_FAST_TF32")),
-        "float64": Product("float64", f64, f64, f64, 128, 128, gemm("64F")),
+        "int8": Gemm("8-bit products", i8, i8, i32, 128, 128, gemm("32I"), partial(_padded, xp)),
+        "float32": Gemm("float32", f32, f32, f32, 128, 128, gemm("32F")),
+        "tf32": Gemm("tf32", f32, f32, f32, 128, 128, gemm("32F_FAST_TF32")),
+        "float64": Gemm("float64", f64, f64, f64, 128, 128, gemm("64F")),
     }
 
-    def choose(dtype: np.dtype, n: int, lattice: bool, tf32: bool = False) -> Product:
+    def choose(dtype: np.dtype, n: int, lattice: bool, tf32: bool = False) -> Gemm:
         """int8 where it is exact, else what the dtype says."""
         if lattice:
             return table["int8" if n <= _INT8_FEATURES else "float64"]
@@ -193,7 +194,7 @@ def _row_sums(xp: ModuleType) -> Callable[[Any, int, Any], Any]:
     return sums
 
 
-def row_bytes(operand: Operand) -> float:
+def row_bytes(operand: ShiftedCenters) -> float:
     """Device memory of a row beside the row itself: shifted, packed, its terms, P and H."""
     m, n = operand.centers.shape
     product, item = operand.product, operand.dtype.itemsize
@@ -204,20 +205,17 @@ def row_bytes(operand: Operand) -> float:
 
 def build_backend(xp: ModuleType, kernel: str) -> Backend:
     """The backend on that CuPy."""
-    raw = build(
+    by_product = MatrixProduct(
         "cupy",
         xp,
-        kernel,
-        _PREFERENCE,
         products(xp),
         partial(gram, xp),
         partial(_epilogue, xp),
         sums=_row_sums(xp),
         whole=True,
     )
-    functions = raw.prepare, raw.outputs, raw.scores, raw.normal, row_bytes
-    own = on_device("cupy", xp, kernel, _PREFERENCE, *functions, precisions=("tf32",))
-    return with_manhattan(own, _tiles)
+    raw = replace(by_product.backend(kernel), precisions=("tf32",))
+    return with_manhattan(on_device(raw, row_bytes), _tiles)
 
 
 @functools.cache
@@ -238,8 +236,8 @@ def find_gpu() -> tuple[ModuleType, str]:
         import cupy
     except ImportError as error:
         raise BackendUnavailable(
-            f"no CuPy ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f'no CuPy ({error}): in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", '
+            "whichever the driver has (nvidia-smi says)"
         ) from None
     if not cupy.cuda.is_available():
         raise BackendUnavailable(

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpurbf.backends import Activation
+from gpurbf.backends.profiles import form, in_tile
 from gpurbf.backends.threads import parallel_for
 
-# The distance itself is what these want of; the other profiles take its square.
-_OF_DISTANCE = frozenset({"laplacian", "triangular"})
 _ROWS = 32
 
 
-def form(activation: Activation) -> str:
-    """How the metric's value becomes the profile's argument (kernels/activation.py, FORMS)."""
-    of_distance = activation.profile in _OF_DISTANCE
-    if activation.metric == "dot":
-        return "dot"
-    if activation.metric == "manhattan":
-        return "dot" if of_distance else "square"
-    return "root" if of_distance else "squared"
+def compiled(
+    activation: Activation, alpha: np.number, factor: float, dtype: np.dtype, whole: bool = True
+) -> Any:
+    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype.
+
+    ``whole`` says that the products are of all inputs, not of a part of them.
+    """
+    from gpurbf.kernels.activation import profile_address
+    from gpurbf.kernels.epilogue import FORMS, Epilogue
+
+    return Epilogue(
+        alpha,
+        float(factor) if whole else 1.0,
+        FORMS[form(activation, whole)],
+        profile_address(in_tile(activation, whole), dtype),
+        float(activation.gamma),
+        float(activation.coef0),
+        int(activation.degree),
+    )
 
 
 def epilogue(
@@ -32,25 +44,14 @@ def epilogue(
     out: np.ndarray,
 ) -> None:
     """Write profile(form(factor * (row + column + alpha * P))) into out, which may be P itself."""
-    from gpurbf.kernels.activation import epilogue_arguments, epilogue_rows
+    from gpurbf.kernels.activation import epilogue_rows
 
-    profile = "identity" if callable(activation.profile) else activation.profile
-    arguments = epilogue_arguments(
-        P,
-        row_terms,
-        column_terms,
-        alpha,
-        factor,
-        form(activation),
-        profile,
-        activation.gamma,
-        activation.coef0,
-        activation.degree,
-        out,
-    )
-    n_tasks = -(-len(P) // _ROWS)
-    parallel_for(
-        lambda i: epilogue_rows(i * _ROWS, min((i + 1) * _ROWS, len(P)), *arguments), n_tasks
-    )
+    rule = compiled(activation, column_terms.dtype.type(alpha), factor, out.dtype)
+
+    def task(i: int) -> None:
+        end = min((i + 1) * _ROWS, len(P))
+        epilogue_rows(i * _ROWS, end, P, row_terms, column_terms, rule, out)
+
+    parallel_for(task, -(-len(P) // _ROWS))
     if callable(activation.profile):
         out[:] = activation.profile(out)

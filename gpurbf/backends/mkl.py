@@ -12,20 +12,21 @@ import ctypes.util
 import functools
 import hashlib
 import importlib.metadata
+import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Backend, BackendUnavailable, cache, cpu, numba_
+from gpurbf.backends import Backend, BackendUnavailable, cache, clock, cpu, numba_
+from gpurbf.backends.blas import look_again
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
-from gpurbf.backends.matmul import Product, build, shifted
-from gpurbf.backends.threads import blas_libraries
+from gpurbf.backends.matmul import Gemm, MatrixProduct, shifted
+from gpurbf.backends.weighted import times
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 _EXACT_FLOAT32 = 2**24
@@ -109,6 +110,26 @@ def _bf16(A: np.ndarray) -> np.ndarray:
     return (A.view(np.uint32) >> 16).astype(np.uint16)
 
 
+def _bf16_products() -> Callable[[Any, Any, Any], None]:
+    """The product of bf16 operands, which after a fork float32 computes, to the same integers.
+
+    With MKL's threads set to one (threads.py) all products work in a forked child but this one: it
+    asks OpenMP for as many as there were in the parent, and waits.
+    """
+    process = os.getpid()
+    narrow = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
+    wide = _gemm("cblas_sgemm_64", ctypes.c_float)
+
+    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+        if os.getpid() == process:
+            narrow(A, B, out)
+        else:
+            A, B = ((half.astype(np.uint32) << 16).view(np.float32) for half in (A, B))
+            wide(A, B, out)
+
+    return multiply
+
+
 def integer_products(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
     (N, n), m = A.shape, len(B)
     if not (N and m and n):
@@ -125,15 +146,14 @@ def integer_products(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
 
 
 @functools.cache
-def _products() -> dict[str, Product]:
+def _products() -> dict[str, Gemm]:
     sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
-    bf16 = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
     f32, f64, u8, s8, s32 = np.float32, np.float64, np.uint8, np.int8, np.int32
     return {
-        "sgemm": Product("sgemm", f32, f32, f32, 128, 128, sgemm),
-        "dgemm": Product("dgemm", f64, f64, f64, 128, 128, dgemm),
-        "bf16": Product("bf16", f32, f32, f32, 128, 128, bf16, _bf16),
-        "u8s8": Product("u8s8", u8, s8, s32, 0, 128, integer_products),
+        "sgemm": Gemm("float32", f32, f32, f32, 128, 128, sgemm),
+        "dgemm": Gemm("float64", f64, f64, f64, 128, 128, dgemm),
+        "bf16": Gemm("bfloat16", f32, f32, f32, 128, 128, _bf16_products(), _bf16),
+        "u8s8": Gemm("8-bit products", u8, s8, s32, 0, 128, integer_products),
     }
 
 
@@ -162,12 +182,8 @@ def lattice_rates() -> dict[str, float]:
         A = product.pack(shifted(np, X, product.x_shift, product.x_dtype))
         B = product.pack(shifted(np, C, product.c_shift, product.c_dtype))
         out = np.empty((len(X), len(C)), product.out_dtype)
-        seconds = []
-        for _ in range(4):
-            begin = time.perf_counter()
-            product.multiply(A, B, out)
-            seconds.append(time.perf_counter() - begin)
-        rates[name] = 2 * X.size * len(C) / min(seconds)
+        multiply = functools.partial(product.multiply, A, B, out)
+        rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
     try:
         cache.write(_cache_file(), rates)
     except OSError:  # a read-only home: measured again next time
@@ -175,7 +191,7 @@ def lattice_rates() -> dict[str, float]:
     return rates
 
 
-def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
+def products(dtype: np.dtype, n: int, lattice: bool) -> Gemm:
     """The fastest product on this machine that loses nothing on such data."""
     table = _products()
     if not lattice:
@@ -190,10 +206,10 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     _library()
-    blas_libraries.cache_clear()
+    look_again()
     rates = lattice_rates()
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    backend = build("mkl", np, kernel, 2, products, _gram, epilogue)
-    return with_manhattan(backend, numba_.load)
+    by_product = MatrixProduct("mkl", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

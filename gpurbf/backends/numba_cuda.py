@@ -8,7 +8,7 @@ that by four 8-bit products an instruction; Manhattan by four absolute differenc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,19 +17,16 @@ import numpy as np
 
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, Tile
 from gpurbf.backends.device import on_device
-from gpurbf.backends.epilogue import form
+from gpurbf.backends.profiles import form, in_tile
+from gpurbf.backends.terms import Coefficients, pieces, terms_of, unit
 from gpurbf.backends.tuning import precision_of, tile_for
 
-# Largest number of inputs whose squared distances of 8-bit codes stay below 2³¹, in whole slices.
-_INT32_FEATURES = 33_024
 # Packed rows are padded to whole tiles of any shape.
 _PADDED = 128
 # Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
 _LAUNCH_ROWS = 65_535 * 64
 # Tiles that the tuner tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
-# After `cupy` until it is measured on a GPU, before every CPU.
-_PREFERENCE = 4
 
 
 class Device(NamedTuple):
@@ -49,7 +46,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Operand:
+class DeviceCenters:
     """Centers ready for the tiles: one part, or several where 32-bit sums would overflow."""
 
     product: str
@@ -57,7 +54,7 @@ class Operand:
     activation: Activation
     dtype: np.dtype
     m: int
-    row: tuple[float, float]  # coefficients of Σx² and Σx in a row's term
+    row: Coefficients  # the same in all parts
     alpha: int
     factor: float
     exact: bool
@@ -80,46 +77,43 @@ class Tiles(NamedTuple):
 
 def _prepare(
     tiles: Tiles, C: Any, activation: Activation, dtype: Any, lattice: Lattice | None
-) -> Operand:
+) -> DeviceCenters:
     """Pack the centers (m, n), once per fitted layer."""
     m, n = C.shape
-    dtype, metric = np.dtype(dtype), activation.metric
-    if lattice is None:
-        product = "manhattan" if metric == "manhattan" else "multiply"
-        factor, pieces = 1.0, [slice(0, n)]
-    else:
+    dtype, metric, exact = np.dtype(dtype), activation.metric, lattice is not None
+    if exact:
         tensor_cores = tiles.device.capability >= (8, 0)
         product = "sad" if metric == "manhattan" else "mma" if tensor_cores else "dp4a"
-        factor = lattice.denominator ** (-1.0 if metric == "manhattan" else -2.0)
-        starts = range(0, max(1, n), _INT32_FEATURES)
-        pieces = [slice(start, min(start + _INT32_FEATURES, n)) for start in starts]
-    zero = 0 if lattice is None else lattice.zero
-    row, constant, alpha = (0.0, 0.0), 0, 1
-    column = row
-    if metric == "euclidean":
-        row = column = (1.0, 0.0)
-        alpha = -2
-    elif metric == "dot" and lattice is not None:
-        # Σ(u - z)(v - z) = Σuv - z Σu - z Σv + z² n
-        row = column = (0.0, -float(zero))
-        constant = zero * zero
+    else:
+        product = "manhattan" if metric == "manhattan" else "multiply"
+    several = pieces(n, lattice)
     parts = []
-    for piece in pieces:
+    for piece in several:
         # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
-        centered = lattice is None and metric == "euclidean" and m > 0
+        centered = not exact and metric == "euclidean" and m > 0
         shift = C.mean(axis=0, dtype=np.float64) if centered else tiles.xp.empty(0)
         centers, terms = _pack(
             tiles,
             C[:, piece],
             shift,
-            (*column, float(constant * (piece.stop - piece.start))),
-            np.dtype(np.uint8) if lattice is not None else dtype,
-            _terms_dtype(lattice is not None, dtype, len(pieces)),
+            terms_of(metric, piece.stop - piece.start, lattice).column,
+            np.dtype(np.uint8) if exact else dtype,
+            _terms_dtype(exact, dtype, len(several)),
         )
         parts.append(Part(piece, shift, centers, terms))
-    exact = lattice is not None
-    shape = _stated(tiles.tile_for(metric, precision_of(dtype, exact), n), product)
-    return Operand(product, tuple(parts), activation, dtype, m, row, alpha, factor, exact, shape)
+    rest = terms_of(metric, n, lattice)
+    return DeviceCenters(
+        product=product,
+        parts=tuple(parts),
+        activation=activation,
+        dtype=dtype,
+        m=m,
+        row=rest.row,
+        alpha=rest.alpha,
+        factor=unit(metric, lattice),
+        exact=exact,
+        shape=_stated(tiles.tile_for(metric, precision_of(dtype, exact), n), product),
+    )
 
 
 def _stated(stated: Tile, product: str) -> Any:
@@ -148,7 +142,7 @@ def _pack(
     tiles: Tiles,
     X: Any,
     shift: Any,
-    coefficients: tuple[float, float, float],
+    coefficients: Coefficients,
     dtype: np.dtype,
     terms_dtype: np.dtype,
 ) -> tuple[Any, Any]:
@@ -170,12 +164,12 @@ def _pack(
         grid = min(-(-len(packed) // pack.ROWS), 65_535)
         arrays = [api.argument(A) for A in (source, moved, packed, terms)]
         pack.pack[grid, (pack.LANES, pack.ROWS), api.current_stream()](
-            *arrays[:2], *coefficients, *arrays[2:]
+            *arrays[:2], *map(float, coefficients), *arrays[2:]
         )
     return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
 
 
-def _choose(tiles: Tiles, operand: Operand, N: int) -> Any:
+def _choose(tiles: Tiles, operand: DeviceCenters, N: int) -> Any:
     """The shape of the tiles: large ones where there are enough of them for the device."""
     from gpurbf.kernels.cuda.tile import SHAPES
 
@@ -191,7 +185,7 @@ def _choose(tiles: Tiles, operand: Operand, N: int) -> Any:
 
 def _launch(
     tiles: Tiles,
-    operand: Operand,
+    operand: DeviceCenters,
     part: Part,
     X: Any,
     *,
@@ -200,21 +194,18 @@ def _launch(
 ) -> Any:
     """Run the tiles of a part on all rows of X: H into ``out``, or H @ W returned in float64."""
     from gpurbf.kernels.cuda import api, tile
-    from gpurbf.kernels.cuda.profiles import FORMS, PROFILES
+    from gpurbf.kernels.epilogue import Epilogue
 
-    xp, activation, N = tiles.xp, operand.activation, len(X)
+    xp, N = tiles.xp, len(X)
     shape = _choose(tiles, operand, N)
     whole = len(operand.parts) == 1
     dtype = operand.dtype if whole else np.dtype(np.float64)
-    custom = callable(activation.profile) or not whole
-    profile = "identity" if custom else str(activation.profile)
-    rule = form(activation) if whole else "squared" if activation.metric == "euclidean" else "dot"
     word = part.centers.dtype
     A, row_terms = _pack(
         tiles,
         X[:, part.inputs],
         part.shift,
-        (*operand.row, 0.0),
+        operand.row,
         np.dtype(np.uint8) if operand.exact else word,
         part.terms.dtype,
     )
@@ -235,11 +226,21 @@ def _launch(
     shared = tile.shared_bytes(shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         *(api.argument(array) for array in (A, part.centers, row_terms, part.terms)),
-        operand.alpha, operand.factor if whole else 1.0, FORMS[rule], PROFILES[profile],
-        float(activation.gamma), float(activation.coef0), int(activation.degree), mode,
+        Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
+        mode,
         *(api.argument(array) for array in arrays),
     )  # fmt: skip
     return None if sums is None else sums.sum(axis=0)
+
+
+def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
+    """Form and profile by their numbers, and the profile's scalars."""
+    from gpurbf.kernels.cuda.profiles import NUMBERS
+    from gpurbf.kernels.epilogue import FORMS
+
+    a = operand.activation
+    numbers = FORMS[form(a, whole)], NUMBERS[in_tile(a, whole)]
+    return *numbers, float(a.gamma), float(a.coef0), int(a.degree)
 
 
 def _pack_weights(xp: ModuleType, W: Any, dtype: np.dtype) -> Any:
@@ -251,7 +252,7 @@ def _pack_weights(xp: ModuleType, W: Any, dtype: np.dtype) -> Any:
     return xp.ascontiguousarray(padded.reshape(-1, v, k).transpose(0, 2, 1))
 
 
-def _outputs(tiles: Tiles, operand: Operand, X: Any, out: Any) -> Any:
+def _outputs(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> Any:
     """H (N, m), written into ``out``."""
     if not operand.m:
         return out
@@ -266,27 +267,23 @@ def _outputs(tiles: Tiles, operand: Operand, X: Any, out: Any) -> Any:
     return out
 
 
-def _summed(tiles: Tiles, operand: Operand, X: Any, out: Any) -> None:
+def _summed(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> None:
     """H of inputs in several parts: their distances are added, then activated."""
     from gpurbf.kernels.cuda import api
-    from gpurbf.kernels.cuda.profiles import FORMS, PROFILES, activate_rows
+    from gpurbf.kernels.cuda.profiles import activate_rows
 
     activation = operand.activation
     total, summand = tiles.xp.zeros(out.shape), tiles.xp.empty(out.shape)
     for part in operand.parts:
         _launch(tiles, operand, part, X, out=summand)
         total += summand
-    custom = callable(activation.profile)
-    profile = "identity" if custom else str(activation.profile)
     activate_rows[max(1, min(out.size // 256, 65_535)), 256, api.current_stream()](
-        api.argument(total), operand.factor, FORMS[form(activation)], PROFILES[profile],
-        float(activation.gamma), float(activation.coef0), int(activation.degree),
-        api.argument(summand),
-    )  # fmt: skip
+        api.argument(total), operand.factor, *_rule(operand, whole=True), api.argument(summand)
+    )
     out[...] = activation.profile(summand) if callable(activation.profile) else summand
 
 
-def _scores(tiles: Tiles, operand: Operand, X: Any, W: Any) -> Any:
+def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: Any) -> Any:
     """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
     xp, N, k = tiles.xp, len(X), W.shape[1]
     if not (N and k and operand.m):
@@ -301,9 +298,9 @@ def _scores(tiles: Tiles, operand: Operand, X: Any, W: Any) -> Any:
 
 
 def _normal(
-    tiles: Tiles, operand: Operand, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
+    tiles: Tiles, operand: DeviceCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
 ) -> None:
-    """Add HᵀH to G and HᵀT to B of H less its mean: tiles store H, cuBLAS multiplies it."""
+    """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: tiles store H, cuBLAS multiplies."""
     xp, dtype = tiles.xp, operand.dtype
     H = _outputs(tiles, operand, X, xp.empty((len(X), operand.m), dtype))
     H -= mean.astype(dtype)
@@ -312,22 +309,32 @@ def _normal(
         root = xp.sqrt(weights).astype(dtype)[:, None]
         H *= root
         targets = targets * root
-    square, products = tiles.gram(H), H.T @ targets
-    G += square
+    square, products = None if G is None else tiles.gram(H), H.T @ targets
+    if square is not None:
+        G += square
     B += products
 
 
-def row_bytes(operand: Operand) -> float:
+def row_bytes(operand: DeviceCenters) -> float:
     """Device memory of a row beside the row itself: packed, its term, the row of H."""
     packed = sum(part.centers.shape[1] * part.centers.dtype.itemsize for part in operand.parts)
     distances = 0 if len(operand.parts) == 1 else 16 * operand.m
     return packed + 16 + operand.m * operand.dtype.itemsize + distances
 
 
-def raw(tiles: Tiles) -> tuple[Callable[..., Any], ...]:
-    """prepare, outputs, scores, normal and row_bytes on arrays of the device."""
-    bound = [partial(function, tiles) for function in (_prepare, _outputs, _scores, _normal)]
-    return *bound, row_bytes
+def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
+    """The backend on arrays of the device; see :func:`on_device`."""
+    return Backend(
+        name="numba-cuda",
+        xp=tiles.xp,
+        kernel=kernel,
+        prepare=partial(_prepare, tiles),
+        outputs=partial(_outputs, tiles),
+        scores=partial(_scores, tiles),
+        normal=partial(_normal, tiles),
+        device=gpu,
+        tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED),
+    )
 
 
 def load() -> Backend:
@@ -339,13 +346,14 @@ def load() -> Backend:
         from gpurbf.kernels.cuda.api import SIMULATED, cuda
     except ImportError as error:
         raise BackendUnavailable(
-            f"no numba.cuda ({error}): pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the "
-            "driver has (nvidia-smi says)"
+            f"no numba.cuda ({error}): in a copy of gpurbf, "
+            'pip install ".[cuda12]" or ".[cuda13]", whichever the driver has (nvidia-smi says)'
         ) from None
     if SIMULATED or not cuda.is_available():
         raise BackendUnavailable(
-            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and pip install "
-            "gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has (nvidia-smi says)"
+            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and in a copy of "
+            'gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
+            "(nvidia-smi says)"
         )
     number = xp.cuda.runtime.getDevice()
     properties = xp.cuda.runtime.getDeviceProperties(number)
@@ -354,8 +362,4 @@ def load() -> Backend:
     exact = "mma" if capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
     tiles = Tiles(xp, device, partial(gram, xp), partial(tile_for, "numba-cuda"))
-    prepare, outputs, scores, normal, size = raw(tiles)
-    backend = on_device(
-        "numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size
-    )
-    return replace(backend, device=gpu, tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED))
+    return on_device(raw(tiles, kernel, gpu), row_bytes)

@@ -7,7 +7,8 @@ import numpy as np
 from gpurbf.backends import Backend, numba_
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
-from gpurbf.backends.matmul import Product, build
+from gpurbf.backends.matmul import Gemm, MatrixProduct
+from gpurbf.backends.weighted import times
 
 # float32 holds every integer up to here, so sums of products below it are exact in any order.
 _EXACT_FLOAT32 = 2**24
@@ -22,11 +23,11 @@ def _gram(H: np.ndarray) -> np.ndarray:
     return H.T @ H
 
 
-FLOAT32 = Product("sgemm", np.float32, np.float32, np.float32, 128, 128, _multiply)
-FLOAT64 = Product("dgemm", np.float64, np.float64, np.float64, 128, 128, _multiply)
+FLOAT32 = Gemm("float32", np.float32, np.float32, np.float32, 128, 128, _multiply)
+FLOAT64 = Gemm("float64", np.float64, np.float64, np.float64, 128, 128, _multiply)
 
 
-def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
+def products(dtype: np.dtype, n: int, lattice: bool) -> Gemm:
     """sgemm where it is exact or float32 is meant, dgemm otherwise."""
     if lattice:
         return FLOAT32 if n * 128 * 128 <= _EXACT_FLOAT32 else FLOAT64
@@ -36,4 +37,5 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Product:
 def load() -> Backend:
     """The backend; it is always available."""
     kernel = "sgemm/dgemm of NumPy's BLAS"
-    return with_manhattan(build("numpy", np, kernel, 1, products, _gram, epilogue), numba_.load)
+    by_product = MatrixProduct("numpy", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

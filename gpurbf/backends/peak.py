@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from functools import cache, partial
 
 from gpurbf.backends import cpu
+from gpurbf.backends.clock import seconds as seconds_of
 from gpurbf.backends.threads import parallel_for, thread_limit
-
-# What a kernel computes with, by how its name begins.
-ARITHMETIC = {
-    "dot": "8-bit products",
-    "dot32": "float32",
-    "dot64": "float64",
-    "manhattan": "8-bit differences",
-    "manhattan32": "float32 differences",
-    "manhattan64": "float64 differences",
-}
-
-
-def arithmetic(kernel: str) -> str:
-    """The kind of arithmetic of a kernel such as ``"dot32_avx512"``."""
-    return ARITHMETIC[kernel.partition("_")[0]]
 
 
 @cache
@@ -30,13 +16,19 @@ def limit(kind: str) -> float | None:
 
     None where the kernel has no loop over registers alone, as the generic ones.
     """
+    from gpurbf.kernels.products import product
+
     kernel, _ = cpu.choose_kernel()
-    for name, known in ARITHMETIC.items():
-        if known == kind:
-            full = f"{name}_{kernel if name == 'dot' else cpu.VECTORS[kernel]}"
+    tasks = [
+        *itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64")),
+        ("gram", "int16"),
+    ]
+    for task, dtype in tasks:
+        name = cpu.kernel_for(task, dtype, kernel)
+        if product(name).arithmetic == kind:
             try:
                 # Many short runs: one of them finds the machine undisturbed.
-                return max(peak(full, 0.02) for _ in range(8))
+                return max(peak(name, 0.02) for _ in range(8))
             except KeyError:
                 return None
     return None
@@ -52,9 +44,7 @@ def peak(name: str, seconds: float = 0.1) -> float:
 
     n_threads, steps, best = thread_limit(), 1000, 0.0
     for _ in range(5):
-        begin = time.perf_counter()
-        parallel_for(partial(_run, name, steps), n_threads)
-        took = time.perf_counter() - begin
+        took = seconds_of(partial(parallel_for, partial(_run, name, steps), n_threads))
         best = max(best, n_threads * steps * operations_a_step(name) / took)
         steps = max(1000, int(steps * seconds / took))
     return best

@@ -1,62 +1,99 @@
-"""Threads for the nogil kernels: one account a process, so that nested callers share the cores."""
+"""Threads for the nogil kernels: who may use how many is decided here and nowhere else.
+
+A *caller* is a thread inside an outermost ``parallel_for``. Threads that do some of its items are
+its *helpers*, and so are those of calls nested in them. The rule:
+
+* A limit belongs to work, not to the process. ``limited(n)`` holds for its thread and for whoever
+  helps it, settings (``config_context``) with it; a limit inside another can only be less.
+* A caller always has itself. It gets helpers while all who are at work are fewer than the process
+  may use, up to an equal part of that number; what others cannot use by their limits, it may.
+* BLAS libraries obey the least of the limits in force (backends/blas.py).
+
+Nothing else is set: neither Numba's nor joblib's threads, nor the environment.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any
+from weakref import WeakSet
 
 import joblib
-from threadpoolctl import ThreadpoolController
 
-from gpurbf._config import config_context, get_config
 from gpurbf._stages import side_by_side
+from gpurbf.backends import blas
+from gpurbf.backends.blas import blas_libraries
 
+__all__ = ["blas_libraries", "limited", "parallel_for", "thread_limit"]
+
+
+class _Limit(blas.Limit):
+    """How many threads may be at work on something, and how many helpers are now."""
+
+    def __init__(self, most: int, outer: _Limit | None) -> None:
+        super().__init__(most)
+        self.outer, self.helpers = outer, 0
+
+    def chain(self) -> list[_Limit]:
+        """This limit and those around it, the outermost last."""
+        return [self, *(self.outer.chain() if self.outer else [])]
+
+
+# Helpers work in copies of their caller's context (contextvars): this limit and the settings.
+_limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
 _lock = threading.Lock()
-_busy = 0
+# The outermost limits of callers. What an interrupt left behind in a weak set goes by itself.
+_callers: WeakSet[_Limit] = WeakSet()
 _pool: ThreadPoolExecutor | None = None
-_local = threading.local()
 
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads: it starts its own account and pool."""
-    global _lock, _busy, _pool
-    _lock, _busy, _pool = threading.Lock(), 0, None
+    global _lock, _callers, _pool
+    _lock, _callers, _pool = threading.Lock(), WeakSet(), None
+    limits = [] if (limit := _limit.get()) is None else limit.chain()
+    for limit in limits:
+        limit.helpers = 0
+    blas.after_fork(limits)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@functools.cache
-def blas_libraries() -> Any:
-    # Looking for libraries takes milliseconds: once, and again after one was loaded (mkl.py).
-    return ThreadpoolController().select(user_api="blas")
+def _cores() -> int:
+    """How many threads the process may use: the least of what Numba and NumPy's BLAS are told.
+
+    joblib's workers set both through their environment (one thread each under loky), and
+    ``threadpoolctl.threadpool_limits`` sets the second.
+    """
+    from gpurbf.kernels import numba
+
+    return max(1, min([numba.config.NUMBA_NUM_THREADS, *blas.found()]))
 
 
 def thread_limit() -> int:
-    """How many threads a caller may use: the least of what NumPy's BLAS, Numba and ``limited`` say.
+    """How many threads this thread's work may use, if no other caller is at work."""
+    return _own_limit(_cores())
 
-    joblib's workers set the first two through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets the first.
-    """
-    import numba
 
-    limits = [numba.config.NUMBA_NUM_THREADS]
-    limits += [library.num_threads for library in blas_libraries().lib_controllers]
-    if asked := getattr(_local, "limit", None):
-        limits.append(asked)
+def _own_limit(cores: int) -> int:
+    """Of so many cores, what this thread's limits allow it."""
+    limits = [cores]
+    if (limit := _limit.get()) is not None:
+        limits.append(limit.most)
     # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     if getattr(parallel, "_is_initialized", False):
-        limits.append(numba.get_num_threads())
-    return max(1, min(limit for limit in limits if limit))
+        limits.append(sys.modules["numba"].get_num_threads())
+    return min(limits)
 
 
 @contextmanager
@@ -65,35 +102,71 @@ def limited(n_jobs: int | None) -> Iterator[None]:
     if n_jobs is None:
         yield
         return
-    before = getattr(_local, "limit", None)
-    _local.limit = joblib.effective_n_jobs(n_jobs)
+    outer = _limit.get()
+    limit = _Limit(min(joblib.effective_n_jobs(n_jobs), thread_limit()), outer)
     try:
-        with blas_libraries().limit(limits=_local.limit):
+        _limit.set(limit)
+        blas.enter(limit)
+        with blas.here(limit.most):
             yield
     finally:
-        _local.limit = before
+        _limit.set(outer)
+        try:
+            blas.leave(limit)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            blas.leave(limit)
+            raise
+
+
+def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
+    """The threads of a caller, itself among them, where all callers share the cores fairly."""
+    waiting = len(callers)
+    for each in sorted(callers, key=lambda each: each.most):
+        part = min(each.most, max(1, cores // waiting))
+        if each is caller:
+            break
+        cores, waiting = cores - part, waiting - 1
+    return part
 
 
 @contextmanager
 def _claimed(wanted: int) -> Iterator[int]:
-    """How many threads besides the caller's are free now; they count as taken in the block."""
-    global _busy
-    limit = thread_limit()
-    with _lock:
-        helpers = max(0, min(wanted, limit - 1 - _busy))
-        _busy += 1 + helpers
+    """How many helpers this thread may have now; they are its own in the block."""
+    cores, outer = _cores(), _limit.get()
+    most = _own_limit(cores)
+    limit = outer or _Limit(most, None)
+    chain = limit.chain()
+    caller, helpers, outermost = chain[-1], 0, False
     try:
+        _limit.set(limit)
+        with _lock:
+            outermost = caller not in _callers
+            _callers.add(caller)
+            if wanted:
+                callers = list(_callers)
+                room = [most - 1, *(each.most - 1 - each.helpers for each in chain)]
+                room.append(_share(caller, callers, cores) - 1 - caller.helpers)
+                room.append(cores - len(callers) - sum(each.helpers for each in callers))
+                helpers = max(0, min(wanted, *room))
+                for each in chain:
+                    each.helpers += helpers
         yield helpers
     finally:
+        _limit.set(outer)
         with _lock:
-            _busy -= 1 + helpers
+            for each in chain:
+                each.helpers -= helpers
+            if outermost:
+                _callers.discard(caller)
 
 
 def _executor() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gpurbf")
+            # As many threads as are ever claimed: a task that waits for one behind others in a
+            # queue could wait for itself.
+            _pool = ThreadPoolExecutor(1 << 16, thread_name_prefix="gpurbf")
         return _pool
 
 
@@ -106,29 +179,32 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
     included, stops the handing out and is raised once the items in hand are done.
     """
     items = itertools.count()
-    stop = threading.Event()
+    stopped = False
 
     def work() -> None:
+        nonlocal stopped
         try:
-            while not stop.is_set() and (i := next(items)) < n_items:
+            while not stopped and (i := next(items)) < n_items:
                 task(i)
         except BaseException:
-            stop.set()
+            stopped = True
             raise
-
-    settings = get_config()
-
-    def help_out() -> None:
-        with config_context(**settings):
-            work()
 
     if n_items <= 0:
         return
+
+    def help_out() -> None:
+        with blas.here(thread_limit()):
+            section.run(work)
+
     with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side(helpers) as section:
-        futures = [_executor().submit(section.run, help_out) for _ in range(helpers)]
+        futures: list[Future[None]] = []
         try:
+            for _ in range(helpers):
+                futures.append(_executor().submit(copy_context().run, help_out))
             section.run(work)
         finally:
+            stopped = True  # it is already, unless an interrupt came between two items
             errors = [future.exception() for future in futures]
     for error in errors:
         if error is not None:

@@ -7,7 +7,7 @@ import numpy as np
 from gpurbf import datasets
 from gpurbf.backends import Activation
 
-__all__ = ["MANHATTAN", "distances", "images", "memory_setup"]
+__all__ = ["MANHATTAN", "digits", "distances", "images", "memory_setup", "pixels"]
 
 # Manhattan distances of up to 1,028 pixels are below 2**18, so 1 - d / 2**18 is exact in float32.
 MANHATTAN = Activation("manhattan", "triangular", 2.0**-18)
@@ -15,13 +15,21 @@ MANHATTAN = Activation("manhattan", "triangular", 2.0**-18)
 
 def images(quick: bool, data_home: str | None) -> datasets.Images:
     """MNIST; scikit-learn's digits, which need no file, for a quick run."""
-    if not quick:
-        return datasets.load_mnist(data_home)
+    return digits(1400) if quick else datasets.load_mnist(data_home)
+
+
+def digits(n_train: int) -> datasets.Images:
+    """scikit-learn's digits, the first ones to train on."""
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    X, y = digits.data.astype(np.uint8), digits.target.astype(np.uint8)
-    return datasets.Images(X[:1400], y[:1400], X[1400:], y[1400:])
+    X, y = (part.astype(np.uint8) for part in load_digits(return_X_y=True))
+    return datasets.Images(X[:n_train], y[:n_train], X[n_train:], y[n_train:])
+
+
+def pixels(N: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random pixels as samples and centers: how long a layer takes does not depend on them."""
+    rows = np.random.default_rng(0).integers(0, 256, (N + m, n)).astype(np.uint8)
+    return rows[:N], rows[N:]
 
 
 def memory_setup(quick: bool, data_home: str | None) -> str:

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from gpurbf import FSVC, datasets
 from gpurbf.backends import available_backends
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
 from gpurbf.bench import data
 from gpurbf.bench.timing import Times, in_turn, once
-from gpurbf.network.centers.fsvc import find_radius, typical_distance
-from gpurbf.network.fsvc import distances
+from gpurbf.network.fsvc.known import distances
+from gpurbf.network.fsvc.radius import find_radius, typical_distance
 from gpurbf.report import Report
 
 __all__ = ["TITLE", "run"]
@@ -218,9 +217,7 @@ def _microseconds(times: Times, N: int) -> str:
 
 def sweeps(report: Report, images: datasets.Images, quick: bool, data_home: str | None) -> None:
     """Accuracy and number of centers over the radius, for four units, on up to three data sets."""
-    digits = load_digits()
-    X, y = digits.data.astype(np.uint8), digits.target
-    sets = {"digits": datasets.Images(X[:1200], y[:1200], X[1200:], y[1200:])}
+    sets = {"digits": data.digits(1200)}
     if not quick:
         sets["MNIST"] = images
         try:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf import FSVC, SVC, RBFClassifier, config_context
-from gpurbf.backends import Activation, available_backends
+from gpurbf.backends import available_backends
 from gpurbf.backends.naive import one_thread_a_pair
 from gpurbf.backends.peak_gpu import event_seconds, limits, pool_peak
 from gpurbf.bench import data, ways
-from gpurbf.bench.paper import images
 from gpurbf.bench.timing import Times, in_turn, once
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.report import Report
@@ -87,11 +86,11 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
 
 def _errors(bench: Bench) -> None:
     """The largest error of H against float64; a wrong way ends the benchmark."""
-    X, C = images(100, 500, 100)
+    X, C = data.pixels(100, 500, 100)
     expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
     rows = []
     for way, (name, precision, _) in bench.ways.items():
-        error = float(np.abs(_layer(C, name, precision).outputs(X) - expected).max())
+        error = float(np.abs(ways.layer(C, name, precision).outputs(X) - expected).max())
         if not error <= (2e-2 if precision == "tf32" else 1e-5):
             raise AssertionError(f"{way}: an error of {error:.2g}")
         rows.append((way, f"{error:.1e}"))
@@ -99,21 +98,16 @@ def _errors(bench: Bench) -> None:
     bench.report.table(("what", "error"), rows)
 
 
-def _layer(C: np.ndarray, backend: str, precision: str) -> HiddenLayer:
-    activation = Activation("euclidean", "gaussian", ways.gamma(C))
-    return HiddenLayer(C, activation, backend=backend, precision=precision)
-
-
 def _scores(
     bench: Bench, N: int, m: int, n: int, *, transfers: bool
 ) -> dict[str, Callable[[], Any]]:
     """H @ W by every way: from host memory and back to it, or all of it on the device."""
-    X, C = images(N, m, n)
+    X, C = data.pixels(N, m, n)
     W: Any = np.random.default_rng(1).normal(size=(m, _OUTPUTS)).astype(np.float32)
     x = X if transfers else bench.xp.asarray(X)
     w = W if transfers else bench.xp.asarray(W)
     return {
-        way: partial(_layer(C, name, precision).scores, x, w)
+        way: partial(ways.layer(C, name, precision).scores, x, w)
         for way, (name, precision, _) in bench.ways.items()
     }
 
@@ -147,7 +141,7 @@ def _manhattan(bench: Bench) -> None:
     if "numba-cuda" not in bench.names:
         return
     N, m, n = bench.shape
-    X, C = images(N, m, n)
+    X, C = data.pixels(N, m, n)
     expected = data.distances(X[:100], C, "manhattan")
     candidates: dict[str, Callable[[], Any]] = {}
     for precision in ("exact", "float32"):
@@ -168,7 +162,7 @@ def _manhattan(bench: Bench) -> None:
 def _speed_ups(bench: Bench) -> None:
     """H returned: naive loop, plain NumPy, the best CPU backend, then the GPU's ways."""
     N, m, n = bench.shape
-    X, C = images(N, m, n)
+    X, C = data.pixels(N, m, n)
     few = max(1, N // 100)  # all rows would take the naive loop minutes
     naive = once(ways.naive(X[:few], C)) * N / few
     cpu, xp = ways.compared()[0], bench.xp
@@ -176,7 +170,7 @@ def _speed_ups(bench: Bench) -> None:
     times = in_turn(
         {
             ways.PLAIN: ways.plain("float32", X, C),
-            f"{cpu}, 8-bit": partial(_layer(C, cpu, "exact").outputs, X, host),
+            f"{cpu}, 8-bit": partial(ways.layer(C, cpu, "exact").outputs, X, host),
         },
         rounds=3,
     )
@@ -184,7 +178,7 @@ def _speed_ups(bench: Bench) -> None:
     candidates: dict[str, Callable[[], Any]] = {}
     for way, (name, precision, _) in bench.ways.items():
         if precision != "float64":
-            layer = _layer(C, name, precision)
+            layer = ways.layer(C, name, precision)
             candidates[f"{way}, with transfers"] = partial(layer.outputs, X, host)
             candidates[f"{way}, on the device"] = partial(layer.outputs, resident, out)
     if "numba-cuda" in bench.names:
@@ -230,12 +224,12 @@ def _with(call: Callable[[], Any], **settings: Any) -> None:
 
 def _memory(bench: Bench) -> None:
     """The largest size of the pool while H is returned to the host within a budget."""
-    X, C = images(*bench.shape)
+    X, C = data.pixels(*bench.shape)
     rows = []
     for megabytes in (4, 8) if bench.quick else (128, 512, 2048):
         for name in bench.names:
             with config_context(gpu_memory=megabytes):
-                layer = _layer(C, name, "exact")
+                layer = ways.layer(C, name, "exact")
                 with pool_peak(bench.xp) as peak:
                     seconds = once(partial(layer.outputs, X))
             rows.append((name, megabytes, f"{peak() / 2**20:.1f}", f"{seconds:.3f}"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Activation, available_backends
-from gpurbf.backends.cpu import KERNELS, VARIABLE, choose_kernel
+from gpurbf.backends import Activation
+from gpurbf.backends.cpu import FEATURES, VARIABLE, choose_kernel
 from gpurbf.backends.peak import peak
-from gpurbf.bench import data
+from gpurbf.bench import data, ways
 from gpurbf.bench.timing import Times, in_turn, run_python
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.report import Report
@@ -31,11 +31,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     X, C = X_test[:N], X_train[rng.choice(len(X_train), m, replace=False)]
     # gamma="scale" of scikit-learn.
     gamma = float(1 / (X_train.shape[1] * X_train.var()))
-    layers = {
-        name: HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=name)
-        for name, problem in available_backends().items()
-        if problem is None
-    }
+    layers = {name: ways.layer(C, name, scale=gamma) for name in ways.there()}
     rounds = 2 if quick else 5
     report.text(
         f"{N:,} samples × {m:,} centers × {X.shape[1]} inputs, uint8, gaussian, gamma {gamma:.3g}. "
@@ -66,7 +62,7 @@ def _errors(report: Report, X: np.ndarray, C: np.ndarray, gamma: float, names: l
         expected = np.exp(-factor * data.distances(x, c, "euclidean"))
         errors = []
         for name in names:
-            layer = HiddenLayer(c, Activation("euclidean", "gaussian", factor), backend=name)
+            layer = ways.layer(c, name, scale=factor)
             errors.append(float(np.abs(layer.outputs(x) - expected).max()))
         worst = max(worst, *errors)
         rows.append((form, *(f"{error:.1e}" for error in errors)))
@@ -146,9 +142,7 @@ def _products(report: Report, X: np.ndarray, C: np.ndarray, rounds: int) -> None
     dot = Activation("dot", "linear")
     exact = X[:50].astype(np.int64) @ C.astype(np.int64).T
     candidates: dict[str, Callable[[], Any]] = {}
-    for name, problem in available_backends().items():
-        if problem is not None:
-            continue
+    for name in ways.there():
         layer = HiddenLayer(C, dot, backend=name, precision="exact")
         if not np.array_equal(layer.outputs(X[:50]), exact.astype(np.float32)):
             raise AssertionError(f"the products of {name} are not exact")
@@ -159,7 +153,7 @@ def _products(report: Report, X: np.ndarray, C: np.ndarray, rounds: int) -> None
     x, c = X.astype(np.float32), C.astype(np.float32)
     P = np.empty((len(X), len(C)), np.float32)
     candidates["NumPy sgemm"] = lambda: np.matmul(x, c.T, out=P)
-    if available_backends()["mkl"] is None:
+    if "mkl" in ways.there():
         from gpurbf.backends.mkl import integer_products
 
         P8, s8 = np.empty(P.shape, np.int32), (C.astype(np.int16) - 128).astype(np.int8)
@@ -234,16 +228,14 @@ _FORCED = """
 import functools
 import json
 import numpy as np
-from gpurbf.backends import Activation, BackendUnavailable
-from gpurbf.bench import data
+from gpurbf.backends import BackendUnavailable
+from gpurbf.bench import data, ways
 from gpurbf.bench.timing import in_turn
-from gpurbf.network.hidden import HiddenLayer
 {setup}
 X, C = X_test[:{N}], X_train[:{m}]
 W = np.random.default_rng(1).normal(size=(len(C), 10)).astype(np.float32)
-activation = Activation("euclidean", "gaussian", {gamma!r})
 try:
-    layers = {{name: HiddenLayer(C, activation, backend=name) for name in ("numba", "numpy")}}
+    layers = {{name: ways.layer(C, name, scale={gamma!r}) for name in ("numba", "numpy")}}
     expected = np.exp(-{gamma!r} * data.distances(X[:100], C, "euclidean"))
     assert np.abs(layers["numba"].outputs(X[:100]) - expected).max() <= 1e-6
     run = {{name: lambda layer=layer: layer.scores(X, W) for name, layer in layers.items()}}
@@ -264,7 +256,7 @@ def _cpu_kernels(report: Report, gamma: float, quick: bool, data_home: str | Non
     setup = data.memory_setup(quick, data_home)
     code = _FORCED.format(setup=setup, N=N, m=m, gamma=gamma, rounds=2 if quick else 3)
     rows = []
-    for kernel in KERNELS:
+    for kernel in FEATURES:
         result = json.loads(run_python(code, **{VARIABLE: kernel}))
         if problem := result.get("problem"):
             rows.append((kernel, "", "", "", "", problem))
@@ -307,8 +299,7 @@ def _series(
     X: np.ndarray, gamma: float, shapes: list[tuple[int, int]]
 ) -> list[tuple[int, int, Times]]:
     """Times of H @ W for each (N, m), all in turn."""
-    activation = Activation("euclidean", "gaussian", gamma)
-    layers = {m: HiddenLayer(X[:m], activation) for _, m in shapes}
+    layers = {m: ways.layer(X[:m], scale=gamma) for _, m in shapes}
     candidates: dict[str, Callable[[], Any]] = {
         f"{N} {m}": functools.partial(layers[m].scores, X[:N], np.ones((m, 10), np.float32))
         for N, m in shapes
@@ -324,14 +315,12 @@ def _growth_row(n: int, N: int, m: int, time: Times) -> tuple[str, ...]:
 def _inputs(report: Report, quick: bool) -> None:
     """H @ W over the number of inputs: where the products begin to outweigh the rest."""
     N = m = 64 if quick else 4_096
-    rng = np.random.default_rng(2)
     names = ["numpy", "auto"]
     rows = []
     for n in (8, 64) if quick else (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
-        X, C = (rng.integers(0, 256, (size, n)).astype(np.uint8) for size in (N, m))
+        X, C = data.pixels(N, m, n)
         W = np.ones((m, 10), np.float32)
-        activation = Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n))
-        layers = {name: HiddenLayer(C, activation, backend=name) for name in names}
+        layers = {name: ways.layer(C, name) for name in names}
         run: dict[str, Callable[[], Any]] = {
             name: functools.partial(layer.scores, X, W) for name, layer in layers.items()
         }

@@ -56,12 +56,6 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     _cuts(report, sizes.cut)
 
 
-def images(N: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random pixels as samples and centers: how long a layer takes does not depend on them."""
-    rows = np.random.default_rng(0).integers(0, 256, (N + m, n)).astype(np.uint8)
-    return rows[:N], rows[N:]
-
-
 def synapse_times(
     evaluations: dict[str, Evaluation], work: int, rounds: int = 3
 ) -> dict[str, Times]:
@@ -92,7 +86,7 @@ def number(value: float) -> str:
 
 def _verify(report: Report) -> None:
     """Every way against float64; a wrong one ends the benchmark."""
-    X, C = images(64, 200, 100)
+    X, C = data.pixels(64, 200, 100)
     expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
     errors = {}
     for name, way in ways.every_way().items():
@@ -116,7 +110,7 @@ def _sweep(shapes: dict[int, tuple[int, int, int]], limit: int) -> Sweep:
     """Synapse times of the main ways at each shape (N, m, n); naive ones up to so many synapses."""
     found: Sweep = {}
     for key, (N, m, n) in shapes.items():
-        X, C = images(N, m, n)
+        X, C = data.pixels(N, m, n)
         evaluations = {
             name: way(X, C)
             for name, way in ways.main_ways().items()
@@ -173,7 +167,7 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     """Every backend and precision on the same layer, with three ratios each."""
     N = m = sizes.backends
     n = 784
-    X, C = images(N, m, n)
+    X, C = data.pixels(N, m, n)
     evaluations = {name: way(X, C) for name, way in ways.every_way().items() if name != ways.NAIVE}
     evaluations |= ways.without_transfers(X, C)
     times = synapse_times(evaluations, N * m * n, rounds=3)
@@ -228,7 +222,7 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
 
 def _tiles(report: Report, N: int) -> None:
     """B and its likes: each backend's own candidates for the block inside a launch."""
-    X, C = images(N, N, 784)
+    X, C = data.pixels(N, N, 784)
     found: dict[str, dict[Tile, float]] = {}
     for name, backend in ways.there().items():
         for label, precision in ways.PRECISIONS.items():
@@ -263,7 +257,7 @@ def _tiles(report: Report, N: int) -> None:
 def _cuts(report: Report, size: int) -> None:
     """A large layer as a grid of M × M BNLs, one call each, against one call for all of it."""
     n = 784
-    X, C = images(size, size, n)
+    X, C = data.pixels(size, size, n)
     sizes = [2**k for k in range(6, size.bit_length())]
     found: Sweep = {}
     for name in ways.compared():

@@ -19,7 +19,8 @@ from sklearn.pipeline import make_pipeline
 from gpurbf import RBFClassifier, datasets
 from gpurbf.backends import available_backends
 from gpurbf.bench import data
-from gpurbf.bench.timing import in_turn, once, peak_memory
+from gpurbf.bench.memory import peak_memory
+from gpurbf.bench.timing import in_turn, once
 from gpurbf.report import Report
 
 __all__ = ["TITLE", "run"]
@@ -160,8 +161,7 @@ _TRIED: list[dict[str, Any]] = [
 
 def _defaults(report: Report, images: datasets.Images, quick: bool, data_home: str | None) -> None:
     """Accuracy on held-out training data with one parameter changed; test data are not used."""
-    digits = load_digits()
-    sets = {"digits": (digits.data, digits.target)}
+    sets = {"digits": load_digits(return_X_y=True)}
     if not quick:
         sets["MNIST"] = images.X_train, images.y_train
         try:

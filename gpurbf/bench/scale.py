@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf import RBFClassifier, config_context, datasets
-from gpurbf.backends import Activation, available_backends, get_backend
-from gpurbf.bench import data
+from gpurbf.backends import available_backends, get_backend
+from gpurbf.bench import data, ways
 from gpurbf.bench.figures import named_lines, plain, ratio_ticks
+from gpurbf.bench.memory import megabytes
 from gpurbf.bench.timing import in_turn, once
 from gpurbf.network import reading
 from gpurbf.network.hidden import HiddenLayer
@@ -115,12 +116,12 @@ class _Run(NamedTuple):
 
 def _measured(call: Callable[[], Any], rows: int) -> _Run:
     """Time a call while a thread looks at the memory of the process, pages of files left out."""
-    peak, done = _anonymous(), threading.Event()
+    peak, done = megabytes("RssAnon"), threading.Event()
 
     def look() -> None:
         nonlocal peak
         while not done.wait(0.01):
-            if (now := _anonymous()) is not None:
+            if (now := megabytes("RssAnon")) is not None:
                 peak = max(peak or 0.0, now)
 
     watcher = threading.Thread(target=look)
@@ -131,16 +132,6 @@ def _measured(call: Callable[[], Any], rows: int) -> _Run:
         done.set()
         watcher.join()
     return _Run(seconds, rows, peak)
-
-
-def _anonymous() -> float | None:
-    """Megabytes of this process that are no file's, where Linux's /proc tells."""
-    try:
-        with open("/proc/self/status") as lines:
-            found = [line for line in lines if line.startswith("RssAnon")]
-    except OSError:
-        return None
-    return int(found[0].split()[1]) / 1024 if found else None
 
 
 def _fit_and_predict(
@@ -170,7 +161,7 @@ def _fit_and_predict(
         labels[where] = kept[where].predict(X)
 
     done: dict[tuple[str, str, int], list[_Run]] = {}
-    before = _anonymous()
+    before = megabytes("RssAnon")
     file.seek(0)
     held = np.fromfile(file, np.uint8, rows * n).reshape(rows, n)
     compared = (
@@ -235,15 +226,15 @@ def _memory(
 ) -> None:
     """Peaks on the file against the budget and what a model takes."""
     lines = []
-    for (what, m), (n_rows, megabytes) in peaks.items():
+    for (what, m), (n_rows, peak) in peaks.items():
         # The sums of fit and their factor; a number a label in both, as documented.
         model = (12 * m * m if what == "fit" else 0) / _MB
         labels = 8 * n_rows / _MB
         allowed = plan.memory + model + labels
-        if megabytes > allowed and not quick:
-            raise AssertionError(f"{what}: {megabytes:.0f} MB, {allowed:.0f} allowed")
+        if peak > allowed and not quick:
+            raise AssertionError(f"{what}: {peak:.0f} MB, {allowed:.0f} allowed")
         lines.append(
-            (what, f"{m:,}", f"{n_rows:,}", f"{megabytes:.0f}", plan.memory,
+            (what, f"{m:,}", f"{n_rows:,}", f"{peak:.0f}", plan.memory,
              f"{model:.0f}", f"{labels:.0f}", f"{allowed:.0f}")
         )  # fmt: skip
     report.text(
@@ -257,12 +248,12 @@ def _memory(
 
 def _overlap(report: Report, plan: Plan, file: Any) -> None:
     """Read then compute, tile by tile, against reading the next tile while one is computed."""
-    m, rng = 256, np.random.default_rng(0)
+    m = 256
     rows, ratios = [], {}
     for n in plan.inputs:
         shape = plan.overlap * _MB // n, n
-        C, W = rng.integers(0, 256, (m, n)).astype(np.uint8), np.ones((m, 10), np.float32)
-        layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n)))
+        _, C = data.pixels(0, m, n)
+        layer, W = ways.layer(C), np.ones((m, 10), np.float32)
         layer.scores(C, W)
         for tile in plan.tiles:
             step = max(1, tile * _MB // n)
@@ -325,13 +316,11 @@ def _streams(report: Report, quick: bool) -> None:
     if not gpus:
         report.text("Not measured on a GPU: there is none here.")
         return
-    rng, rows = np.random.default_rng(0), []
+    rows = []
     for name in gpus:
         for n in (64, 784, 4096):
-            X = rng.integers(0, 256, ((16 if quick else 512) * _MB // n, n)).astype(np.uint8)
-            W = np.ones((1024, 10), np.float32)
-            activation = Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n))
-            layer = HiddenLayer(X[:1024], activation, backend=name)
+            X, C = data.pixels((16 if quick else 512) * _MB // n, 1024, n)
+            layer, W = ways.layer(C, name), np.ones((1024, 10), np.float32)
             times = in_turn(
                 {"1": partial(_with, 1, layer, X, W), "2": partial(_with, 2, layer, X, W)}
             )

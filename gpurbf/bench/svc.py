@@ -23,7 +23,8 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from gpurbf import SVC, datasets
 from gpurbf.bench import data, svc_grid
-from gpurbf.bench.timing import Times, in_turn, once, peak_memory
+from gpurbf.bench.memory import peak_memory
+from gpurbf.bench.timing import Times, in_turn, once
 from gpurbf.report import Report
 
 __all__ = ["TITLE", "run"]
@@ -250,9 +251,9 @@ def _memory(report: Report, quick: bool, data_home: str | None) -> None:
         for cache in (200, 1000):
             fit = f"SVC(C=10, gamma={gamma!r}, cache_size={cache}).fit"
             compiled = f"from gpurbf import SVC\n{fit}(X_train[:1000], y_train[:1000])\n"
-            megabytes = peak_memory(setup + convert + compiled, f"m = {fit}(X_train, y_train)")
-            if megabytes is None:
+            peak = peak_memory(setup + convert + compiled, f"m = {fit}(X_train, y_train)")
+            if peak is None:
                 return
-            rows.append((form, cache, f"{megabytes:.0f}", f"{megabytes - cache:.0f}"))
+            rows.append((form, cache, f"{peak:.0f}", f"{peak - cache:.0f}"))
     report.text("## Peak memory of a fit beyond its input, megabytes")
     report.table(("data", "cache_size", "peak", "beyond cache_size"), rows)

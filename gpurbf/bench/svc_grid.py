@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
-import time
 from typing import Any
 
 import numpy as np
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from gpurbf import SVC, datasets
+from gpurbf.bench import memory
 from gpurbf.bench.timing import once
 from gpurbf.report import Report
 
@@ -44,14 +43,16 @@ def run(
     table = []
     best: dict[str, np.ndarray] = {}
     models = {"gpurbf": SVC} | peers
+
+    def keep(name: str, model: Any, n_jobs: int) -> None:
+        best[name] = search(model, diagonal, n_jobs)
+
     for n_jobs in (1, 2):
         ours = 0.0
         for name, kind in models.items():
             # Processes start and libraries load before the clock does.
             search(kind(), diagonal, n_jobs, 300)
-            started = time.perf_counter()
-            best[name] = search(kind(), diagonal, n_jobs)
-            seconds = time.perf_counter() - started
+            seconds = once(functools.partial(keep, name, kind(), n_jobs))
             ours = ours or seconds
             table.append(
                 (name, n_jobs, len(diagonal) * 3, f"{seconds:.1f}", f"{seconds / ours:.1f}")
@@ -73,14 +74,14 @@ def run(
 
 def _leak(report: Report, X: np.ndarray, y: np.ndarray, grid: dict[str, np.ndarray]) -> None:
     """Memory of the process after each of the grid's fits."""
-    if not sys.platform.startswith("linux"):
+    if memory.megabytes("VmRSS") is None:
         return
     megabytes: list[float] = []
 
     def score(model: SVC, X_test: np.ndarray, y_test: np.ndarray) -> float:
         value = model.score(X_test, y_test)
         gc.collect()
-        megabytes.append(_resident())
+        megabytes.append(memory.megabytes("VmRSS") or 0.0)
         return value
 
     GridSearchCV(SVC(), grid, cv=3, scoring=score, refit=False).fit(X, y)
@@ -98,9 +99,3 @@ def _leak(report: Report, X: np.ndarray, y: np.ndarray, grid: dict[str, np.ndarr
         axis.set(xlabel="fits", ylabel="resident MB", ylim=(0, None))
 
     report.figure("svc-grid-memory", "Memory of the process over the fits of a grid search", plot)
-
-
-def _resident() -> float:
-    """Megabytes of this process."""
-    with open("/proc/self/statm") as numbers:
-        return int(numbers.read().split()[1]) * 4096 / 2**20

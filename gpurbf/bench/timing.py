@@ -1,20 +1,21 @@
-"""Time things in turn, and measure the memory that a piece of code takes."""
+"""Time things in turn, and run code in a fresh process."""
 
 from __future__ import annotations
 
 import functools
 import gc
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Times", "in_turn", "once", "peak_memory", "run_python"]
+from gpurbf.backends import clock
+
+__all__ = ["Times", "in_turn", "once", "run_python"]
 
 REST = 0.3  # seconds before a call, see `in_turn`
 _ROOT = Path(__file__).parents[2]
@@ -39,10 +40,7 @@ def in_turn(
     timer: Callable[[Callable[[], Any]], float] | None = None,
     rest: bool = True,
 ) -> dict[str, Times]:
-    """Time each candidate once a round, one after the other, every other round in reverse.
-
-    What disturbs the machine for a while then meets all of them, not one, and each of two is
-    first as often as the other.
+    """Time each candidate once a round, in turn; see :func:`gpurbf.backends.clock.in_turn`.
 
     Parameters
     ----------
@@ -65,21 +63,28 @@ def in_turn(
     times : dict of str to Times
         Median and range of the rounds.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     if warm_up:
         for candidate in candidates.values():
             candidate()
-    for done in range(rounds):
+    shortest: dict[str, float] = {}
+
+    def measure(name: str) -> float:
+        call = functools.partial(timer or once, candidates[name])
+        if rest:
+            _settle(call, shortest.get(name, REST))
+        took = call()
+        shortest[name] = min(took, shortest.get(name, took))
+        return took
+
+    def collected() -> Iterator[int]:
         # Once a round: with Numba's many objects it takes longer than most calls.
-        gc.collect()
-        for name in reversed(seconds) if done % 2 else seconds:
-            measure = functools.partial(timer or once, candidates[name])
-            if rest:
-                _settle(measure, min(seconds[name], default=REST))
-            seconds[name].append(measure())
+        for done in range(rounds):
+            gc.collect()
+            yield done
+
     return {
-        name: Times(statistics.median(values), min(values), max(values))
-        for name, values in seconds.items()
+        name: Times(statistics.median(seconds), min(seconds), max(seconds))
+        for name, seconds in clock.in_turn(candidates, collected(), measure).items()
     }
 
 
@@ -97,48 +102,10 @@ def once(candidate: Callable[[], Any]) -> float:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        started = time.perf_counter()
-        candidate()
-        return time.perf_counter() - started
+        return clock.seconds(candidate)
     finally:
         if collecting:
             gc.enable()
-
-
-# The peak is reset after the set-up, so it is that of the measured lines alone.
-_PEAK = """
-import gc, json, re
-def status(name):
-    with open("/proc/self/status") as lines:
-        return int(re.search(rf"{{name}}:\\s+(\\d+) kB", lines.read()).group(1)) / 1024
-{setup}
-gc.collect()
-with open("/proc/self/clear_refs", "w") as reset:
-    reset.write("5")
-before = status("VmRSS")
-{measured}
-print(json.dumps(status("VmHWM") - before))
-"""
-
-
-def peak_memory(setup: str, measured: str) -> float | None:
-    """Megabytes by which `measured` raises the peak of a fresh process above `setup`.
-
-    Parameters
-    ----------
-    setup : str
-        Python lines that read the data and import what is used.
-    measured : str
-        Python lines to measure.
-
-    Returns
-    -------
-    megabytes : float or None
-        None where Linux's ``/proc`` is not there.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    return float(json.loads(run_python(_PEAK.format(setup=setup, measured=measured))))
 
 
 def run_python(code: str, **environment: str) -> str:

@@ -19,6 +19,7 @@ COMMANDS = {
     "profile": "gpurbf.cli.profile",
     "bench": "gpurbf.cli.bench",
     "tune": "gpurbf.cli.tune",
+    "run": "gpurbf.cli.run",
 }
 
 

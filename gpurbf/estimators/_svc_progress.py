@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf._warnings import warn
 
 __all__ = ["Progress"]
 
@@ -81,13 +82,11 @@ class Progress:
         max_iter, tol, n = self.estimator.max_iter, self.estimator.tol, len(self._unfinished)
         which = "; ".join(self._unfinished[:_NAMED])
         more = f" and {n - _NAMED} more" if n > _NAMED else ""
-        warnings.warn(
+        warn(
             f"Solver terminated early (max_iter={max_iter}).  Consider pre-processing your data "
             "with StandardScaler or MinMaxScaler. Optimality is violated by more than "
             f"tol={tol} for the class pairs {which}{more}.",
             ConvergenceWarning,
-            # finish, _train, fit, the wrapper of callbacks where there are any: the caller.
-            stacklevel=5 + hasattr(self.estimator, "_init_callback_context"),
         )
 
     def _name(self, p: int) -> str:

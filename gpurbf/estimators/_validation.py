@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident
 from gpurbf.network.centers import CENTERS
@@ -87,17 +88,69 @@ def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     return classes, np.searchsorted(classes, y)
 
 
+class TrainingData(NamedTuple):
+    """Validated samples without those of weight 0: nothing may depend on them.
+
+    ``y`` are class numbers, ``classes`` the sorted labels, ``rows`` where the samples were among
+    the ``n_samples`` given.
+    """
+
+    X: Any
+    y: np.ndarray
+    weights: np.ndarray | None
+    classes: np.ndarray
+    n_samples: int
+    rows: np.ndarray | slice
+
+
+def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
+    """All samples of a fit, of two classes or more."""
+    X, y, weights, n_samples, rows = _weighted(estimator, X, y, sample_weight, reset=True)
+    classes, codes = check_labels(y, type(estimator).__name__)
+    return TrainingData(X, codes, weights, classes, n_samples, rows)
+
+
 @staged("read and validate", "X")
-def training_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, **options: Any
-) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Validated X, y and weights, less the samples of weight 0: nothing may depend on them."""
-    X, y = check_X(estimator, X, y=y, reset=reset, **options)
-    weights = check_weights(sample_weight, X.shape[0])
+def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple:
+    X, y = check_X(estimator, X, y=y, **options)
+    n_samples = X.shape[0]
+    rows: np.ndarray | slice = np.s_[:]
+    weights = check_weights(sample_weight, n_samples)
     if weights is not None and not weights.all():
-        kept = weights > 0
-        X, y, weights = X[kept], y[kept], weights[kept]
-    return X, y, weights
+        rows = np.flatnonzero(weights)
+        X, y, weights = X[rows], y[rows], weights[rows]
+    return X, y, weights, n_samples, rows
+
+
+def stream_data(
+    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool
+) -> TrainingData:
+    """A batch of a stream whose first one names all classes.
+
+    Raises
+    ------
+    ValueError
+        If `classes` is missing in the first batch or another one later, or lacks a label.
+    """
+    if estimator.class_weight == "balanced":
+        raise ValueError("partial_fit cannot balance classes to come: pass a dict or weights.")
+    if not first:
+        known = estimator.classes_
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(
+                f"classes={list(classes)} is not what the first call gave: {list(known)}."
+            )
+    elif classes is None:
+        raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
+    else:
+        known, _ = check_labels(classes, type(estimator).__name__)
+    X, y, weights, n_samples, rows = _weighted(
+        estimator, X, y, sample_weight, reset=first, ensure_min_samples=1
+    )
+    unknown = np.setdiff1d(y, known)
+    if len(unknown):
+        raise ValueError(f"Labels {list(unknown)} are not among classes={list(known)}.")
+    return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
 
 
 @staged("prepare", "weights")
@@ -147,21 +200,6 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not np.isfinite(centers).all():
         raise ValueError("centers contains NaN or infinity.")
     return centers
-
-
-def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = "") -> None:
-    """A name out of a list."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"Unknown {name} {value!r}: use one of {sorted(allowed)} {also}".strip())
-
-
-def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
-    """A finite number of that kind, at least (or above) low; True and False are not numbers."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
-        expected = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {expected}, got {value!r}.")
-    if not np.isfinite(value) or value < low or (above and value == low):
-        raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {value!r}.")
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:

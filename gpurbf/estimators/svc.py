@@ -17,6 +17,8 @@ from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
+from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_X, with_class_weights
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
@@ -25,7 +27,9 @@ from gpurbf.network.samples import FORCED, look
 from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
 
 
-class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class SVC(
+    SupportVectorsMixin, ScikitLearnMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
+):
     """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
 
     The same problem, solution, fitted attributes and tie rules, one binary problem a pair of
@@ -168,6 +172,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
         tags.input_tags.sparse = self.kernel != "precomputed"
         return tags
 
+    @transaction
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Train on samples and their labels.
@@ -251,6 +256,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
             X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
         self._activation, self._gamma, self._lattices = None, 0.0, None
+        self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
             self._activation = self._resolve(X, groups, weights)
@@ -272,7 +278,7 @@ class SVC(SupportVectorsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstima
                 groups=groups,
                 backend=self.backend,
                 precision=self.precision,
-                tol=float(self.tol),
+                tol=self._tol,
                 max_iter=self.max_iter,
                 cache_bytes=self.cache_size * 2**20,
                 stepped=progress.stepped,

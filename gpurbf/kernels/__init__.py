@@ -4,8 +4,33 @@ Each function works on a range of rows; `backends.threads` hands out the ranges.
 run time (the product of a CPU, a profile) is called by its address, so that a driver is compiled
 and cached once for all of them.
 
-    scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
+    layer.py       the tile driver: packs rows, calls a micro-kernel, activates, hands to a consumer
+    packing.py     operands in the order in which the micro-kernels read them
+    tiles.py       the micro-kernels: tables of what they are, one builder for all of them
+    amx.py         the one that is different; scores.py: those of H @ W; gram.py: HᵀH
+    products.py    all of them by name: layout, address
     activation.py  profiles on a buffer; the pass from a product tile to activations
+    epilogue.py    the numbers of that pass, which a GPU shares
+    scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
+
+import gc
+
+# Numba makes some hundred thousand objects that stay. Looking in between for garbage among them and
+# all those of scikit-learn takes as long as making them: half of the time to a first fit.
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    import numba
+    from numba.core.registry import cpu_target
+
+    # What the first call of a kernel would do.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+finally:
+    if _collecting:
+        gc.enable()
+
+__all__ = ["cpu_target", "numba"]

@@ -6,11 +6,10 @@ import threading
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 from gpurbf.kernels.llvm import call_profile, use_widest_vectors
 from gpurbf.kernels.scalar import exp_negative, log_positive, tanh
 
-SQUARED, ROOT, SQUARE, DOT = range(4)
-FORMS = {"squared": SQUARED, "root": ROOT, "square": SQUARE, "dot": DOT}
 CHUNK = 2048  # elements a pass: both buffers stay in L1
 
 
@@ -94,8 +93,8 @@ def sigmoid(buffer, count, gamma, coef0, degree):
         v[i] = tanh(g * v[i] + c)
 
 
-# What each profile reads of a Euclidean distance decides the `form` of the pass before it.
-PROFILES = {
+# The loop of each profile of `backends.profiles`.
+LOOPS = {
     "gaussian": gaussian,
     "laplacian": gaussian,
     "triangular": triangular,
@@ -121,7 +120,7 @@ def _compiled(function, dtype):
 
 def profile_address(name, dtype):
     """Address of the profile `name` for buffers of dtype float32 or float64; 0: nothing to do."""
-    function = PROFILES[name]
+    function = LOOPS[name]
     if function is linear:
         return 0
     with _compiling:
@@ -129,17 +128,17 @@ def profile_address(name, dtype):
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, alpha, factor, form):
+def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, epilogue):
     """Turn products P[top:, left:] into distances (squared if so asked) or dot products H."""
     use_widest_vectors()
     kind, real = column_terms.dtype.type, H.dtype.type
-    scale = real(factor)
+    scale, form = real(epilogue.factor), epilogue.form
     low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
     terms = column_terms[left : left + n_columns]
     for r in range(n_rows):
         row, h = row_terms[top + r], H[r]
         products = P[top + r, left : left + n_columns]
-        if alpha == -2:  # two additions are faster than an integer multiplication
+        if epilogue.alpha == -2:  # two additions are faster than an integer multiplication
             for j in range(n_columns):
                 p = kind(products[j])
                 t = real(kind(kind(row + terms[j]) - kind(p + p)))
@@ -151,24 +150,29 @@ def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, alpha, f
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def activate(buffer, form, profile, gamma, coef0, degree):
+def activate(buffer, epilogue):
     """Root or square, then the profile, in place on a contiguous buffer."""
     use_widest_vectors()
-    if form == ROOT:
+    if epilogue.form == ROOT:
         for j in range(buffer.size):
             buffer[j] = np.sqrt(buffer[j])
-    elif form == SQUARE:
+    elif epilogue.form == SQUARE:
         for j in range(buffer.size):
             buffer[j] *= buffer[j]
-    if profile != 0:
-        call_profile(profile, buffer.ctypes.data, buffer.size, gamma, coef0, degree)
+    if epilogue.profile != 0:
+        call_profile(
+            epilogue.profile, buffer.ctypes.data, buffer.size,
+            epilogue.gamma, epilogue.coef0, epilogue.degree,
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
-def epilogue_rows(
-    begin, end, P, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree, out
-):
-    """out[begin:end] = profile(finish(row + column + alpha P)); see `epilogue`."""
+def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
+    """Rows begin … end of the activations `out` from products P, which may be the same array.
+
+    P (N, m) of int32, float32 or float64 and out (N, m) of float32 or float64 are C-contiguous; the
+    terms (N,) and (m,) have one dtype, int32, int64, float32 or float64.
+    """
     use_widest_vectors()
     # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
     # memory through two arrays; hence a buffer between them.
@@ -176,42 +180,6 @@ def epilogue_rows(
     for i in range(begin, end):
         for left in range(0, P.shape[1], CHUNK):
             n = min(CHUNK, P.shape[1] - left)
-            finish(P, i, left, H, 1, n, row_terms, column_terms, alpha, factor, form)
-            activate(H[0, :n], form, profile, gamma, coef0, degree)
+            finish(P, i, left, H, 1, n, row_terms, column_terms, epilogue)
+            activate(H[0, :n], epilogue)
             out[i, left : left + n] = H[0, :n]
-
-
-def epilogue_arguments(
-    P, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree, out
-):
-    """Arguments of `epilogue_rows` after its range, in the few types it is compiled for."""
-    kind = column_terms.dtype.type
-    return (
-        P, row_terms, column_terms, kind(alpha), float(factor), FORMS[form],
-        profile_address(profile, out.dtype), float(gamma), float(coef0), int(degree), out,
-    )  # fmt: skip
-
-
-def epilogue(P, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree, out):
-    """Activations of a product tile, in one pass while it is in cache.
-
-    Parameters
-    ----------
-    P : array of shape (N, m), int32, float32 or float64, C-contiguous
-        Dot products; on the lattice exact integers whatever their dtype.
-    row_terms, column_terms : arrays of shape (N,) and (m,), int32, int64, float32 or float64
-        Of one dtype, in which ``row + column + alpha * P`` is computed (int32 wraps around, which
-        is harmless where the sum itself fits).
-    alpha : -2 (squared Euclidean distances) or 1
-    factor : float
-        Multiplies that sum after conversion to the dtype of `out`.
-    form : {"squared", "root", "square", "dot"}
-        Clamped at 0; its square root; its square without clamp; unchanged.
-    profile : a name of `PROFILES`, with its `gamma`, `coef0` and `degree`.
-    out : array of shape (N, m), float32 or float64, C-contiguous; may be P itself.
-    """
-    arguments = epilogue_arguments(
-        P, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree, out
-    )
-    epilogue_rows(0, P.shape[0], *arguments)
-    return out

@@ -15,10 +15,8 @@ _i64 = ir.IntType(64)
 
 def operations_a_step(name):
     """Multiplications and additions (or differences and additions) in one step of the loop."""
-    if name == "dot_amx":
-        return 2 * 4 * 16 * 16 * 64
-    kind = KINDS[name]
-    return 2 * kind.rows * kind.panels * LANES * OPERATIONS[kind.operation].group
+    layout = products.product(name)
+    return 2 * layout.rows * layout.panels * LANES * layout.x_group
 
 
 @intrinsic(prefer_literal=True)
@@ -29,7 +27,7 @@ def register_loop(typing_context, name, steps, data):
 
     def generate(context, builder, signature, args):
         _, steps, data = args
-        compile_for(builder, name.literal_value)
+        compile_for(builder, kind.target)
         inputs = ir.VectorType(operation.operand, kind.width)
         totals = ir.VectorType(operation.total, kind.width)
         pointer = builder.inttoptr(data, totals.as_pointer())
@@ -87,6 +85,9 @@ _FUNCTIONS = {
     "manhattan32_avx2": lambda steps, data: register_loop("manhattan32_avx2", steps, data),
     "manhattan64_avx512": lambda steps, data: register_loop("manhattan64_avx512", steps, data),
     "manhattan64_avx2": lambda steps, data: register_loop("manhattan64_avx2", steps, data),
+    "gram16_avx512vnni": lambda steps, data: register_loop("gram16_avx512vnni", steps, data),
+    "gram16_avxvnni": lambda steps, data: register_loop("gram16_avxvnni", steps, data),
+    "gram16_avx2": lambda steps, data: register_loop("gram16_avx2", steps, data),
 }
 
 

@@ -9,7 +9,7 @@ from numba import cfunc, types
 
 from gpurbf.kernels import amx, scores
 from gpurbf.kernels.scores import partial_tile as partial
-from gpurbf.kernels.tiles import KINDS, OPERATIONS, tile
+from gpurbf.kernels.tiles import KINDS, OPERATIONS, PRODUCTS, tile
 
 # One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
 # fmt: off
@@ -52,46 +52,44 @@ _FUNCTIONS = {
     "gram64_avx512": lambda x, c, s, k, o, t: tile("gram64_avx512", x, c, s, k, o, t),
     "gram64_avx2": lambda x, c, s, k, o, t: tile("gram64_avx2", x, c, s, k, o, t),
     "gram64_generic": lambda x, c, s, k, o, t: tile("gram64_generic", x, c, s, k, o, t),
+    "gram16_avx512vnni": lambda x, c, s, k, o, t: tile("gram16_avx512vnni", x, c, s, k, o, t),
+    "gram16_avxvnni": lambda x, c, s, k, o, t: tile("gram16_avxvnni", x, c, s, k, o, t),
+    "gram16_avx2": lambda x, c, s, k, o, t: tile("gram16_avx2", x, c, s, k, o, t),
+    "gram16_generic": lambda x, c, s, k, o, t: tile("gram16_generic", x, c, s, k, o, t),
 }
 # fmt: on
 
-_NUMPY = {
-    "vpmaddwd256": np.int16,
-    "multiply_int16": np.int16,
-    "multiply_float32": np.float32,
-    "multiply_float64": np.float64,
-    "difference_float32": np.float32,
-    "difference_float64": np.float64,
-}
 
+class Layout(NamedTuple):
+    """How a micro-kernel wants its operands (see `tiles`), and what it computes with."""
 
-class Product(NamedTuple):
-    """A micro-kernel and the layout of its operands (see `tiles`)."""
-
-    name: str
-    rows: int
-    panels: int
+    rows: int  # of a panel of samples
+    panels: int  # of centers a call
     x_dtype: np.dtype
     x_group: int
     c_dtype: np.dtype
     c_group: int
     depth: int  # inputs are padded to a multiple of this
     out_dtype: np.dtype
+    arithmetic: str
+
+
+def _layout(kind):
+    of = OPERATIONS[kind.operation]
+    x, c, out = (np.dtype(number) for number in (of.x, of.c, of.out))
+    return Layout(kind.rows, kind.panels, x, of.group, c, of.group, of.group, out, of.arithmetic)
+
+
+_LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | scores.KINDS).items()}
+_u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
+_LAYOUTS["dot_amx"] = Layout(
+    amx.ROWS, amx.PANELS, _u8, amx.GROUP, _s8, 4, amx.GROUP, _s32, PRODUCTS
+)
 
 
 def product(name):
     """The layout of the kernel `name`, without compiling it."""
-    if name == "dot_amx":
-        layout = (amx.ROWS, amx.PANELS, np.uint8, amx.GROUP, np.int8, 4, amx.GROUP, np.int32)
-    else:
-        kind = (KINDS | scores.KINDS)[name]
-        group = OPERATIONS[kind.operation].group
-        x = _NUMPY.get(kind.operation, np.uint8)
-        # Codes of centers are stored minus 128 where they are multiplied, as signed bytes or words.
-        c = np.int8 if kind.operation.startswith("vpdpbusd") else x
-        out = x if np.issubdtype(x, np.floating) else np.int32
-        layout = (kind.rows, kind.panels, x, group, c, group, group, out)
-    return Product(name, *(np.dtype(v) if isinstance(v, type) else v for v in layout))
+    return _LAYOUTS[name]
 
 
 _compiling = threading.Lock()

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from gpurbf.kernels.llvm import call_product, use_widest_vectors
 from gpurbf.kernels.tiles import (
+    AVX2,
     BLOCK,
     LANES,
     OPERATIONS,
@@ -29,10 +30,10 @@ from gpurbf.kernels.tiles import (
 # Samples and outputs (`panels`) of a block of registers.
 KINDS = {
     "partial32_avx512": Kind("multiply_float32", 16, 4, 5),
-    "partial32_avx2": Kind("multiply_float32", 8, 1, 5),
+    "partial32_avx2": Kind("multiply_float32", 8, 1, 5, target=AVX2),
     "partial32_generic": Kind("multiply_float32", 4, 1, 2),
     "partial64_avx512": Kind("multiply_float64", 8, 2, 5),
-    "partial64_avx2": Kind("multiply_float64", 4, 1, 2),
+    "partial64_avx2": Kind("multiply_float64", 4, 1, 2, target=AVX2),
     "partial64_generic": Kind("multiply_float64", 2, 1, 1),
 }
 # Blocks of centers whose products a partial sum of the activations' dtype takes (256 terms).
@@ -97,7 +98,7 @@ def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride)
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):
-        compile_for(builder, name.literal_value)
+        compile_for(builder, kind.target)
         _, h, w, _, steps, sums, sums_stride = args
         build(builder, kind, h, w, steps, sums, sums_stride)
         return context.get_dummy_value()

@@ -16,12 +16,28 @@ blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits) without 
 
 from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 LANES = 16  # centers a panel
 BLOCK = 256  # columns of a tile of activations
+
+
+class Target(NamedTuple):
+    """A CPU that a kernel is compiled for, where that is less than the CPU at hand.
+
+    A forced choice then runs the code of the machines where it is the best: LLVM would replace
+    vpmaddwd by an instruction of AVX-512.
+    """
+
+    cpu: str
+    features: str
+
+
+AVX2 = Target("haswell", "+avx2,+fma")
+AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
 
 
 class Kind(NamedTuple):
@@ -33,55 +49,56 @@ class Kind(NamedTuple):
     panels: int
     row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
     step_stride: int = 0
+    target: Target | None = None  # None: the CPU at hand
 
 
 # dot…        integer products of lattice codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
 # score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
-# gram…       HᵀH: both operands are panels of 16 columns of H
+# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
 KINDS = {
     "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
-    "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1),
-    "dot_avx2": Kind("vpmaddwd256", 8, 6, 1),
+    "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1, target=AVXVNNI),
+    "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
     "dot_generic": Kind("multiply_int16", 4, 4, 1),
     "dot32_avx512": Kind("multiply_float32", 16, 12, 2),
-    "dot32_avx2": Kind("multiply_float32", 8, 6, 1),
+    "dot32_avx2": Kind("multiply_float32", 8, 6, 1, target=AVX2),
     "dot32_generic": Kind("multiply_float32", 4, 4, 1),
     "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
-    "dot64_avx2": Kind("multiply_float64", 4, 2, 1),
+    "dot64_avx2": Kind("multiply_float64", 4, 2, 1, target=AVX2),
     "dot64_generic": Kind("multiply_float64", 2, 2, 1),
     "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
-    "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1),
+    "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1, target=AVX2),
     "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
     "manhattan32_avx512": Kind("difference_float32", 16, 12, 2),
-    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1),
+    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2),
     "manhattan32_generic": Kind("difference_float32", 4, 4, 1),
     "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
-    "manhattan64_avx2": Kind("difference_float64", 4, 2, 1),
+    "manhattan64_avx2": Kind("difference_float64", 4, 2, 1, target=AVX2),
     "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
     "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
-    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4),
+    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4, target=AVX2),
     "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
     "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
-    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8),
+    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8, target=AVX2),
     "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
     "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
-    "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES),
+    "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),
     "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
-    "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES),
+    "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES, target=AVX2),
     "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+    "gram16_avx512vnni": Kind("vpdpwssd512", 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
+    "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
+    "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
 }
 
-# Kernels that are compiled for less than the CPU at hand, so that a forced choice runs the code of
-# the machines where it is the best: LLVM would replace vpmaddwd by an instruction of AVX-512.
-TARGETS = {"avx2": ("haswell", "+avx2,+fma"), "avxvnni": ("haswell", "+avx2,+fma,+avxvnni")}
 
-
-def compile_for(builder, name):
+def compile_for(builder, target):
     """Mark the function at hand for the target of its kernel, if that has one."""
-    if target := TARGETS.get(name.split("_")[1]):
-        attributes = (f'"target-cpu"="{target[0]}"', f'"target-features"="{target[1]}"')
+    if target is not None:
+        attributes = (f'"target-cpu"="{target.cpu}"', f'"target-features"="{target.features}"')
         for attribute in (*attributes, "noinline"):  # inlined, it would be its caller's code
             set.add(builder.function.attributes, attribute)
 
@@ -100,6 +117,12 @@ def _vpdpbusd(builder, total, x, c):
     )
 
 
+def _vpdpwssd(builder, total, x, c):
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}", total.type, total, x, c
+    )
+
+
 def _vpmaddwd(builder, total, x, c):
     words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
     x, c = builder.bitcast(x, words), builder.bitcast(c, words)
@@ -115,6 +138,17 @@ def _vpsadbw(builder, total, x, c):
 
 def _multiply_int16(builder, total, x, c):
     return builder.add(total, builder.mul(builder.sext(x, total.type), builder.sext(c, total.type)))
+
+
+def _multiply_pairs(builder, total, x, c):
+    n = total.type.count
+    words, wide = (ir.VectorType(kind, 2 * n) for kind in (_i16, _i32))
+    x, c = (builder.sext(builder.bitcast(v, words), wide) for v in (x, c))
+    products = builder.mul(x, c)
+    # Compilers know this sum of neighbors: an instruction on many CPUs.
+    halves = (ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2))) for i in (0, 1))
+    pair = builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
+    return builder.add(total, pair)
 
 
 def _difference_uint8(builder, total, x, c):
@@ -144,22 +178,39 @@ class Operation(NamedTuple):
     total: ir.Type
     result: ir.Type
     group: int
+    x: type  # of rows and of centers, whose codes are stored minus 128 where `c` is signed
+    c: type
+    arithmetic: str  # what profiles and ceilings call it
+
+    @property
+    def out(self):
+        """The type of the sums."""
+        return self.x if issubclass(self.x, np.floating) else np.int32
 
 
 _i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _f32, _f64 = ir.FloatType(), ir.DoubleType()
+_u8, _s8, _s16 = np.uint8, np.int8, np.int16
+_singles = (_f32, _f32, _f32, 1, np.float32, np.float32)
+_doubles = (_f64, _f64, _f64, 1, np.float64, np.float64)
+PAIRS = "16-bit products"
+PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
-    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
-    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4),
-    "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2),
-    "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8),
-    "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8),
-    "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1),
-    "multiply_float32": Operation(_multiply_float, _f32, _f32, _f32, 1),
-    "multiply_float64": Operation(_multiply_float, _f64, _f64, _f64, 1),
-    "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1),
-    "difference_float32": Operation(_difference_float, _f32, _f32, _f32, 1),
-    "difference_float64": Operation(_difference_float, _f64, _f64, _f64, 1),
+    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
+    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
+    "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PRODUCTS),
+    "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpmaddwd_pairs": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1, _s16, _s16, PRODUCTS),
+    "multiply_float32": Operation(_multiply_float, *_singles, "float32"),
+    "multiply_float64": Operation(_multiply_float, *_doubles, "float64"),
+    "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1, _u8, _u8, DIFFERENCES),
+    "difference_float32": Operation(_difference_float, *_singles, "float32 differences"),
+    "difference_float64": Operation(_difference_float, *_doubles, "float64 differences"),
 }
 
 
@@ -245,7 +296,7 @@ def tile(typing_context, name, x, c, c_stride, steps, out, out_stride):
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):
-        compile_for(builder, name.literal_value)
+        compile_for(builder, kind.target)
         build(builder, kind, *args[1:])
         return context.get_dummy_value()
 

@@ -16,7 +16,7 @@ from gpurbf._stages import staged
 from gpurbf.backends import get_backend
 from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.rounding import float32_rounding
+from gpurbf.network.rounding import float32_error
 from gpurbf.network.samples import FORCED, Samples
 from gpurbf.network.solvers.smo import MATRIX
 from gpurbf.network.sparse_layer import PROFILES, SparseLayer
@@ -75,30 +75,34 @@ class KernelRows:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
-        self.dtype, self.rounding = self._arithmetic()
+        self.dtype, self.rounding, why = self._arithmetic()
         probe = self._layer(X[:1])
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
-        self.description = probe.describe()
+        self.description = probe.describe() + why
 
-    def _arithmetic(self) -> tuple[np.dtype, float]:
-        """The dtype of values, and the error that the solver shall look after.
+    def _arithmetic(self) -> tuple[np.dtype, float, str]:
+        """The dtype of values, the error that the solver shall look after, and why.
 
         Rows are kept in float32, as LIBSVM's: exact distances deserve no wider activations, and
-        others of float64 data are float32 in blocks too, unless the data's spread forbids it.
+        others are float32 too, whatever the data's dtype, unless they are so far apart that this
+        loses too much, or so few that the whole matrix is kept.
         """
-        X = self.X
+        X, wide = self.X, np.dtype(np.float64)
         if self.precision in FORCED:
-            return np.dtype(np.float64 if self.precision == "float64" else np.float32), 0.0
+            return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.lattice is not None:
-            return np.dtype(np.float32), 0.0
-        if self._sparse or self.activation.metric == "dot":
-            return X.dtype, 0.0
-        rounding = float32_rounding(X.values, self.activation)
-        if X.dtype == np.float32 or (len(X) > MATRIX and rounding < _FINE):
-            return np.dtype(np.float32), rounding
-        return X.dtype, 0.0
+            return np.dtype(np.float32), 0.0, ""
+        if self._sparse or len(X) <= MATRIX:
+            return wide, 0.0, ""
+        between, itself = float32_error(X, self.activation, self._chosen)
+        # One value of a row is that of a sample with itself.
+        rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
+        said = f"float32 errs by {rounding:.0e} a value"
+        if rounding < _FINE:
+            return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
+        return wide, 0.0, f"; {said}, too much"
 
     def _cost(self) -> float:
         """An activation takes as long as 64 products of float32 inputs, four times as many exact.
@@ -108,7 +112,7 @@ class KernelRows:
         if self._sparse:
             return math.inf
         inputs = self.X.shape[1] / (64 if self.X.lattice is None else 256)
-        slower = 1 if self._chosen[0].preference >= 3 else 4
+        slower = 1 if self._chosen[0].tiled else 4
         return slower * self.dtype.itemsize / 4 * (1 + inputs)
 
     def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:

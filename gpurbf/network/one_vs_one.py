@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import combinations
 from typing import Any
 
@@ -11,15 +12,11 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.samples import look
+from gpurbf.network.rounding import arithmetic
+from gpurbf.network.samples import FORCED, look
 from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["class_scores", "pair_weights", "support_layer", "votes"]
-
-# float32 sums are used where their rounding stays below this, a solver's default tolerance.
-_TOLERANCE = 1e-3
-# Below so many support vectors float64 takes no time either.
-_MANY = 1000
 
 
 def support_layer(
@@ -30,6 +27,7 @@ def support_layer(
     backend: Any,
     precision: str,
     lattices: tuple[Lattice, ...] | None,
+    tol: float,
 ) -> HiddenLayer | SparseLayer:
     """The hidden layer whose centers are the support vectors and whose scores are the pairs'.
 
@@ -41,18 +39,23 @@ def support_layer(
         Their weights, see :func:`pair_weights`.
     activation, backend, precision, lattices
         See :class:`HiddenLayer`.
+    tol : float
+        Of the training, which the rounding of predictions stays below.
     """
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
         return SparseLayer(samples, activation)
-    dtype = np.float64 if samples.lattice is None else _dtype(W)
+    dtype = None
+    if precision not in FORCED:
+        dtype, _ = arithmetic(
+            samples,
+            activation,
+            backend,
+            size=float(np.sqrt(np.square(W).sum(axis=0).max(initial=0.0))),
+            largest=float(np.abs(W).max(initial=0.0)),
+            tol=tol,
+        )
     return HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
-
-
-def _dtype(W: np.ndarray) -> Any:
-    """float32 for many support vectors if the sums do not suffer from it."""
-    rounding = np.finfo(np.float32).eps / 2 * float(np.abs(W).sum(axis=0).max(initial=0.0))
-    return np.float32 if len(W) >= _MANY and rounding < _TOLERANCE else np.float64
 
 
 @staged("prepare", "pair weights")
@@ -75,12 +78,20 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Pairs won by each class where the first class of its pair wins what is true in by_first."""
+    # A class is the second of as many pairs as there are classes before it.
+    return (by_first.astype(np.float32) @ _changes(n_classes)).astype(np.int64) + np.arange(
+        n_classes
+    )
+
+
+@functools.cache
+def _changes(n_classes: int) -> np.ndarray:
+    """What a pair won by its first class changes in the classes' points (n_pairs, n_classes)."""
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))
     change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact
     change[pairs, first], change[pairs, second] = 1, -1
-    # A class is the second of as many pairs as there are classes before it.
-    return (by_first.astype(np.float32) @ change).astype(np.int64) + np.arange(n_classes)
+    return change
 
 
 def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._stages import FENCES
+from gpurbf.backends import clock
 from gpurbf.backends.peak import limit
 from gpurbf.backends.threads import parallel_for, thread_limit
 
@@ -77,11 +77,10 @@ def product_rate(dtype: str, xp: ModuleType = np) -> float:
 
 def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
     """Seconds of the fastest run, of a device's work too."""
-    seconds = []
-    for _ in range(runs):
-        begin = time.perf_counter()
+
+    def whole() -> None:
         work()
         for fence in FENCES:
             fence()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
+
+    return clock.best(whole, runs)

@@ -55,6 +55,7 @@ def ptx(numba_cuda):
     from numba.cuda import dispatcher
 
     from gpurbf.kernels.cuda import tile
+    from gpurbf.kernels.epilogue import Epilogue
 
     def build(name, capability):
         product, word, real, shape, *_ = VARIANTS[name]
@@ -62,9 +63,11 @@ def ptx(numba_cuda):
         term = types.int32 if (word, real) == (types.int32, types.float32) else real
         vector, matrix, cube = (partial(types.Array, ndim=n, layout="C") for n in (1, 2, 3))
         number, integer = types.float64, types.int64
+        fields = [integer, number, integer, integer, number, number, integer]
         signature = (
-            matrix(word), matrix(word), vector(term), vector(term), integer, number, integer,
-            integer, number, number, integer, integer, matrix(real), cube(real), cube(number),
+            matrix(word), matrix(word), vector(term), vector(term),
+            types.NamedTuple(fields, Epilogue), integer, matrix(real), cube(real),
+            cube(number),
         )  # fmt: skip
         kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0))
         with pytest.MonkeyPatch.context() as patch:

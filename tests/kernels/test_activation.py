@@ -3,19 +3,28 @@
 import numpy as np
 import pytest
 
-from gpurbf.kernels.activation import PROFILES, epilogue, epilogue_arguments, epilogue_rows
+from gpurbf.kernels.activation import LOOPS, epilogue_rows, profile_address
+from gpurbf.kernels.epilogue import FORMS, Epilogue
 from tests import reference
 
 DTYPES = (np.float32, np.float64)
 
 
+def rule(terms, out, alpha, factor, form, profile, *scalars):
+    """The epilogue from these terms to that array."""
+    scalars = scalars or (1.0, 0.0, 3)
+    address = profile_address(profile, out.dtype)
+    return Epilogue(terms.dtype.type(alpha), factor, FORMS[form], address, *scalars)
+
+
 def run(profile, values, gamma=1.0, coef0=0.0, degree=3):
     """The profile of an array of values, through the pass that every backend uses."""
     values = np.atleast_2d(values)
-    zero = np.zeros
-    arguments = (1, 1.0, "dot", profile, gamma, coef0, degree, np.empty_like(values))
-    rows, columns = zero(values.shape[0], values.dtype), zero(values.shape[1], values.dtype)
-    return epilogue(values, rows, columns, *arguments)[0]
+    rows, columns = (np.zeros(length, values.dtype) for length in values.shape)
+    out = np.empty_like(values)
+    epilogue = rule(columns, out, 1, 1.0, "dot", profile, gamma, coef0, degree)
+    epilogue_rows(0, len(values), values, rows, columns, epilogue, out)
+    return out[0]
 
 
 def ulps(result, exact):
@@ -92,7 +101,7 @@ def test_no_result_is_subnormal(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_stays_nan(dtype):
     x = np.array([np.nan], dtype)
-    for profile in PROFILES:
+    for profile in LOOPS:
         if profile != "thin-plate":
             assert np.isnan(run(profile, x)).all(), profile
 
@@ -115,7 +124,7 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, out_dtyp
     P = (X @ C.T).astype(products)
     squares = [(A * A).sum(axis=1).astype(np.int32) for A in (X, C)]
     out = np.empty((3, m), out_dtype)
-    epilogue(P, *squares, -2, 0.25, "root", "identity", 1.0, 0.0, 3, out)
+    epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, "root", "identity"), out)
     exact = reference.euclidean(X, C) / 2
     np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(out_dtype)))
 
@@ -123,7 +132,7 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, out_dtyp
 def test_pass_may_write_over_its_products_and_clamps_at_zero():
     P = np.array([[1.0, 5.0], [2.0, -3.0]], np.float32)
     zeros = np.zeros(2, np.float32)
-    epilogue(P, zeros, zeros, -2, 1.0, "squared", "identity", 1.0, 0.0, 3, P)
+    epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, "squared", "identity"), P)
     np.testing.assert_array_equal(P, [[0, 0], [0, 6]])
 
 
@@ -131,10 +140,9 @@ def test_ranges_of_rows_give_what_the_whole_gives():
     rng = np.random.default_rng(0)
     P = rng.random((10, 33))
     rows, columns = rng.random(10), rng.random(33)
-    arguments = (rows, columns, -2, 1.0, "squared", "gaussian", 0.5, 0.0, 3)
-    whole = epilogue(P, *arguments, np.empty_like(P))
-    parts = np.empty_like(P)
-    call = epilogue_arguments(P, *arguments, parts)
+    whole, parts = np.empty_like(P), np.empty_like(P)
+    epilogue = rule(columns, whole, -2, 1.0, "squared", "gaussian", 0.5, 0.0, 3)
+    epilogue_rows(0, 10, P, rows, columns, epilogue, whole)
     for begin, end in ((0, 3), (3, 4), (4, 10)):
-        epilogue_rows(begin, end, *call)
+        epilogue_rows(begin, end, P, rows, columns, epilogue, parts)
     np.testing.assert_array_equal(parts, whole)

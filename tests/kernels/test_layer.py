@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends import Activation, Lattice, cpu, numba_
+from gpurbf.backends import Activation, Lattice, cpu, numba_, terms
+from gpurbf.backends.arrays import mirror
 from tests import reference
 
 PIXELS = Lattice(1.0, 0)
@@ -25,6 +26,7 @@ def normal(X, C, T, weights, mean, activation, dtype=np.float64, lattice=PIXELS)
     operand = numba_.prepare(C, activation, np.dtype(dtype), lattice)
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
     numba_.normal(operand, X, T, weights, mean, G, B)
+    mirror(G)
     return G, B
 
 
@@ -127,7 +129,7 @@ def test_normal_adds_to_what_is_there():
 
 
 def test_largest_sums_of_32_bits_do_not_overflow():
-    X = np.zeros((1, numba_._INT32_FEATURES), np.uint8)
+    X = np.zeros((1, terms.PIECE), np.uint8)
     for C in (X + np.uint8(255), X):
         for metric in ("euclidean", "manhattan"):
             exact = np.rint(reference.METRICS[metric](X, C) ** 2)
@@ -139,7 +141,7 @@ def test_largest_sums_of_32_bits_do_not_overflow():
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric):
-    n = 2 * numba_._INT32_FEATURES + 5
+    n = 2 * terms.PIECE + 5
     X, C = codes(2, 3, n)
     X[0], C[0] = 0, 255
     profile = "linear" if metric == "dot" else "identity"
@@ -159,7 +161,7 @@ def test_split_inputs_reach_every_consumer(monkeypatch):
         return numba_.scores(operand, X, W), *normal(X, C, T, None, mean, activation)
 
     whole = consumers()
-    monkeypatch.setattr(numba_, "_INT32_FEATURES", 8)
+    monkeypatch.setattr(terms, "PIECE", 8)
     for a, b in zip(whole, consumers()):
         np.testing.assert_allclose(a, b, 1e-12)
 
@@ -196,7 +198,7 @@ def test_every_kernel_gives_the_same_bits():
     hypothesis = pytest.importorskip("hypothesis")
     from hypothesis import strategies as st
 
-    available = [name for name in cpu.KERNELS if cpu.missing(name) is None]
+    available = [name for name in cpu.FEATURES if cpu.missing(name) is None]
     size = st.integers(0, 40)
 
     @hypothesis.settings(max_examples=60)

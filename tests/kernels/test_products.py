@@ -8,14 +8,14 @@ import pytest
 from gpurbf.backends import cpu
 from gpurbf.backends.peak import peak
 from gpurbf.kernels import packing, products, scores
-from gpurbf.kernels.tiles import KINDS, LANES
+from gpurbf.kernels.tiles import AVX2, AVXVNNI, KINDS, LANES
 
 
 def runnable(name):
     """Whether this machine has the vectors that a kernel is named after."""
     suffix = name.split("_")[1]
-    features = {"avx512": cpu.KERNELS["avx512vnni"] - {"avx512vnni"}}.get(suffix)
-    return (cpu.KERNELS[suffix] if features is None else features) <= cpu.cpu_features()
+    features = {"avx512": cpu.FEATURES["avx512vnni"] - {"avx512vnni"}}.get(suffix)
+    return (cpu.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
 
 
 PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
@@ -103,6 +103,12 @@ def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group):
     assert packed.ctypes.data % 64 == 0
 
 
+@pytest.mark.parametrize("name", KINDS | scores.KINDS)
+def test_kernels_for_lesser_cpus_are_compiled_for_those(name):
+    target = (KINDS | scores.KINDS)[name].target
+    assert target == {"avx2": AVX2, "avxvnni": AVXVNNI}.get(name.split("_")[1])
+
+
 INNER = {
     "dot_avx512vnni": r"vpdpbusd\s+%zmm\d+, %zmm\d+, %zmm",
     "dot_avxvnni": r"vpdpbusd\s+%ymm\d+, %ymm\d+, %ymm",
@@ -112,6 +118,9 @@ INNER = {
     "dot32_avx512": r"vfmadd\w+ps\s+%zmm",
     "dot32_avx2": r"vfmadd\w+ps\s+%ymm",
     "gram32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "gram16_avx512vnni": r"vpdpwssd\s.*%zmm",
+    "gram16_avxvnni": r"vpdpwssd\s.*%ymm",
+    "gram16_avx2": r"vpmaddwd\s+%ymm\d+, %ymm\d+, %ymm",
     "score32_avx512": r"vfmadd\w+ps\s.*%zmm",
     "partial32_avx512": r"vfmadd\w+ps\s.*%zmm",
 }
@@ -132,7 +141,9 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
 
 
-@pytest.mark.parametrize("name", [name for name in INNER if name.startswith(("dot", "manhattan"))])
+@pytest.mark.parametrize(
+    "name", [name for name in INNER if name.startswith(("dot", "manhattan", "gram16"))]
+)
 def test_the_limit_of_the_hardware_can_be_measured(name):
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")

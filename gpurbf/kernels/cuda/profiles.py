@@ -10,15 +10,12 @@ import math
 import numpy as np
 
 from gpurbf.kernels.cuda.api import cuda
-
-# How the metric's value becomes the profile's argument: backends/epilogue.py, form().
-SQUARED, ROOT, SQUARE, DOT = range(4)
-FORMS = {"squared": SQUARED, "root": ROOT, "square": SQUARE, "dot": DOT}
+from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)
 )
-PROFILES = {
+NUMBERS = {
     "gaussian": GAUSSIAN,
     "laplacian": GAUSSIAN,  # of d, not d²
     "triangular": TRIANGULAR,

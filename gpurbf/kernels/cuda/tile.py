@@ -71,26 +71,12 @@ def _mma_place(lane):
     return group, member, group, member, group, 2 * member
 
 
-@functools.cache
-def kernel(product, shape, asynchronous, max_registers=None):
-    """The tile of a product in a shape; compiled when it is first launched."""
-    # The simulator knows no registers.
-    options = {} if api.SIMULATED else {"max_registers": max_registers}
-    M, B = shape
-    R, n_threads = M // B, B * B
-    source = simulated if api.SIMULATED else registers
-    zeros, step, put = source.functions(product, R)
-    copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
-    aligned, here = source.aligned, source.here
-    peek, poke, inner = source.peek, source.poke, source.inner
-    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
-    steps = 2 if product == "mma" else 4  # of a slice
-    warp_rows, warp_columns = 8 * R, 4 * R
-    part_rows = warp_rows // PARTS  # of a warp in a part
-    down = M // warp_rows  # warps
+def _loading(shape, source, asynchronous):
+    """Functions that bring slices into shared memory, and wait for all of them or all but one."""
+    M, n_threads = shape.M, shape.B**2
     load_rows = n_threads // 4  # four threads a row, 16 bytes each
-    width = M + PAD  # of a staged row
-    part_size = M // PARTS * M
+    copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
+    here = source.here
 
     @cuda.jit(device=True)
     def load(memory, s, A, band, C, number):
@@ -105,10 +91,61 @@ def kernel(product, shape, asynchronous, max_registers=None):
             copy16(memory, at + (M + i * load_rows) * pitch, C, c + i * load_rows * width)
         commit()
 
+    return load, wait_all, wait_but_one
+
+
+def _sampling(shape):
+    """A function that tells the sample in row r of the staged part p of a tile."""
+    warp_rows = 8 * (shape.M // shape.B)
+    part_rows = warp_rows // PARTS
+
     @cuda.jit(device=True)
     def sample(top, p, r):
-        """The sample in row r of the staged part p of a tile."""
         return top + r // part_rows * warp_rows + p * part_rows + r % part_rows
+
+    return sample
+
+
+def _activating(shape, source):
+    """A function that turns a staged part of a tile into activations, and stores them."""
+    M, n_threads, width = shape.M, shape.B**2, shape.M + PAD
+    part_size = M // PARTS * M
+    here, peek, poke, sample = source.here, source.peek, source.poke, _sampling(shape)
+
+    @cuda.jit(device=True)
+    def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, mode, out):
+        real, kind = H.dtype.type, row_terms.dtype.type
+        N, m = np.int64(row_terms.shape[0]), np.int64(column_terms.shape[0])
+        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+        scale, g, c0 = (
+            real(here(epilogue.factor)), real(here(epilogue.gamma)), real(here(epilogue.coef0))
+        )  # fmt: skip
+        top, column = here(np.int64(band)) * M, here(np.int64(number)) * M + t % M
+        for i in range(part_size // n_threads):
+            r = t // M + i * (n_threads // M)
+            row, at = sample(top, p, r), r * width + t % M
+            value = real(0)
+            if row < N and column < m:
+                total = kind(kind(epilogue.alpha) * peek(stage, at))
+                total = kind(peek(row_terms, row) + peek(column_terms, column) + total)
+                value = real(scale * real(total))
+                value = activate(
+                    value, epilogue.form, epilogue.profile, g, c0, epilogue.degree, real
+                )
+                if mode == STORE:
+                    poke(out, row * m + column, value)
+            if mode == SCORES:
+                poke(H, at, value)
+
+    return activate_part
+
+
+def _scoring(shape, source):
+    """A function that adds a part of the activations times W to the sums."""
+    M, B, R, width = shape.M, shape.B, shape.M // shape.B, shape.M + PAD
+    n_threads = B * B
+    here, peek, poke, inner = source.here, source.peek, source.poke, source.inner
+    sample = _sampling(shape)
 
     @cuda.jit(device=True)
     def add(scores, value, group, row, o):
@@ -117,11 +154,47 @@ def kernel(product, shape, asynchronous, max_registers=None):
             at = (group * scores.shape[1] + row) * scores.shape[2] + o
             poke(scores, at, peek(scores, at) + value)
 
+    @cuda.jit(device=True)
+    def score_part(H, p, band, number, group, W, scores):
+        real, vector = W.dtype.type, 16 // W.itemsize
+        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+        r = t // B
+        o = t % B
+        while o < W.shape[1]:
+            first, second = real(0), real(0)
+            h, w = r * width, (np.int64(number) * M * W.shape[1] + o * vector)
+            for _ in range(M // vector):
+                first = inner(first, H, h, W, w)
+                if R == 8:
+                    second = inner(second, H, h + B * width, W, w)
+                h, w = here(h + vector), here(w + W.shape[1] * vector)
+            top = here(np.int64(band)) * M
+            add(scores, first, group, sample(top, p, r), o)
+            if R == 8:
+                add(scores, second, group, sample(top, p, r + B), o)
+            o += B
+
+    return score_part
+
+
+@functools.cache
+def kernel(product, shape, asynchronous, max_registers=None):
+    """The tile of a product in a shape; compiled when it is first launched."""
+    # The simulator knows no registers.
+    options = {} if api.SIMULATED else {"max_registers": max_registers}
+    source = simulated if api.SIMULATED else registers
+    M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
+    load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+    activate_part, score_part = _activating(shape, source), _scoring(shape, source)
+    zeros, step, put = source.functions(product, R)
+    aligned, here = source.aligned, source.here
+    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
+    steps = 2 if product == "mma" else 4  # of a slice
+    warp_rows, warp_columns, width = 8 * R, 4 * R, M + PAD
+    down, part_rows = M // warp_rows, warp_rows // PARTS  # warps; rows of one in a part
+
     @cuda.jit(**options)
-    def tile(
-        A, C, row_terms, column_terms, alpha, factor, form, profile, gamma, coef0, degree,
-        mode, out, W, scores,
-    ):  # fmt: skip
+    def tile(A, C, row_terms, column_terms, epilogue, mode, out, W, scores):
         """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
 
         A (N', ...) and C (m', ...), padded to multiples of M rows; terms (N,) and (m,); out (N, m);
@@ -131,15 +204,11 @@ def kernel(product, shape, asynchronous, max_registers=None):
         memory = aligned(cuda.shared.array(0, A.dtype))
         stage = aligned(cuda.shared.array(0, row_terms.dtype))
         H = aligned(cuda.shared.array(0, W.dtype))
-        real, kind = W.dtype.type, row_terms.dtype.type
         pitch, slice_length = PITCH // memory.itemsize, SLICE // memory.itemsize
-        buffer_length = 2 * M * pitch
-        vector = 16 // W.itemsize
-        N, m = np.int64(row_terms.shape[0]), np.int64(column_terms.shape[0])
         n_slices = A.shape[1] // slice_length
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
         number = np.int64(group)
-        while number * M < m:  # a range() would count its steps first, by a division
+        while number * M < column_terms.shape[0]:  # a range() would count its steps first
             # Numbers pass `here` where they are used, or they would take registers all along.
             t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
             warp_row, warp_column = t // 32 % down, t // 32 // down
@@ -149,7 +218,6 @@ def kernel(product, shape, asynchronous, max_registers=None):
             load(memory, 0, A, band, C, number)
             acc = zeros(memory)
             for s in range(n_slices):
-                buffer = s % 2 * buffer_length
                 if s + 1 < n_slices:
                     load(memory, s + 1, A, band, C, number)
                     wait_but_one()
@@ -157,7 +225,7 @@ def kernel(product, shape, asynchronous, max_registers=None):
                     wait_all()
                 cuda.syncthreads()
                 for v in range(steps):
-                    q = buffer + v * (slice_length // steps)
+                    q = s % 2 * 2 * M * pitch + v * (slice_length // steps)
                     acc = step(acc, memory, a_first + q, c_first + q, t % 32)
                 cuda.syncthreads()  # before this buffer is filled again
 
@@ -167,39 +235,12 @@ def kernel(product, shape, asynchronous, max_registers=None):
                 s_row += t // 32 % down * part_rows
                 put(acc, p, stage, s_row * width + t // 32 // down * warp_columns + s_column, width)
                 cuda.syncthreads()
-                scale, g, c0 = real(here(factor)), real(here(gamma)), real(here(coef0))
-                top, column = here(np.int64(band)) * M, here(np.int64(number)) * M + t % M
-                for i in range(part_size // n_threads):
-                    r = t // M + i * (n_threads // M)
-                    row, at = sample(top, p, r), r * width + t % M
-                    value = real(0)
-                    if row < N and column < m:
-                        total = kind(kind(alpha) * peek(stage, at))
-                        total = kind(peek(row_terms, row) + peek(column_terms, column) + total)
-                        value = real(scale * real(total))
-                        value = activate(value, form, profile, g, c0, degree, real)
-                        if mode == STORE:
-                            poke(out, row * m + column, value)
-                    if mode == SCORES:
-                        poke(H, at, value)
+                activate_part(
+                    stage, H, p, band, number, row_terms, column_terms, epilogue, mode, out
+                )
                 cuda.syncthreads()
                 if mode == SCORES:
-                    t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-                    r = t // B
-                    o = t % B
-                    while o < W.shape[1]:
-                        first, second = real(0), real(0)
-                        h, w = r * width, (np.int64(number) * M * W.shape[1] + o * vector)
-                        for _ in range(M // vector):
-                            first = inner(first, H, h, W, w)
-                            if R == 8:
-                                second = inner(second, H, h + B * width, W, w)
-                            h, w = here(h + vector), here(w + W.shape[1] * vector)
-                        top = here(np.int64(band)) * M
-                        add(scores, first, group, sample(top, p, r), o)
-                        if R == 8:
-                            add(scores, second, group, sample(top, p, r + B), o)
-                        o += B
+                    score_part(H, p, band, number, group, W, scores)
                     cuda.syncthreads()
             number += cuda.gridDim.x
 

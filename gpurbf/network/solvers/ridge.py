@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-import warnings
+import copy
+import numbers
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
+from gpurbf._checks import check_number
 from gpurbf._stages import count, stage, staged
-from gpurbf.backends.arrays import (
-    activations,
-    factorizations,
-    is_resident,
-    namespace,
-    to_host,
-    working,
-)
+from gpurbf._warnings import warn
+from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
+from gpurbf.backends.sums import Grid
+from gpurbf.network.layer import Layer
+from gpurbf.network.solvers.fixed_point import fixed_point
 
-__all__ = ["NormalEquations", "RidgeSolution"]
+__all__ = ["NormalEquations", "Ridge", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _RETRIES = 2
 _SHIFT_ROWS = 1024
 _BLOCK = 256
+
+
+class Ridge(BaseEstimator):
+    """Least squares with a penalty on the weights, in closed form.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    """
+
+    needs = "sums"
+    n_epochs = 1
+
+    def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+
+    def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
+        """See :meth:`NormalEquations.solve`."""
+        return normal.solve(self.alpha, self.fit_intercept, keep=keep)
 
 
 @dataclass
@@ -71,38 +99,63 @@ class NormalEquations:
 
     H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
     is nearly the same number, and sums of its squares would keep no digits of the differences.
+    Where a ridge is told and it allows that, the sums are exact on a ``grid``; see `fixed_point`.
 
     Parameters
     ----------
     n_centers, n_outputs : int
         m and k.
+    alpha : float, optional
+        The least relative ridge that the sums are to be solved with.
     """
 
-    def __init__(self, n_centers: int, n_outputs: int) -> None:
+    def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+        self.alpha = alpha
         # Where the layer computes; NumPy's before the first rows and in a pickle.
-        self.layer: Any = None
+        self.layer: Layer | None = None
         self.shift: np.ndarray | None = None
+        self.grid: Grid | None = None
+        # Sums on the CPU are those of the lower triangle.
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
         self.B: Any = np.zeros((n_centers, n_outputs + 1))
         self.targets = np.zeros(n_outputs)
         self.weight = 0.0
 
+    def copy(self) -> NormalEquations:
+        """The same sums, to be added to while these stay as they are."""
+        other = copy.copy(self)
+        with self._working():
+            other.G, other.B = self.G.copy(), self.B.copy()
+        return other
+
     @staged("output training", "sums")
-    def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
+    def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
         self.layer = layer
-        with working(layer):
-            self._move(namespace(layer))
-            if self.shift is None:
-                # Any shift is right; one that float32 holds exactly is the same number everywhere.
-                first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
-                self.shift = to_host(first).astype(np.float32).astype(np.float64)
+        with layer.working():
+            self._move(layer.xp)
             targets = np.column_stack([T, np.ones(len(T))])
-            layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
+            if self.shift is None:
+                self.shift, self.grid = self._relative_to(layer, X, targets, weights)
+            out = self.G, self.B
+            layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
         w = np.ones(len(T)) if weights is None else weights
-        self.targets += w @ T
+        self.targets = self.targets + w @ T
         self.weight += float(w.sum())
+
+    def _relative_to(
+        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, Grid | None]:
+        """The shift and, if there is one, the grid of these and all later sums."""
+        if self.alpha and (found := fixed_point(layer, self.alpha, T, weights)):
+            return found
+        # Any shift is right; one that float32 holds exactly is the same number everywhere.
+        first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
+        return to_host(first).astype(np.float32).astype(np.float64), None
+
+    def _working(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.layer is None else self.layer.working()
 
     def _move(self, xp: ModuleType) -> None:
         """Bring G and B to where the layer computes."""
@@ -139,10 +192,12 @@ class NormalEquations:
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
         m, n = len(self.G), self.weight
-        xp = namespace(self.layer) if is_resident(self.G) else np
-        with working(self.layer):
+        xp = np if self.layer is None else self.layer.xp
+        with self._working():
             shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
             A = self.G.copy() if keep else self.G
+            if xp is np:
+                mirror(A)
             if fit_intercept:
                 offset = sums / n
                 mean, target_mean = self.shift + to_host(offset), self.targets / n
@@ -182,12 +237,11 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         except np.linalg.LinAlgError:
             continue
         if attempt:
-            warnings.warn(
+            warn(
                 "HᵀH is not positive definite in floating point: the ridge was raised "
                 f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
                 "precision='float64'.",
                 ConvergenceWarning,
-                stacklevel=5,
             )
         half = solve_triangular(L, B, lower=True)
         return solve_triangular(L, half, lower=True, trans=1), partial(
@@ -195,12 +249,11 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         )
     xp.fill_diagonal(A, diagonal)
     values, vectors = eigh(A)
-    warnings.warn(
+    warn(
         "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
         "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
         "precision='float64'.",
         ConvergenceWarning,
-        stacklevel=5,
     )
     roots = xp.sqrt(xp.maximum(values, 0) + ridge)
     half = vectors / roots

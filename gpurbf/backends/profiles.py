@@ -1,0 +1,60 @@
+"""The profiles: what each is a function of, and its formula for NumPy's arrays.
+
+Kernels have the same formulas in their own languages (docs/design.md says why); the tests compare
+each with the formula that `tests/reference.py` states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpurbf.backends import Activation
+
+__all__ = ["OF_DISTANCE", "PROFILES", "form", "in_tile"]
+
+# The distance itself is what these want; the other profiles of a distance take its square.
+OF_DISTANCE = frozenset({"laplacian", "triangular"})
+
+
+def _thin_plate(s: np.ndarray) -> np.ndarray:
+    """s log(s) / 2, and 0 where s is below the smallest normal number."""
+    tiny = np.finfo(s.dtype).tiny
+    return np.where(s < tiny, 0, s * np.log(np.maximum(s, tiny)) / 2)
+
+
+# Each takes its argument v and the activation's scalars.
+PROFILES: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
+    "gaussian": lambda v, a: np.exp(-a.gamma * v),
+    "laplacian": lambda v, a: np.exp(-a.gamma * v),
+    "triangular": lambda v, a: np.maximum(0, 1 - a.gamma * v),
+    "multiquadric": lambda v, a: np.sqrt(1 + a.gamma * v),
+    "inverse-multiquadric": lambda v, a: 1 / np.sqrt(1 + a.gamma * v),
+    "thin-plate": lambda v, a: _thin_plate(a.gamma * v),
+    "linear": lambda v, a: v,
+    "poly": lambda v, a: (a.gamma * v + a.coef0) ** a.degree,
+    "sigmoid": lambda v, a: np.tanh(a.gamma * v + a.coef0),
+}
+
+
+def form(activation: Activation, whole: bool = True) -> str:
+    """How the metric's value becomes the profile's argument (kernels/epilogue.py, FORMS).
+
+    Of a part of the inputs (not ``whole``) it is the plain sum, to be added to the others'.
+    """
+    if activation.metric == "dot" or (not whole and activation.metric == "manhattan"):
+        return "dot"
+    if not whole:
+        return "squared"
+    of_distance = activation.profile in OF_DISTANCE
+    if activation.metric == "manhattan":
+        return "dot" if of_distance else "square"
+    return "root" if of_distance else "squared"
+
+
+def in_tile(activation: Activation, whole: bool = True) -> str:
+    """The profile that a kernel applies: none where a callable, or other inputs, follow."""
+    if callable(activation.profile) or not whole:
+        return "identity"
+    return activation.profile

@@ -1,0 +1,80 @@
+"""Distances and dot products out of products of shifted operands, on the lattice and off it.
+
+A product P = u'·v' is of shifted rows, u' = u - s of a sample and v' = v - t of a center. With the
+lattice's zero z and e = s - t,
+
+    |u - v|²         =  Σu'² + 2e Σu'  +  Σv'² - 2e Σv' + n e²             -  2 P
+    (u - z)·(v - z)  =  (t - z) Σu'    +  (s - z) Σv' + n (s - z)(t - z)   +    P
+
+so each is a term of the row, a term of the column and a multiple of P. Off the lattice the shifts
+are one and the same (e = 0), and products are not shifted at all. Manhattan distances come out of
+their kernels as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpurbf.backends import Lattice
+
+# Largest n for which 255² n stays below 2³¹, and the same in whole groups and slices of any kernel.
+INT32_FEATURES = 33_025
+PIECE = INT32_FEATURES // 64 * 64
+
+
+class Coefficients(NamedTuple):
+    """A row's term is quadratic · Σx² + linear · Σx + constant."""
+
+    quadratic: int
+    linear: int
+    constant: int
+
+
+class Terms(NamedTuple):
+    """The value is term of the row + term of the column + alpha · P."""
+
+    row: Coefficients
+    column: Coefficients
+    alpha: int
+
+
+def terms_of(metric: str, n: int, lattice: Lattice | None, s: int = 0, t: int = 0) -> Terms:
+    """What products of n inputs lack, samples shifted by s and centers by t; see the module."""
+    if metric == "manhattan":
+        return Terms(Coefficients(0, 0, 0), Coefficients(0, 0, 0), 1)
+    if metric == "euclidean":
+        e = s - t
+        return Terms(Coefficients(1, 2 * e, 0), Coefficients(1, -2 * e, n * e * e), -2)
+    z = 0 if lattice is None else lattice.zero
+    a, b = s - z, t - z
+    return Terms(Coefficients(0, b, 0), Coefficients(0, a, n * a * b), 1)
+
+
+def unit(metric: str, lattice: Lattice | None) -> float:
+    """What a value of codes is multiplied by to be one of the data: the only change of units."""
+    if lattice is None:
+        return 1.0
+    return lattice.denominator ** (-1.0 if metric == "manhattan" else -2.0)
+
+
+def evaluate(
+    xp: Any,
+    coefficients: Coefficients,
+    A: Any,
+    sums: Callable[[Any, int, Any], Any],
+    dtype: Any,
+) -> Any:
+    """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` is asked for what counts."""
+    terms = xp.zeros(len(A), dtype)
+    if coefficients.quadratic:
+        terms += coefficients.quadratic * sums(A, 2, dtype)
+    if coefficients.linear:
+        terms += coefficients.linear * sums(A, 1, dtype)
+    return terms + coefficients.constant if coefficients.constant else terms
+
+
+def pieces(n: int, lattice: Lattice | None) -> list[slice]:
+    """The inputs in parts whose distances of codes 32-bit sums hold; off the lattice in one."""
+    step = max(1, n) if lattice is None else PIECE
+    return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]

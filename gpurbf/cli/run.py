@@ -1,0 +1,33 @@
+"""Run a program, its code unchanged, with scikit-learn's SVC replaced by this package's."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+
+from gpurbf.cli import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run it as ``python SCRIPT`` would."""
+    script = arguments.script
+    if not arguments.module and not Path(script).is_file():
+        raise UserError(f"no file {script}.")
+    from gpurbf.patching import patch_sklearn
+
+    patch_sklearn()
+    sys.argv = [script, *arguments.arguments]
+    if arguments.module:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(script).resolve().parent))
+        runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,256 @@
+"""ONNX: importing this module tells skl2onnx how to convert the estimators of this package.
+
+    import gpurbf.onnx
+    from skl2onnx import to_onnx
+
+    model = to_onnx(pipeline, X[:1])  # outputs "label" and "scores", as of decision_function
+
+Everything is computed in float64, from samples less the mean of the centers, so that squares far
+from the origin keep their digits; scores are then of the input's type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.estimators.fsvc import FSVC
+from gpurbf.estimators.layer import RBFLayer
+from gpurbf.estimators.rbf import RBFClassifier
+from gpurbf.estimators.svc import SVC
+from gpurbf.network.fsvc.units import WIDTH
+from gpurbf.network.one_vs_one import pair_weights
+
+try:
+    from onnx import TensorProto
+    from skl2onnx import update_registered_converter
+    from skl2onnx.algebra import onnx_ops as ops
+    from skl2onnx.algebra.complex_functions import onnx_cdist
+    from skl2onnx.common.data_types import (
+        DoubleTensorType,
+        FloatTensorType,
+        Int64TensorType,
+        StringTensorType,
+    )
+except ImportError as error:
+    raise ImportError(
+        f"gpurbf.onnx needs skl2onnx: `python -m pip install skl2onnx onnxruntime` ({error})."
+    ) from error
+
+__all__: list[str] = []
+
+# The distance itself is what these profiles are of; the others take its square.
+_OF_DISTANCE = ("laplacian", "triangular")
+_TINY = np.finfo(np.float64).tiny
+
+
+class _Graph:
+    """Shorthand for nodes: constants are float64 arrays, names of operators are attributes."""
+
+    def __init__(self, container: Any) -> None:
+        self.opset = container.target_opset
+
+    def __getattr__(self, name: str) -> Any:
+        operator = getattr(ops, f"Onnx{name}")
+
+        def node(*inputs: Any, **attributes: Any) -> Any:
+            given = (np.array([i], float) if isinstance(i, int | float) else i for i in inputs)
+            return operator(*given, op_version=self.opset, **attributes)
+
+        return node
+
+    def distances(self, X: Any, C: np.ndarray, metric: str) -> Any:
+        """The metric's value (N, m): the product, the sum of differences, the squared distance."""
+        if metric == "manhattan":
+            return onnx_cdist(X, C, metric="manhattan", dtype=np.float64, op_version=self.opset)
+        shift = C.mean(axis=0) if metric == "euclidean" else np.zeros(C.shape[1])
+        V, X = C - shift, self.Sub(X, shift)
+        products = self.MatMul(X, np.ascontiguousarray(V.T))
+        if metric == "dot":
+            return products
+        # The sum of squares as a product: operators for it change their form between opsets.
+        norms = self.MatMul(self.Mul(X, X), np.ones((C.shape[1], 1)))
+        squares = self.Add(self.Mul(products, -2.0), self.Add(norms, np.einsum("ij,ij->i", V, V)))
+        return self.Max(squares, 0.0)
+
+    def activations(self, distances: Any, activation: Any) -> Any:
+        """H from what `distances` gives."""
+        metric, profile, gamma, coef0, degree = activation
+        if callable(profile):
+            raise ValueError("A kernel that is a function cannot be converted to ONNX.")
+        t = distances
+        if profile in _OF_DISTANCE and metric == "euclidean":
+            t = self.Sqrt(t)
+        elif profile not in _OF_DISTANCE and metric == "manhattan":
+            t = self.Mul(t, t)
+        if profile == "linear":
+            return t
+        s = self.Mul(t, float(gamma))
+        if profile in ("gaussian", "laplacian"):
+            return self.Exp(self.Neg(s))
+        if profile == "triangular":
+            return self.Max(self.Sub(1.0, s), 0.0)
+        if profile == "multiquadric":
+            return self.Sqrt(self.Add(s, 1.0))
+        if profile == "inverse-multiquadric":
+            return self.Div(1.0, self.Sqrt(self.Add(s, 1.0)))
+        if profile == "thin-plate":
+            return self.Mul(self.Mul(s, self.Log(self.Max(s, _TINY))), 0.5)
+        if profile == "poly":
+            return self.Pow(self.Add(s, coef0), float(degree))
+        if profile == "sigmoid":
+            return self.Tanh(self.Add(s, coef0))
+        raise ValueError(f"The kernel {profile!r} cannot be converted to ONNX.")
+
+
+def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
+    """Centers (m, n) in float64, the metric and the activation of a fitted model."""
+    centers = model.support_vectors_ if isinstance(model, SVC) else model.centers_
+    centers = centers.toarray() if sp.issparse(centers) else centers
+    activation = model._activation
+    if activation is None:
+        raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
+    metric = activation.metric
+    if isinstance(model, FSVC) and model.metric == "sqeuclidean":
+        # The square stands for the distance, as Manhattan's sum does: not one of the profiles.
+        radius = float(model.eval_radius_)
+        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[model.kernel]
+        activation = activation._replace(metric="manhattan", profile=model.kernel, gamma=gamma)
+    return np.asarray(centers, np.float64), metric, activation
+
+
+def _convert(scope: Any, operator: Any, container: Any) -> None:
+    """Add a fitted model's nodes."""
+    model, graph = operator.raw_operator, _Graph(container)
+    centers, metric, activation = _layer(model)
+    X = graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE)
+    D = graph.distances(X, centers, metric)
+    H = graph.activations(D, activation)
+    if isinstance(model, RBFLayer):
+        _finish(graph, operator, 0, H, scope, container)
+        return
+    if isinstance(model, SVC):
+        points, scores = _svc(graph, model, H)
+    else:
+        scores = _outputs(graph, model, H, D)
+        points = scores
+    n_classes = len(model.classes_)
+    if points is scores and n_classes == 2:
+        # The second class wins above 0.
+        points = graph.Concat(graph.Mul(scores, 0.0), scores, axis=1)
+    winner = graph.ArgMax(points, axis=1, keepdims=0)
+    label = graph.ArrayFeatureExtractor(_classes(model), winner)
+    shape = np.array([-1], np.int64)
+    graph.Reshape(label, shape, output_names=operator.outputs[:1]).add_to(scope, container)
+    if n_classes == 2:
+        flat = graph.Reshape(scores, shape)
+        _finish(graph, operator, 1, flat, scope, container)
+    else:
+        _finish(graph, operator, 1, scores, scope, container)
+    if isinstance(model, RBFClassifier):
+        scaled = graph.Div(scores, float(model.temperature_))
+        if n_classes == 2:
+            scaled = graph.Concat(graph.Mul(scaled, -0.5), graph.Mul(scaled, 0.5), axis=1)
+        _finish(graph, operator, 2, graph.Softmax(scaled, axis=1), scope, container)
+
+
+def _finish(
+    graph: _Graph, operator: Any, number: int, node: Any, scope: Any, container: Any
+) -> None:
+    """The node as an output, in the type that the shape function gave it."""
+    double = isinstance(operator.outputs[number].type, DoubleTensorType)
+    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
+    graph.Cast(node, to=kind, output_names=operator.outputs[number : number + 1]).add_to(
+        scope, container
+    )
+
+
+def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
+    """Points that decide the label, and scores as of `decision_function`."""
+    n_classes = len(model.classes_)
+    W = pair_weights(np.asarray(model._dual_coef_), model.n_support_)
+    outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
+    if n_classes == 2:
+        scores = graph.Neg(outputs)
+        return scores, scores
+    first, second = np.triu_indices(n_classes, 1)
+    pairs = np.arange(len(first))
+    change = np.zeros((len(pairs), n_classes))
+    change[pairs, first], change[pairs, second] = 1, -1
+    before = np.arange(n_classes, dtype=np.float64)
+    won = graph.Cast(graph.Greater(outputs, 0.0), to=TensorProto.DOUBLE)
+    votes = graph.Add(graph.MatMul(won, change), before)
+    # decision_function gives a tie at exactly 0 to the first class of the pair, predict does not.
+    lost = graph.Cast(graph.Less(outputs, 0.0), to=TensorProto.DOUBLE)
+    kept = graph.MatMul(graph.Sub(1.0, lost), change)
+    sums = graph.MatMul(outputs, change)
+    squeezed = graph.Div(sums, graph.Mul(graph.Add(graph.Abs(sums), 1.0), 3.0))
+    by_class = graph.Add(graph.Add(kept, before), squeezed)
+    points = by_class if model.break_ties else votes
+    return points, by_class if model.decision_function_shape == "ovr" else outputs
+
+
+def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
+    """Outputs (N, k) of a linear layer, FSVC's rule for samples outside every radius applied."""
+    W = np.ascontiguousarray(model.coef_.T, np.float64)
+    scores = graph.MatMul(H, W)
+    if isinstance(model, RBFClassifier):
+        return graph.Add(scores, np.asarray(model.intercept_, np.float64))
+    if model.outside == "zero":
+        return scores
+    activity = graph.MatMul(H, np.ones((len(W), 1)))
+    nearest = graph.Gather(W, graph.ArgMin(D, axis=1, keepdims=0), axis=0)
+    return graph.Where(graph.Equal(activity, 0.0), nearest, scores)
+
+
+def _classes(model: Any) -> np.ndarray:
+    """Labels as ONNX has them: 64-bit integers or strings."""
+    classes = model.classes_
+    if classes.dtype.kind in "iub":
+        return classes.astype(np.int64)
+    if all(isinstance(name, str) for name in classes):
+        return classes.astype(str)
+    raise ValueError(
+        f"ONNX has labels that are integers or strings, and these are {classes.dtype}: fit on "
+        "y.astype(str), for example."
+    )
+
+
+def _shapes(operator: Any) -> None:
+    """Types of the outputs: scores are double for double inputs, else float."""
+    model, given = operator.raw_operator, operator.inputs[0]
+    real = DoubleTensorType if isinstance(given.type, DoubleTensorType) else FloatTensorType
+    N = given.get_first_dimension()
+    if isinstance(model, RBFLayer):
+        operator.outputs[0].type = real([N, len(model.centers_)])
+        return
+    k = len(model.classes_)
+    strings = _classes(model).dtype.kind == "U"
+    operator.outputs[0].type = (StringTensorType if strings else Int64TensorType)([N])
+    columns = k * (k - 1) // 2 if getattr(model, "decision_function_shape", "ovr") == "ovo" else k
+    operator.outputs[1].type = real([N] if k == 2 else [N, columns])
+    for output in operator.outputs[2:]:
+        output.type = real([N, k])
+
+
+def _parse(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:
+    """Declare the outputs of a classifier by the names they should have."""
+    operator = scope.declare_local_operator(f"Gpurbf{type(model).__name__}", model)
+    operator.inputs = inputs
+    names = ["label", "scores"] + ["probabilities"] * isinstance(model, RBFClassifier)
+    for name in names:
+        kind = Int64TensorType() if name == "label" else FloatTensorType()
+        operator.outputs.append(scope.declare_local_variable(name, kind))
+    return operator.outputs
+
+
+for _estimator in (SVC, RBFClassifier, FSVC, RBFLayer):
+    update_registered_converter(
+        _estimator,
+        f"Gpurbf{_estimator.__name__}",
+        _shapes,
+        _convert,
+        parser=None if _estimator is RBFLayer else _parse,
+    )

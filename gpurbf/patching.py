@@ -1,0 +1,131 @@
+"""scikit-learn's SVC replaced where it stands: code written for it runs here unchanged."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import sklearn.svm
+import sklearn.svm._classes
+from sklearn.utils.class_weight import compute_class_weight
+
+from gpurbf.estimators import svc as ours  # takes the name of scikit-learn's class before we do
+
+__all__ = ["patch_sklearn", "unpatch_sklearn"]
+
+_log = logging.getLogger("gpurbf")
+_logged: set[str] = set()
+_ORIGINAL = sklearn.svm.SVC
+_HOMES = (sklearn.svm, sklearn.svm._classes)
+# What the layer of a fitted model is made of: set anew, it is made anew.
+_LAYER = ("support_vectors_", "dual_coef_", "intercept_", "_gamma", "kernel", "degree", "coef0")
+
+
+def patch_sklearn() -> None:
+    """Replace ``sklearn.svm.SVC`` by a subclass of it that is trained and evaluated here.
+
+    It has scikit-learn's parameters and fitted attributes, and is left to scikit-learn in what
+    :class:`SVC` does not do (``probability=True``); the logger "gpurbf" then says so, once for each
+    reason, as a warning. Models made before, and names imported before, stay as they are, so call
+    it first; ``python -m gpurbf run script.py`` does.
+
+    Examples
+    --------
+    >>> import gpurbf
+    >>> gpurbf.patch_sklearn()
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.svm import SVC
+    >>> SVC().fit(*load_iris(return_X_y=True)).n_support_
+    array([ 7, 23, 21], dtype=int32)
+    >>> gpurbf.unpatch_sklearn()
+    """
+    for module in _HOMES:
+        module.SVC = SVC
+
+
+def unpatch_sklearn() -> None:
+    """Put scikit-learn's own class back; models of the other one go on working."""
+    for module in _HOMES:
+        module.SVC = _ORIGINAL
+
+
+class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
+    """scikit-learn's SVC, its pairs trained and its kernel evaluated by :class:`gpurbf.SVC`."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
+        """As scikit-learn's."""
+        for name in ("_evaluator", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+        if reason := _not_ours(self, X, y, sample_weight):
+            if reason not in _logged:
+                _logged.add(reason)
+                _log.warning("SVC.fit is left to scikit-learn: %s.", reason)
+            return super().fit(X, y, sample_weight)
+        self._validate_params()
+        model = ours.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
+        self.__dict__.update(_fitted(model.to_sklearn()))
+        self._keep(model)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """As scikit-learn's."""
+        return self._evaluated().predict(X)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """As scikit-learn's."""
+        return self._evaluated().decision_function(X)
+
+    def _evaluated(self) -> ours.SVC:
+        """Our model of the support vectors, with the parameters of now."""
+        made, model = self.__dict__.get("_evaluator", ((), None))
+        if model is None or any(a is not getattr(self, b) for a, b in zip(made, _LAYER)):
+            model = self._keep(ours.SVC.from_sklearn(self))
+        shape, ties = self.decision_function_shape, self.break_ties
+        return model.set_params(decision_function_shape=shape, break_ties=ties)
+
+    def _keep(self, model: ours.SVC) -> ours.SVC:
+        self._evaluator = [getattr(self, name) for name in _LAYER], model
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_evaluator"}
+
+
+def _not_ours(estimator: Any, X: Any, y: Any, sample_weight: Any) -> str:
+    """Why scikit-learn's own fit is needed; empty if it is not."""
+    if estimator.probability not in ("deprecated", False):
+        return "probability=True has no counterpart, see CalibratedClassifierCV"
+    if sample_weight is not None and not np.all(np.asarray(sample_weight) > 0):
+        return "sample weights that are not positive leave classes without a model there"
+    return ""
+
+
+def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+    """Ours for the same problem: there, sample weights change no gamma and no class weight."""
+    known = inspect.signature(ours.SVC).parameters
+    own = estimator.get_params(deep=False)
+    parameters = {name: value for name, value in own.items() if name in known}
+    if sample_weight is None:
+        return parameters
+    given = callable(estimator.kernel) or estimator.kernel == "precomputed"
+    if estimator.gamma == "scale" and not given:
+        if sp.issparse(X):
+            variance = X.multiply(X).mean() - X.mean() ** 2
+        else:
+            variance = np.asarray(X, dtype=np.float64).var()
+        parameters["gamma"] = 1.0 / (np.shape(X)[1] * variance) if variance else 1.0
+    if estimator.class_weight == "balanced":
+        classes = np.unique(y)
+        weights = compute_class_weight("balanced", classes=classes, y=np.ravel(y))
+        parameters["class_weight"] = dict(zip(classes.tolist(), weights))
+    return parameters
+
+
+def _fitted(model: Any) -> dict[str, Any]:
+    """What fit has set."""
+    parameters = model.get_params(deep=False)
+    return {name: value for name, value in vars(model).items() if name not in parameters}

@@ -1,0 +1,124 @@
+"""Converted to ONNX, every estimator answers the same in onnxruntime."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+from sklearn.metrics.pairwise import laplacian_kernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+
+pytest.importorskip("skl2onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+from skl2onnx import to_onnx  # noqa: E402
+
+import gpurbf.onnx  # noqa: E402, F401
+
+X, Y = load_digits(return_X_y=True)
+X_TRAIN, Y_TRAIN, X_TEST = X[:600] / 16, Y[:600], X[600:] / 16
+
+
+def run(model, X):
+    """Its outputs by name."""
+    converted = to_onnx(model, X[:1])
+    session = onnxruntime.InferenceSession(
+        converted.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {session.get_inputs()[0].name: X})))
+
+
+def same(model, X, scores=True):
+    """Labels equal, outputs to 1e-5."""
+    found = run(model, X)
+    assert np.array_equal(found["label"], model.predict(X))
+    expected = model.decision_function(X)
+    assert found["scores"].shape == expected.shape
+    if scores:
+        np.testing.assert_allclose(found["scores"], expected, rtol=0, atol=1e-5)
+    if "probabilities" in found:
+        np.testing.assert_allclose(
+            found["probabilities"], model.predict_proba(X), rtol=0, atol=1e-5
+        )
+
+
+MODELS = {
+    "svc": SVC(C=10),
+    "svc-ovo": SVC(C=10, decision_function_shape="ovo"),
+    "svc-ties": SVC(break_ties=True),
+    "svc-laplacian": SVC(kernel="laplacian"),
+    "svc-linear": SVC(kernel="linear"),
+    "svc-poly": SVC(kernel="poly", degree=2, coef0=1.0),
+    "svc-sigmoid": SVC(kernel="sigmoid", gamma=0.01),
+    "rbf": RBFClassifier(100, random_state=0),
+    "rbf-manhattan": RBFClassifier(100, metric="manhattan", kernel="laplacian", random_state=0),
+    "fsvc": FSVC(1.5, random_state=0),
+    "fsvc-triangular": FSVC(0.8, kernel="triangular", random_state=0),
+    "fsvc-published": FSVC.published(12.0),
+    "fsvc-sfsvc": FSVC.sfsvc(1.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("labels", ["classes", "two", "strings"])
+@pytest.mark.parametrize("name", MODELS)
+def test_labels_and_scores_are_those_of_the_model(name, labels, dtype):
+    y = {"classes": Y_TRAIN, "two": Y_TRAIN < 5, "strings": Y_TRAIN.astype(str)}[labels]
+    same(MODELS[name].fit(X_TRAIN, y), X_TEST.astype(dtype))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+@pytest.mark.parametrize(
+    "kernel",
+    ["gaussian", "laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"],
+)
+def test_a_layer_gives_its_activations(kernel, metric):
+    layer = RBFLayer(30, kernel=kernel, metric=metric, random_state=0).fit(X_TRAIN)
+    (H,) = run(layer, X_TEST).values()
+    np.testing.assert_allclose(H, layer.transform(X_TEST), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
+def test_far_from_the_origin_distances_keep_their_digits(name):
+    far = X_TRAIN + 1e4, X_TEST + 1e4
+    same(MODELS[name].fit(far[0], Y_TRAIN), far[1])
+
+
+def test_pipelines_and_sparse_models_are_converted():
+    pipeline = make_pipeline(StandardScaler(), SVC(C=10)).fit(X_TRAIN, Y_TRAIN)
+    same(pipeline, X_TEST)
+    same(make_pipeline(RBFLayer(50, random_state=0), SVC(kernel="linear")).fit(X, Y), X)
+    model = SVC().fit(sp.csr_matrix(X_TRAIN), Y_TRAIN)
+    same(model, X_TEST)
+
+
+def test_what_onnx_cannot_say_is_refused():
+    with pytest.raises(ValueError, match="function cannot be converted"):
+        run(SVC(kernel=laplacian_kernel).fit(X_TRAIN, Y_TRAIN), X_TEST)
+    with pytest.raises(ValueError, match="function cannot be converted"):
+        run(RBFLayer(5, kernel=np.sqrt).fit(X_TRAIN), X_TEST)
+    with pytest.raises(ValueError, match=r"integers or strings.*float64"):
+        run(SVC().fit(X_TRAIN, Y_TRAIN.astype(float)), X_TEST)
+
+
+def test_without_skl2onnx_the_error_says_what_to_install():
+    code = "import sys; sys.modules['skl2onnx'] = None; import gpurbf.onnx"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install skl2onnx onnxruntime" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
+def test_ten_thousand_images_have_the_same_labels(name, mnist):
+    model = {
+        "svc": SVC(C=10, precision="float64"),
+        "rbf": RBFClassifier(500, random_state=0),
+        "fsvc": FSVC(2000.0, random_state=0),
+    }[name].fit(mnist.X_train[:3000], mnist.y_train[:3000])
+    same(model, mnist.X_test.astype(np.float64))

@@ -1,0 +1,156 @@
+"""scikit-learn's SVC replaced: the same answers; what is not ours is left to it, and it says so."""
+
+import copy
+import logging
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.svm
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils._param_validation import InvalidParameterError
+
+import gpurbf
+from gpurbf import patching
+from gpurbf.cli import main
+
+ORIGINAL = sklearn.svm.SVC
+X, Y = load_digits(return_X_y=True)
+X, Y = X[:500] / 16, Y[:500]
+
+
+@pytest.fixture
+def patched(monkeypatch):
+    monkeypatch.setattr(patching, "_logged", set())
+    gpurbf.patch_sklearn()
+    yield sklearn.svm.SVC
+    gpurbf.unpatch_sklearn()
+    assert sklearn.svm.SVC is sklearn.svm._classes.SVC is ORIGINAL
+
+
+@pytest.fixture
+def ours_only(monkeypatch):
+    """scikit-learn's own fit and evaluation fail."""
+
+    def refuse(*_):
+        raise AssertionError("left to scikit-learn")
+
+    for name in ("fit", "predict", "decision_function"):
+        monkeypatch.setattr(ORIGINAL, name, refuse)
+
+
+def test_names_give_the_new_class_which_is_one_of_scikit_learns(patched):
+    from sklearn.svm import SVC
+
+    assert SVC is patched is not ORIGINAL
+    assert issubclass(SVC, ORIGINAL) and isinstance(SVC(), sklearn.svm.SVC)
+    assert SVC().get_params() == ORIGINAL().get_params()
+    assert repr(SVC(C=2)) == repr(ORIGINAL(C=2)) == "SVC(C=2)"
+
+
+def test_fit_and_predict_are_ours(patched, ours_only):
+    model = patched(gamma=0.1).fit(X, Y)
+    assert model.score(X, Y) > 0.95
+    assert model.decision_function(X).shape == (500, 10)
+    assert model.set_params(decision_function_shape="ovo").decision_function(X).shape == (500, 45)
+    assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.95
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"C": 3.0},
+        {"kernel": "poly", "degree": 2},
+        {"kernel": lambda a, b: np.asarray((a @ b.T).todense() if sp.issparse(a) else a @ b.T)},
+        {"class_weight": "balanced"},
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, weighted):
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(Y)) if weighted else None
+    models = [c(**parameters, tol=1e-6).fit(make(X), Y, weights) for c in (patched, ORIGINAL)]
+    assert np.array_equal(*(model.predict(make(X)) for model in models))
+    for model in models:
+        model.set_params(decision_function_shape="ovo")
+    outputs = [model.decision_function(make(X)) for model in models]
+    np.testing.assert_allclose(*outputs, rtol=0, atol=1e-4)
+    new, old = ({k: v for k, v in vars(m).items() if k != "_evaluator"} for m in models)
+    assert new.keys() == old.keys()
+    np.testing.assert_array_equal(models[0].classes_, models[1].classes_)
+    np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
+
+
+@pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
+def test_what_we_do_not_do_is_left_to_scikit_learn_and_logged_once(patched, caplog):
+    with caplog.at_level(logging.WARNING, "gpurbf"):
+        model = patched(probability=True).fit(X[:100], Y[:100])
+        patched(probability=True).fit(X[:100], Y[:100])
+    assert model.predict_proba(X).shape == (500, 10)
+    (record,) = caplog.records
+    assert "probability=True" in record.message and "CalibratedClassifierCV" in record.message
+    assert np.array_equal(model.predict(X), ORIGINAL.predict(model, X))
+
+
+def test_parameters_are_checked_as_scikit_learn_does(patched):
+    for bad in ({"C": -1}, {"kernel": "laplacian"}, {"gamma": "wide"}):
+        with pytest.raises(InvalidParameterError):
+            patched(**bad).fit(X, Y)
+    with pytest.raises(NotFittedError):
+        patched().predict(X)
+
+
+def test_a_changed_or_refitted_model_answers_as_it_is(patched):
+    model = patched().fit(X, Y)
+    outputs = model.decision_function(X)
+    model.intercept_ = model.intercept_ + 1
+    assert not np.allclose(model.decision_function(X), outputs)
+    assert set(model.fit(X, Y == 3).predict(X)) == {False, True}
+    copied = copy.deepcopy(model)
+    assert np.array_equal(copied.predict(X), model.predict(X))
+
+
+def test_clones_grids_and_pickles_work_in_other_processes(patched):
+    search = GridSearchCV(clone(patched()), {"C": [0.1, 10]}, cv=2, n_jobs=2).fit(X, Y)
+    assert type(search.best_estimator_) is patched
+    code = "import pickle, sys; print(type(pickle.load(sys.stdin.buffer)).__module__)"
+    content = pickle.dumps(search.best_estimator_)
+    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True)
+    assert done.stdout.split() == [b"gpurbf.patching"], done.stderr
+
+
+def test_conversions_know_models_of_both_classes(patched):
+    ours = gpurbf.SVC().fit(X, Y)
+    assert type(ours.to_sklearn()) is ORIGINAL
+    for model in (ORIGINAL().fit(X, Y), patched().fit(X, Y)):
+        assert np.array_equal(gpurbf.SVC.from_sklearn(model).predict(X), model.predict(X))
+
+
+def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport beside\nfrom sklearn.svm import SVC\n"
+        "print(SVC.__module__, __name__, sys.argv[1:], beside.X)\nsys.exit(3)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for arguments in ([str(script)], ["-m", "script"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["run", *arguments, "--a", "b"])
+        assert stop.value.code == 3
+        assert capsys.readouterr().out == "gpurbf.patching __main__ ['--a', 'b'] 5\n"
+        gpurbf.unpatch_sklearn()
+
+
+def test_a_script_that_is_not_there_is_one_line(capsys):
+    assert main(["run", "no-such-script.py"]) == 2
+    assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"

@@ -1,0 +1,86 @@
+"""The profiles' formulas and their arguments, against the definition; the algebra of shifts."""
+
+import numpy as np
+import pytest
+
+from gpurbf.backends import Activation, Lattice, cupy_, matmul, terms
+from gpurbf.backends.profiles import OF_DISTANCE, PROFILES, form, in_tile
+from gpurbf.kernels.activation import LOOPS
+from gpurbf.kernels.cuda.profiles import NUMBERS
+from tests import reference
+
+ARGUMENT = {
+    "squared": lambda value: np.maximum(value, 0),
+    "root": lambda value: np.sqrt(np.maximum(value, 0)),
+    "square": np.square,
+    "dot": lambda value: value,
+}
+ACTIVATIONS = [
+    *(Activation(m, p, 0.3) for m in ("euclidean", "manhattan") for p in reference.PROFILES),
+    *(Activation("dot", p, 0.3, 0.5, 2) for p in reference.DOT_PROFILES),
+]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda a: f"{a.metric}, {a.profile}")
+def test_a_profile_of_its_argument_is_the_definition(activation):
+    rng = np.random.default_rng(0)
+    X, C = rng.standard_normal((7, 5)), rng.standard_normal((9, 5))
+    X[0] = C[0]
+    value = reference.METRICS[activation.metric](X, C)
+    if activation.metric == "euclidean":
+        value = value**2
+    H = PROFILES[activation.profile](ARGUMENT[form(activation)](value), activation)
+    np.testing.assert_allclose(H, reference.hidden(X, C, *activation), 1e-13, 1e-13)
+
+
+def test_every_table_of_profiles_has_the_same_names():
+    assert set(PROFILES) == reference.PROFILES.keys() | reference.DOT_PROFILES.keys()
+    assert set(LOOPS) == set(NUMBERS) == set(PROFILES) | {"identity"}
+    assert set(cupy_._STATEMENTS) | {"poly"} == set(LOOPS)  # whose statements depend on the degree
+    assert OF_DISTANCE < set(PROFILES)
+
+
+def test_a_part_of_the_inputs_and_a_callable_are_finished_outside_the_tile():
+    for metric, plain in (("euclidean", "squared"), ("manhattan", "dot"), ("dot", "dot")):
+        activation = Activation(metric, "laplacian")
+        assert (form(activation, whole=False), in_tile(activation, whole=False)) == (
+            plain,
+            "identity",
+        )
+    assert in_tile(Activation("euclidean", np.exp)) == "identity"
+
+
+@pytest.mark.parametrize("lattice", [Lattice(1.0, 0), Lattice(16.0, 128)])
+@pytest.mark.parametrize("shifts", [(0, 0), (0, 128), (128, 128), (128, 0)])
+@pytest.mark.parametrize("metric", ["euclidean", "dot"])
+def test_terms_make_distances_of_products_of_shifted_codes(metric, shifts, lattice):
+    rng = np.random.default_rng(0)
+    U, V = (rng.integers(0, 256, (rows, 11)) for rows in (5, 6))
+    s, t = shifts
+    rest = terms.terms_of(metric, 11, lattice, s, t)
+    row = terms.evaluate(np, rest.row, U - s, matmul.row_sums, np.int64)
+    column = terms.evaluate(np, rest.column, V - t, matmul.row_sums, np.int64)
+    value = row[:, None] + column + rest.alpha * ((U - s) @ (V - t).T)
+    U, V = U - lattice.zero, V - lattice.zero
+    exact = U @ V.T if metric == "dot" else np.square(U[:, None] - V).sum(axis=2)
+    np.testing.assert_array_equal(value, exact)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_the_unit_turns_values_of_codes_into_those_of_the_data(metric):
+    lattice = Lattice(255.0, 0)
+    U, V = np.random.default_rng(0).integers(0, 256, (2, 4, 9))
+    power = 1 if metric == "manhattan" else 2
+    value = reference.METRICS[metric](U, V), reference.METRICS[metric](U / 255, V / 255)
+    codes, data = (v**2 if metric == "euclidean" else v for v in value)
+    np.testing.assert_allclose(terms.unit(metric, lattice) * codes, data, 1e-12)
+    assert terms.unit(metric, lattice) == 255.0**-power and terms.unit(metric, None) == 1
+
+
+def test_pieces_cover_the_inputs_and_are_one_off_the_lattice():
+    n = 2 * terms.PIECE + 5
+    assert 255**2 * terms.INT32_FEATURES < 2**31 <= 255**2 * (terms.INT32_FEATURES + 1)
+    assert terms.pieces(n, None) == [slice(0, n)]
+    parts = terms.pieces(n, Lattice(1.0, 0))
+    assert [part.stop - part.start for part in parts] == [terms.PIECE, terms.PIECE, 5]
+    assert terms.pieces(0, Lattice(1.0, 0)) == [slice(0, 0)]

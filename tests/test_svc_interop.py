@@ -1,0 +1,130 @@
+"""A fitted SVC is scikit-learn's and back: equal labels, outputs to 1e-5, whatever the kernel."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.svm
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics.pairwise import laplacian_kernel
+
+from gpurbf import SVC
+
+X, Y = load_digits(return_X_y=True)
+X_TRAIN, Y_TRAIN, X_TEST = X[:600] / 16, Y[:600], X[600:] / 16
+BINARY = Y_TRAIN < 5
+KERNELS = {
+    "rbf": {"gamma": 0.5, "C": 3.0},
+    "scale": {},
+    "linear": {"kernel": "linear"},
+    "poly": {"kernel": "poly", "degree": 2, "coef0": 1.0},
+    "sigmoid": {"kernel": "sigmoid", "gamma": 0.01},
+    "callable": {"kernel": laplacian_kernel},
+}
+
+
+def same(ours, theirs, X):
+    """Both models answer the same."""
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+    for shape in ("ovr", "ovo"):
+        ours.set_params(decision_function_shape=shape)
+        theirs.set_params(decision_function_shape=shape)
+        np.testing.assert_allclose(
+            ours.decision_function(X), theirs.decision_function(X), rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["classes", "binary"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_a_model_answers_the_same_in_the_other_class(direction, kernel, sparse, binary):
+    y = BINARY if binary else Y_TRAIN
+    train, test = (sp.csr_matrix(part) if sparse else part for part in (X_TRAIN, X_TEST))
+    if direction == "to":
+        ours = SVC(**KERNELS[kernel]).fit(train, y)
+        theirs = ours.to_sklearn()
+        assert type(theirs) is sklearn.svm.SVC
+    else:
+        theirs = sklearn.svm.SVC(**KERNELS[kernel]).fit(train, y)
+        ours = SVC.from_sklearn(theirs)
+    same(ours, theirs, test)
+    same(pickle.loads(pickle.dumps(ours)), pickle.loads(pickle.dumps(theirs)), test)
+    if kernel == "linear":
+        coefs = [model.coef_.toarray() if sparse else model.coef_ for model in (ours, theirs)]
+        np.testing.assert_allclose(*coefs)
+
+
+def test_a_precomputed_kernel_goes_both_ways():
+    K, K_test = X_TRAIN @ X_TRAIN.T, X_TEST @ X_TRAIN.T
+    ours = SVC(kernel="precomputed").fit(K, Y_TRAIN)
+    same(ours, ours.to_sklearn(), K_test)
+    same(SVC.from_sklearn(ours.to_sklearn()), ours.to_sklearn(), K_test)
+
+
+def test_fitted_attributes_are_those_that_scikit_learn_sets():
+    ours = SVC(class_weight={1: 3.0}).fit(X_TRAIN, Y_TRAIN)
+    theirs = sklearn.svm.SVC(class_weight={1: 3.0}).fit(X_TRAIN, Y_TRAIN)
+    made = ours.to_sklearn()
+    assert vars(made).keys() == vars(theirs).keys()
+    for name, value in vars(theirs).items():
+        twin = getattr(made, name)
+        assert isinstance(value, type(twin)), name
+        if isinstance(value, np.ndarray):
+            assert twin.dtype == value.dtype and twin.ndim == value.ndim, name
+            assert twin.flags.c_contiguous, name
+
+
+def test_parameters_that_both_have_are_kept():
+    data = load_iris(as_frame=True)
+    ours = SVC(C=2.5, max_iter=99_999, break_ties=True, gamma="auto").fit(data.data, data.target)
+    made = ours.to_sklearn()
+    assert made.get_params() == sklearn.svm.SVC(**made.get_params()).get_params()
+    assert (made.C, made.max_iter, made.break_ties, made.gamma) == (2.5, 99_999, True, "auto")
+    assert list(made.feature_names_in_) == list(data.feature_names)
+    again = SVC.from_sklearn(made)
+    assert again.get_params() == ours.get_params()
+    assert clone(again).fit(data.data, data.target).score(data.data, data.target) > 0.9
+
+
+def test_parameters_set_since_fit_are_not_the_models():
+    ours = SVC(kernel="poly", degree=2).fit(X_TRAIN, Y_TRAIN)
+    ours.set_params(kernel="rbf", degree=5, coef0=3.0)
+    same(ours, ours.to_sklearn(), X_TEST)
+
+
+def test_string_labels_go_along():
+    names = np.array(["even", "odd"])[Y_TRAIN % 2]
+    ours = SVC().fit(X_TRAIN, names)
+    same(ours, ours.to_sklearn(), X_TEST)
+
+
+def test_what_scikit_learn_does_not_have_is_refused_with_a_way_out():
+    with pytest.raises(ValueError, match=r"no kernel 'laplacian'.*laplacian_kernel"):
+        SVC(kernel="laplacian").fit(X_TRAIN, Y_TRAIN).to_sklearn()
+
+
+def test_only_a_fitted_svc_is_taken():
+    with pytest.raises(NotFittedError):
+        SVC().to_sklearn()
+    with pytest.raises(NotFittedError):
+        SVC.from_sklearn(sklearn.svm.SVC())
+    with pytest.raises(TypeError, match=r"sklearn\.svm\._classes\.NuSVC"):
+        SVC.from_sklearn(sklearn.svm.NuSVC().fit(X_TRAIN, Y_TRAIN))
+
+
+@pytest.mark.slow
+def test_ten_thousand_images_answer_the_same(mnist):
+    train, test = mnist.X_train[:3000], mnist.X_test
+    ours = SVC(C=10, decision_function_shape="ovo").fit(train, mnist.y_train[:3000])
+    theirs = ours.to_sklearn()
+    expected = theirs.decision_function(test)
+    # With a thousand support vectors or more, "auto" may sum in float32.
+    for precision, most in (("auto", 1e-4), ("float64", 1e-10)):
+        back = SVC.from_sklearn(theirs).set_params(precision=precision)
+        for model in (ours.set_params(precision=precision), back):
+            assert np.array_equal(model.predict(test), theirs.predict(test))
+            assert np.abs(model.decision_function(test) - expected).max() < most
