@@ -56,6 +56,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "download_all_examples": False,
     "min_reported_time": float("inf"),
+    "remove_config_comments": True,
     "show_signature": False,
     "write_computation_times": False,
 }
@@ -74,7 +75,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "install": []}
 
 
 def reachable(inventory):
@@ -116,4 +117,9 @@ def links_within_the_site(app, page, source):
 def setup(app):
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", links_within_the_site)
-    shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", dirs_exist_ok=True)
+    shutil.copytree(
+        HERE.parent / "notebooks",
+        HERE / "notebooks",
+        ignore=lambda folder, names: [name for name in names if not name.endswith(".ipynb")],
+        dirs_exist_ok=True,
+    )

@@ -35,8 +35,11 @@ print(classification_report(y_test, predicted))
 # %%
 # What is taken for what:
 
-display = ConfusionMatrixDisplay.from_predictions(y_test, predicted, colorbar=False, cmap="Blues")
+# sphinx_gallery_thumbnail_number = 2
+
+figure, axis = plt.subplots(figsize=(5, 5))
+ConfusionMatrixDisplay.from_predictions(y_test, predicted, colorbar=False, cmap="Blues", ax=axis)
 wrong = (predicted != y_test).sum()
-display.ax_.set_title(f"{wrong} of {len(y_test)} are wrong")
-display.ax_.spines[:].set_visible(False)
+axis.set_title(f"{wrong} of {len(y_test)} are wrong")
+axis.spines[:].set_visible(False)
 plt.show()

@@ -40,6 +40,8 @@ for i, (axis, component) in enumerate(zip(axes, components)):
 # %%
 # How many are needed:
 
+# sphinx_gallery_thumbnail_number = 2
+
 scores = search.cv_results_["mean_test_score"].reshape(4, 2)
 figure, axis = plt.subplots(figsize=(7, 3.6))
 for j, C in enumerate(grid["svc__C"]):

@@ -33,7 +33,7 @@ for axis, (name, model) in zip(axes.flat, models.items()):
         model, X, response_method="predict", multiclass_colors=colors, alpha=0.5, ax=axis
     )
     axis.scatter(*X.T, c=[colors[label] for label in y], s=14, edgecolor="white", linewidth=0.4)
-    axis.set_title(f"{name}: {model.score(X, y):.1%}, {len(model.support_)} support vectors")
+    axis.set_title(f"{name}: {len(model.support_)} support vectors")
 for axis in axes[-1]:
     axis.set_xlabel(iris.feature_names[2])
 for axis in axes[:, 0]:

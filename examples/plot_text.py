@@ -55,7 +55,8 @@ for kernel in ("linear", "rbf"):
 # Which rubric is taken for which. Documents that drew no word of their own cannot be told.
 
 predicted = model.predict(texts_test)
-display = ConfusionMatrixDisplay.from_predictions(y_test, predicted, colorbar=False, cmap="Blues")
-display.ax_.set_title(f"{(predicted == y_test).mean():.1%} of the documents find their rubric")
-display.ax_.spines[:].set_visible(False)
+figure, axis = plt.subplots(figsize=(5, 4.6))
+ConfusionMatrixDisplay.from_predictions(y_test, predicted, colorbar=False, cmap="Blues", ax=axis)
+axis.set_title(f"{(predicted == y_test).mean():.1%} of the documents find their rubric")
+axis.spines[:].set_visible(False)
 plt.show()

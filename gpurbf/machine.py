@@ -9,7 +9,7 @@ import platform
 
 from gpurbf import __version__
 from gpurbf.backends import LOADERS, BackendUnavailable, get_backend, tuning
-from gpurbf.backends.cpu import KERNELS, choose_kernel, cpu_features, missing, processor
+from gpurbf.backends.cpu import FEATURES, choose_kernel, cpu_features, missing, processor
 
 __all__ = ["backends", "hardware", "memory", "today", "tuned", "versions"]
 
@@ -127,5 +127,5 @@ def _kernel() -> str:
         kernel, reason = choose_kernel()
     except (BackendUnavailable, ValueError) as error:
         return str(error)
-    others = [name for name in KERNELS if name != kernel and missing(name) is None]
+    others = [name for name in FEATURES if name != kernel and missing(name) is None]
     return f"{kernel}: {reason}; would run too: {', '.join(others) or 'none'}"

@@ -20,7 +20,7 @@ from gpurbf.estimators.fsvc import FSVC
 from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.svc import SVC
-from gpurbf.network.centers.fsvc import WIDTH
+from gpurbf.network.fsvc.units import WIDTH
 from gpurbf.network.one_vs_one import pair_weights
 
 try:

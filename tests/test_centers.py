@@ -5,8 +5,9 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import load_digits
 
+from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.centers import CENTERS
-from gpurbf.network.centers.sample import row_hashes, shares
+from gpurbf.network.centers.sample import shares
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:600], y[:600]

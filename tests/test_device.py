@@ -16,7 +16,7 @@ from gpurbf import config_context
 from gpurbf._stages import FENCES, Recorder
 from gpurbf.backends import device
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.lms import block_rule, lms
+from gpurbf.network.solvers.lms import LMS, block_rule
 from gpurbf.network.solvers.ridge import NormalEquations
 
 
@@ -253,25 +253,20 @@ def test_the_block_form_is_the_delta_rule(weighted):
 
 @pytest.mark.parametrize("megabytes", [None, 1])
 def test_lms_on_the_device(cupy, monkeypatch, megabytes):
-    monkeypatch.setattr(sys.modules[lms.__module__], "_BLOCK", 32)
+    monkeypatch.setattr(sys.modules[LMS.__module__], "_BLOCK", 32)
     X, C = data(np.float64, N=3000, m=40, n=8)
     T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
     activation = Activation("euclidean", "gaussian", 0.1)
-    options = {"center_targets": T[:40], "n_epochs": 3, "order": RNG.permutation(3000)[:2500]}
+    options = {"start": T[:40], "order": RNG.permutation(3000)[:2500]}
     # By default the rate is found on the activations that are kept.
-    options["learning_rate"] = None if megabytes is None else 0.01
-    seen = []
+    solver = LMS(None if megabytes is None else 0.01, n_epochs=3)
     with config_context(gpu_memory=megabytes):
         layers = (HiddenLayer(C, activation, backend=name) for name in ("cupy", "numba"))
-        got, expected = (
-            lms(layer, X, T, w, **options, after_epoch=lambda e, W: seen.append(W.shape))
-            for layer in layers
-        )
-    assert seen == [(40, 3)] * 6
+        got, expected = (solver.train(layer, X, T, w, **options) for layer in layers)
     np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
     with pytest.raises(ValueError, match="overflowed in epoch"):
         layer = HiddenLayer(C, activation, backend="cupy")
-        lms(layer, X, T, None, center_targets=None, learning_rate=100.0, n_epochs=20)
+        LMS(100.0, n_epochs=20).train(layer, X, T, None)
 
 
 def test_settings_of_the_gpu_are_checked(cupy, monkeypatch):

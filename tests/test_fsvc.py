@@ -1,7 +1,6 @@
 """FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
 
 import functools
-import importlib
 import pickle
 
 import numpy as np
@@ -12,14 +11,14 @@ from sklearn.datasets import load_digits, make_blobs
 
 from gpurbf import FSVC
 from gpurbf.backends.threads import limited
-from gpurbf.network import fsvc as composed
-from gpurbf.network import radius as searching
+from gpurbf.network.centers import CENTERS
+from gpurbf.network.fsvc import passes
+from gpurbf.network.fsvc.known import KnownLayer, Sample, select
+from gpurbf.network.fsvc.order import held_out
+from gpurbf.network.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.order import held_out
+from gpurbf.network.solvers import SOLVERS
 from tests import reference
-
-# The package has a function of that name.
-rules = importlib.import_module("gpurbf.network.centers.fsvc")
 
 UNITS = [
     ("gaussian", "euclidean", 1.1, 1.0),
@@ -69,13 +68,13 @@ def test_centers_are_those_of_the_sequential_pass(unit, backend):
 
 
 @pytest.mark.parametrize("cuts", [(16, 16, 3), (37, 64, 100), (512, 4096, 8)])
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
 def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, monkeypatch):
     X, y = cloud()
     model = ordered(radius=1.1, selection=selection)
     expected = clone(model).fit(X, y).center_indices_
     for name, value in zip(("_FIRST", "_LONGEST", "_CHUNK"), cuts):
-        monkeypatch.setattr(rules, name, value)
+        monkeypatch.setattr(passes, name, value)
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
 
 
@@ -120,13 +119,13 @@ def test_per_class_selection_is_a_pass_over_each_class():
 
 def test_error_selection_takes_the_novel_that_the_network_gets_nearly_wrong(backend):
     X, y = cloud()
-    expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, composed.MARGIN)
+    expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, passes.MARGIN)
     model = ordered(radius=0.8, selection="error", backend=backend).fit(X, y)
     assert np.array_equal(model.center_indices_, expected)
     assert len(expected) < len(ordered(radius=0.8).fit(X, y).center_indices_)
 
 
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
 @pytest.mark.parametrize("cuts", [[1, 2, 3], [100, 101, 650], list(range(50, 700, 50))])
 def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
     X, y = cloud()
@@ -139,7 +138,7 @@ def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
     assert np.array_equal(model.predict(X), whole.predict(X))
 
 
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
 def test_ridge_on_a_stream_counts_a_center_from_its_own_chunk_on(selection):
     X, y = cloud()
     model = FSVC(1.1, selection=selection, shuffle=False, alpha=1e-3, backend="numpy")
@@ -191,8 +190,8 @@ def test_partial_fit_wants_all_labels_first():
 
 
 @pytest.mark.filterwarnings(OUTSIDE)
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
-@pytest.mark.parametrize("solver", composed.SOLVERS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
 @pytest.mark.parametrize("radius", [1.0, "auto", "ratio"])
 def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
     selection, solver, radius
@@ -214,7 +213,7 @@ def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
     )
 
 
-@pytest.mark.parametrize("solver", composed.SOLVERS)
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
 def test_class_weights_pull_towards_their_class(solver):
     X, y = make_blobs(400, 2, centers=2, cluster_std=4.0, random_state=1)
     counts = [
@@ -230,7 +229,7 @@ def test_class_weights_pull_towards_their_class(solver):
 
 
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
 def test_sparse_samples_give_the_model_of_dense_ones(container, selection):
     X, y = digits()
     X = X[:500] + 1
@@ -285,20 +284,20 @@ def test_two_classes_have_one_output_the_difference_of_the_published_two():
     assert np.array_equal(model.predict(X), model.classes_[two.argmax(axis=1)])
 
 
-@pytest.mark.parametrize("metric", rules.METRICS)
-@pytest.mark.parametrize("kernel", rules.KERNELS)
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
 def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     X, y = cloud(400)
     radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]
     D = np.array([reference.fsvc_distance(X, x, metric) for x in X], np.float32)
     ones = np.ones(len(y))
-    sample = searching.Sample(D, D, y, y, ones, ones)
-    taken = searching.select(sample, selection, kernel, radius, 1.0, composed.MARGIN, 400)
+    sample, unit = Sample(D, D, y, y, ones, ones), Unit(kernel, metric, radius)
+    taken = select(sample, selection, unit, 1.0, 400)
     model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection).fit(X, y)
     assert np.array_equal(taken, np.sort(model.center_indices_))
-    layer = searching.KnownLayer(D, taken, kernel, radius)
-    H = HiddenLayer(X[taken], rules.unit(kernel, metric, radius), backend="numpy").outputs(X)
+    layer = KnownLayer(D, taken, unit)
+    H = HiddenLayer(X[taken], unit.activation(), backend="numpy").outputs(X)
     np.testing.assert_allclose(layer.outputs(np.arange(400)), H, atol=2e-5)
 
 
@@ -313,7 +312,7 @@ def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples(
     assert not set(keys[mask]) & set(keys[~mask])
 
 
-@pytest.mark.parametrize("rule", [rules.fsvc, rules.fsvc_class])
+@pytest.mark.parametrize("rule", [CENTERS["fsvc"], CENTERS["fsvc-class"]])
 @pytest.mark.parametrize("n_centers", [5, 50, 400])
 def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
     X, y = cloud()

@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 from gpurbf import FSVC, config_context
-from gpurbf.network import fsvc as composed
-from gpurbf.network import radius as searching
+from gpurbf.network.fsvc.passes import SELECTIONS
+from gpurbf.network.fsvc.search import Trial
+from gpurbf.network.solvers import SOLVERS
 from tests.test_fsvc import digits
 
 
-@pytest.mark.parametrize("solver", composed.SOLVERS)
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
 def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
     X, y = digits()
     X, y = X[:700], y[:700]
     model = FSVC(solver=solver, eval_radius="auto", backend="numpy", random_state=0).fit(X, y)
     path = model.radius_path_
-    assert set(path) == set(searching.Trial._fields)
+    assert set(path) == set(Trial._fields)
     chosen = np.flatnonzero(
         (path["radius"] == model.radius_) & (path["eval_radius"] == model.eval_radius_)
     )
@@ -50,7 +51,7 @@ def test_the_search_works_where_the_sample_is_a_part_of_the_data():
     assert model.radius_path_["n_centers"][chosen] < len(model.centers_) <= 200
 
 
-@pytest.mark.parametrize("selection", composed.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
     X, y = digits()
     model = FSVC("ratio", selection=selection, backend="numpy", random_state=0).fit(X, y)

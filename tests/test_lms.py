@@ -7,8 +7,7 @@ from gpurbf import config_context
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
 from gpurbf.backends.threads import limited
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.lms import lms
-from gpurbf.network.solvers.one_hot import one_hot
+from gpurbf.network.solvers import LMS, DivergenceError, OneHot
 from tests import reference
 
 
@@ -81,16 +80,14 @@ def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory_or
     order = np.random.default_rng(0).permutation(len(X))
     expected = reference.lms(layer.outputs(X)[order], T[order], T[:40], 0.1, 4)
     with config_context(memory=megabytes):
-        W = lms(
-            layer, X, T, None, center_targets=T[:40], learning_rate=0.1, n_epochs=4, order=order
-        )
+        W = LMS(0.1, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
 
 def test_centers_that_are_no_samples_start_from_zero():
     layer, X, T = layer_and_data()
     expected = reference.lms(layer.outputs(X), T, np.zeros((40, 3)), 0.1, 1)
-    W = lms(layer, X, T, None, center_targets=None, learning_rate=0.1, n_epochs=1)
+    W = LMS(0.1, n_epochs=1).train(layer, X, T, None)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
 
@@ -99,30 +96,24 @@ def test_the_default_learning_rate_does_not_diverge_on_large_activations():
     X = rng.standard_normal((500, 4))
     T = np.eye(2)[(X[:, 0] > 0).astype(int)]
     layer = HiddenLayer(X[:100], Activation("euclidean", "multiquadric", 5.0), backend="numpy")
-    W = lms(layer, X, T, None, center_targets=None)
+    W = LMS().train(layer, X, T, None)
     assert np.mean((layer.outputs(X) @ W).argmax(axis=1) == T.argmax(axis=1)) > 0.8
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_that_says_so():
     layer, X, T = layer_and_data()
-    with pytest.raises(ValueError, match="learning_rate=50 is too high"):
-        lms(layer, X, T, None, center_targets=None, learning_rate=50.0, n_epochs=20)
+    with pytest.raises(DivergenceError, match="learning_rate=50 is too high"):
+        LMS(50.0, n_epochs=20).train(layer, X, T, None)
+    assert issubclass(DivergenceError, ValueError)
 
 
-def test_training_stops_when_the_caller_says_so():
+def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
     layer, X, T = layer_and_data()
-    seen = []
-
-    def after_epoch(epoch, W):
-        seen.append(epoch)
-        return epoch == 2
-
-    lms(layer, X, T, None, center_targets=None, n_epochs=5, after_epoch=after_epoch)
-    assert seen == [1, 2]
+    for n_epochs, W in enumerate(LMS(0.1, n_epochs=3).epochs(layer, X, T, None), 1):
+        assert np.array_equal(W, LMS(0.1, n_epochs=n_epochs).train(layer, X, T, None))
+    assert n_epochs == 3
 
 
-def test_one_hot_outputs_need_centers_whose_classes_are_known():
+def test_one_hot_outputs_are_the_targets_of_the_centers():
     T = np.eye(3)
-    assert one_hot(None, None, T, None, center_targets=T) is T
-    with pytest.raises(ValueError, match="centers that are samples"):
-        one_hot(None, None, T, None, center_targets=None)
+    assert OneHot().train(None, None, T, None, start=T) is T

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
 
@@ -25,6 +26,9 @@ def answers(model, X):
 def assert_same(some, others):
     for name in some:
         np.testing.assert_array_equal(some[name], others[name], err_msg=name)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* outside the radius:UserWarning")
 
 
 @pytest.fixture(params=ESTIMATORS)
@@ -57,15 +61,14 @@ def test_rows_alone_in_parts_and_with_little_memory_are_the_same_rows(model):
             np.testing.assert_array_equal(whole[name][: len(joined)], joined, err_msg=name)
 
 
-def test_threads_change_no_bit(backend):
-    X, y = load_digits(return_X_y=True)
-    X = X / 16
-    for name in ("RBFClassifier", "SVC"):
-        one, two = (
-            answers(ESTIMATORS[name](backend=backend, n_jobs=n).fit(X[:500], y[:500]), X[500:])
-            for n in (1, 2)
-        )
+def test_threads_change_no_bit(model):
+    X = load_digits().data[500:] / 16
+    if "n_jobs" in model.get_params():
+        one, two = (answers(model.set_params(n_jobs=n), X) for n in (1, 2))
         assert_same(one, two)
+    with threadpool_limits(1):
+        one = answers(model, X)
+    assert_same(one, answers(model, X))
 
 
 def test_the_same_numbers_in_another_storage_are_the_same_data():

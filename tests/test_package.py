@@ -176,3 +176,19 @@ def test_setup_cfg_holds_import_contracts_only():
     lines = (ROOT / "setup.cfg").read_text(encoding="utf-8").splitlines()
     sections = [line for line in lines if line.startswith("[")]
     assert sections and all(section.startswith("[importlinter") for section in sections)
+
+
+# Functions of others' files that wait for a merge, as "file:function": to be emptied.
+TOO_MANY = {"gpurbf/kernels/gram.py:gram_block", "gpurbf/kernels/novelty.py:pass_over"}
+
+
+def test_no_function_takes_more_than_ten_arguments_by_position():
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                arguments = node.args.posonlyargs + node.args.args
+                if len(arguments) > 10:
+                    name = getattr(node, "name", "lambda")
+                    found.add(f"{path.relative_to(ROOT).as_posix()}:{name}")
+    assert found == TOO_MANY, "use a NamedTuple where a group has a meaning, or keyword-only *"

@@ -91,6 +91,8 @@ for axis, move, title in zip(axes, moves, ("support vector", "up", "down", "left
 # %%
 # And some of what is wrong now: the truth and the answer.
 
+# sphinx_gallery_thumbnail_number = 2
+
 answers = better.predict(X_test)
 wrong = np.flatnonzero(answers != y_test)
 figure, axes = plt.subplots(2, 10, figsize=(9, 2.4))

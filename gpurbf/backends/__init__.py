@@ -14,26 +14,31 @@ A backend is data, not a class: a name, an array namespace and four functions.
 
 ``LOADERS`` maps a name to a function that imports what the backend needs and returns it, so a
 library is imported when its backend is asked for and never before. A name is obeyed or refused
-(:class:`BackendUnavailable`); only ``"auto"`` chooses.
+(:class:`BackendUnavailable`); only ``"auto"`` chooses: it asks the names of ``GPUS`` and ``CPUS``
+in that order, and takes the first that can run.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
+import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy
-
 from gpurbf._config import get_config
 
 __all__ = [
+    "CPUS",
+    "GPUS",
     "LOADERS",
     "Activation",
     "Backend",
@@ -42,6 +47,7 @@ __all__ = [
     "Tile",
     "available_backends",
     "get_backend",
+    "in_order",
 ]
 
 # Operations a second of one core in the float32 tiles (docs/benchmarks/layer.md), and bytes a
@@ -91,12 +97,11 @@ class BackendUnavailable(RuntimeError):
 class Backend:
     """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
 
-    ``kernel`` says what does the work here. "auto" takes the backend of the largest ``preference``:
-    more than 3 on a GPU, 3 for tiles in vector or matrix instructions (measured faster than every
-    BLAS product tried, in float64 too), 2 for MKL, 1 for NumPy, 0 for tiles in plain compiled code.
+    ``kernel`` says what does the work here.
 
     ``X`` and ``C`` are uint8 lattice codes when a lattice is given, otherwise real numbers.
     ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
+    ``scores`` takes output weights as an array or as what ``weights(operand, W)`` made of one.
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
 
@@ -115,11 +120,11 @@ class Backend:
     name: str
     xp: ModuleType
     kernel: str
-    preference: int
     prepare: Callable[..., Any]
     outputs: Callable[..., Any]
     scores: Callable[..., Any]
     normal: Callable[..., Any]
+    weights: Callable[..., Any] = lambda operand, W: W
     device: str = ""
     tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = ()
@@ -132,28 +137,90 @@ def _module(name: str) -> Callable[[], Backend]:
     return lambda: importlib.import_module(f"gpurbf.backends.{name}").load()
 
 
+def _gpu_module(name: str) -> Callable[[], Backend]:
+    """The same, if there is anything to import it for."""
+
+    def load() -> Backend:
+        if why := no_gpu():
+            raise BackendUnavailable(why)
+        return _module(name)()
+
+    return load
+
+
 LOADERS: dict[str, Callable[[], Backend]] = {
-    "cupy": _module("cupy_"),
-    "numba-cuda": _module("numba_cuda"),
+    "cupy": _gpu_module("cupy_"),
+    "numba-cuda": _gpu_module("numba_cuda"),
     "numba": _module("numba_"),
     "mkl": _module("mkl"),
     "numpy": _module("numpy_"),
 }
+# What "auto" asks, in order: GPUs where the work outweighs the transfer, the tiles after `cupy`
+# until they are measured on one. On CPUs tiles in vector or matrix instructions were measured
+# faster than every BLAS product tried, in float64 too.
+GPUS = ["cupy", "numba-cuda"]
+CPUS = ["numba", "mkl", "numpy"]
+
+
+def in_order(gpus: bool) -> Iterator[str]:
+    """The names of backends as "auto" asks for them, those on GPUs only if they are wanted."""
+    if gpus:
+        yield from GPUS
+    from gpurbf.backends import cpu
+
+    try:
+        plain = cpu.choose_kernel()[0] == "generic"
+    except BackendUnavailable:  # a kernel was demanded that the backend will refuse
+        plain = False
+    yield from sorted(CPUS, key="numba".__eq__) if plain else CPUS
+
+
+def no_gpu() -> str | None:
+    """Why no GPU can be used, as far as that is known without importing its library."""
+    return None if "cupy" in sys.modules else _no_gpu()
 
 
 @functools.cache
-def _attempt(loader: Callable[[], Backend]) -> Backend | str:
+def _no_gpu() -> str | None:
+    if importlib.util.find_spec("cupy") is None:
+        return (
+            "no CuPy: pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has "
+            "(nvidia-smi says)"
+        )
+    driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(driver)
+    except OSError as error:
+        return f"no NVIDIA driver ({error}): check nvidia-smi"
+    return None
+
+
+_loading = threading.RLock()
+
+
+@functools.cache
+def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
     """What the loader gives, or why it cannot: a failure may be slow to find, and so is kept."""
     try:
         return loader()
-    except BackendUnavailable as error:
-        return str(error)
+    except Exception as error:  # libraries that are half installed fail in every way
+        return error
+
+
+def _found(name: str) -> Backend | Exception:
+    with _loading:  # once, whoever asks at the same time
+        return _attempt(LOADERS[name])
+
+
+def _why(error: Exception) -> str:
+    own = isinstance(error, BackendUnavailable)
+    return str(error) if own else f"{type(error).__name__}: {error}"
 
 
 def _load(name: str) -> Backend:
-    found = _attempt(LOADERS[name])
-    if isinstance(found, str):
-        raise BackendUnavailable(found)
+    found = _found(name)
+    if isinstance(found, Exception):
+        raise BackendUnavailable(_why(found)) from found
     return found
 
 
@@ -164,7 +231,8 @@ def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backe
     ----------
     name : str
         A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
-        variable ``GPURBF_BACKEND``, then the available one of the largest preference.
+        variable ``GPURBF_BACKEND``, then the first of ``GPUS`` and ``CPUS`` that can run. Those
+        after it are not asked, so their libraries are not imported.
     n_centers : int, optional
         Of the layer: "auto" takes a GPU only for layers of so many centers that the work outweighs
         the transfer of the samples. None: enough.
@@ -191,17 +259,20 @@ def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backe
         if name not in LOADERS:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
-    found = [_load(name) for name, problem in available_backends().items() if problem is None]
-    on_host = [backend for backend in found if backend.xp is numpy]
-    reason, least = "auto:", _centers_worth_a_transfer()
-    if len(on_host) < len(found):
-        worth = n_centers is None or n_centers >= least
-        reason = (
-            f"auto: a GPU is {'' if worth else 'not '}worth the transfer (from {least} centers);"
-        )
-        found = found if worth else on_host
-    best = max(found, key=lambda backend: backend.preference)
-    return best, f"{reason} the fastest of " + ", ".join(backend.name for backend in found)
+    said, gpus = "auto:", no_gpu() is None
+    if gpus:
+        least = _centers_worth_a_transfer()
+        gpus = n_centers is None or n_centers >= least
+        worth = "worth" if gpus else "not worth"
+        said = f"auto: a GPU is {worth} the transfer (from {least} centers);"
+    refused: dict[str, str] = {}
+    for name in in_order(gpus):
+        found = _found(name)
+        if isinstance(found, Backend):
+            asked = ", ".join((*refused, name))
+            return found, f"{said} the first that can run of those asked: {asked}"
+        refused[name] = _why(found)
+    raise BackendUnavailable("; ".join(f"{name}: {why}" for name, why in refused.items()))
 
 
 def _centers_worth_a_transfer() -> int:
@@ -215,5 +286,8 @@ def _centers_worth_a_transfer() -> int:
 
 def available_backends() -> dict[str, str | None]:
     """Every backend's name with None if it can run here, else why it cannot."""
-    attempts = {name: _attempt(loader) for name, loader in LOADERS.items()}
-    return {name: found if isinstance(found, str) else None for name, found in attempts.items()}
+    attempts = {name: _found(name) for name in LOADERS}
+    return {
+        name: _why(found) if isinstance(found, Exception) else None
+        for name, found in attempts.items()
+    }

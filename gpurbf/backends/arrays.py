@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,10 +15,7 @@ __all__ = [
     "activations",
     "factorizations",
     "is_resident",
-    "namespace",
-    "row_products",
     "to_host",
-    "working",
 ]
 
 
@@ -33,25 +29,10 @@ def to_host(A: Any) -> Any:
     return A.get() if is_resident(A) else A
 
 
-def namespace(layer: Any) -> ModuleType:
-    """The library whose arrays a layer computes with; NumPy for layers without a backend."""
-    return layer.backend.xp if hasattr(layer, "backend") else np
-
-
-def working(layer: Any) -> AbstractContextManager[None]:
-    """A context in which arrays of the layer's library count against its memory budget."""
-    return layer.backend.working() if hasattr(layer, "backend") else nullcontext()
-
-
 def activations(layer: Any, X: Any) -> Any:
     """H of some rows as an array of the layer's library, to be used where it is."""
-    H = namespace(layer).empty((X.shape[0], len(layer.centers)), layer.dtype)
+    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
     return layer.outputs(X, H)
-
-
-def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """H @ W."""
-    return H @ W
 
 
 class Factorizations(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from gpurbf.backends import BackendUnavailable
 
 # In order of preference; a kernel needs all of its features.
-KERNELS: dict[str, frozenset[str]] = {
+FEATURES: dict[str, frozenset[str]] = {
     "amx": frozenset({"amx-int8", "amx-tile", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avx512vnni": frozenset({"avx512vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avxvnni": frozenset({"avxvnni", "avx2", "fma"}),
@@ -48,7 +48,7 @@ def cpu_features() -> frozenset[str]:
 @functools.cache
 def missing(kernel: str) -> str | None:
     """Why this machine cannot run a kernel; None if it can."""
-    absent = sorted(KERNELS[kernel] - cpu_features())
+    absent = sorted(FEATURES[kernel] - cpu_features())
     if absent:
         return f"the CPU lacks {', '.join(absent)}"
     if kernel == "amx":
@@ -70,17 +70,17 @@ def choose_kernel() -> tuple[str, str]:
     """
     forced = os.environ.get(VARIABLE, "")
     if forced:
-        if forced not in KERNELS:
-            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(KERNELS)}.")
+        if forced not in FEATURES:
+            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(FEATURES)}.")
         if why := missing(forced):
             raise BackendUnavailable(f"{VARIABLE}={forced} cannot run here: {why}.")
         return forced, f"{VARIABLE}={forced}"
-    best = next(name for name in KERNELS if missing(name) is None)
+    best = next(name for name in FEATURES if missing(name) is None)
     return best, "the best that this CPU has"
 
 
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:
-    """The name of the micro-kernel, of those that go with a kernel of `KERNELS`.
+    """The name of the micro-kernel, of those that go with a kernel of `FEATURES`.
 
     ``task`` is one of `kernels.tiles`, "dot" or "manhattan"; ``dtype`` that of the numbers, uint8
     for codes.
@@ -110,7 +110,7 @@ def device() -> str:
 
 @functools.cache
 def _device(kernel: str) -> str:
-    features = ",".join(sorted(cpu_features() & frozenset().union(*KERNELS.values())))
+    features = ",".join(sorted(cpu_features() & frozenset().union(*FEATURES.values())))
     caches = ", ".join(f"L{level} {cache_bytes(level, 0) >> 10} KiB" for level in (2, 3))
     cores = f"{os.cpu_count()} logical processors"
     return f"{processor()}, {cores}, {caches}, {features}, kernel {kernel}"

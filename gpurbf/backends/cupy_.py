@@ -28,21 +28,19 @@ _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 _INT8_FEATURES = 131_071
 # cuBLAS wants rows of 8-bit operands to start at multiples of 4 bytes, its tensor cores of 16.
 _GROUP = 16
-# Before every CPU where the work outweighs the transfer; not measured on a GPU.
-_PREFERENCE = 5
 
 # From a product p to an activation y, in steps that are C++ and, for the tests, Python: the
 # distance or dot product s, the profile's argument v by form, and y by profile. `tiny` is the
 # smallest normal number: what is below it becomes 0, because products of subnormal numbers crawl.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
-_FORMS = {
+_ARGUMENTS = {
     "squared": "T v = max(s, T(0));",
     "root": "T v = sqrt(max(s, T(0)));",
     "square": "T v = s * s;",
     "dot": "T v = s;",
 }
 _EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
-_PROFILES = {
+_STATEMENTS = {
     "gaussian": _EXPONENTIAL,
     "laplacian": _EXPONENTIAL,
     "triangular": "y = max(T(1) - gamma * v, T(0));",
@@ -69,8 +67,8 @@ def _power(degree: int) -> str:
 
 def expression(rule: str, profile: str, degree: int) -> str:
     """The statements of the elementwise pass."""
-    last = _power(degree) if profile == "poly" else _PROFILES[profile]
-    return " ".join([_SUM, _FORMS[rule], last])
+    last = _power(degree) if profile == "poly" else _STATEMENTS[profile]
+    return " ".join([_SUM, _ARGUMENTS[rule], last])
 
 
 @functools.cache
@@ -207,18 +205,17 @@ def row_bytes(operand: ShiftedCenters) -> float:
 
 def build_backend(xp: ModuleType, kernel: str) -> Backend:
     """The backend on that CuPy."""
-    raw = MatrixProduct(
+    by_product = MatrixProduct(
         "cupy",
         xp,
         products(xp),
         partial(gram, xp),
         partial(_epilogue, xp),
-        _row_sums(xp),
+        sums=_row_sums(xp),
         whole=True,
     )
-    functions = raw.prepare, raw.outputs, raw.scores, raw.normal, row_bytes
-    own = on_device("cupy", xp, kernel, _PREFERENCE, *functions, precisions=("tf32",))
-    return with_manhattan(own, _tiles)
+    raw = replace(by_product.backend(kernel), precisions=("tf32",))
+    return with_manhattan(on_device(raw, row_bytes), _tiles)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -260,36 +261,21 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
     )
 
 
-def on_device(
-    name: str,
-    xp: ModuleType,
-    kernel: str,
-    preference: int,
-    prepare: Callable[..., Any],
-    outputs: Callable[..., Any],
-    scores: Callable[..., Any],
-    normal: Callable[..., Any],
-    row_bytes: Callable[[Any], float],
-    precisions: tuple[str, ...] = (),
-) -> Backend:
-    """A `Backend` of functions that know arrays of the device only.
+def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
+    """The `Backend` for arrays on either side of the bus, of one for arrays of the device only.
 
     Parameters
     ----------
-    name, kernel, preference, precisions
-        See :class:`Backend`.
-    xp : module
-        CuPy.
-    prepare, outputs, scores, normal : callable
-        As those of a `Backend`, but all arrays are CuPy's (``C``, ``X``, ``out``, ``W``, ``T``,
-        ``w``, ``mean``, ``G``, ``B``), ``X`` is C-contiguous, a tile is given at a time, and the
-        work goes to the current stream. ``scores`` returns a new array. ``normal`` makes all that
-        it makes before it changes G and B, so that it can be repeated where memory runs out.
+    raw : Backend
+        All arrays that its functions take are CuPy's (``C``, ``X``, ``out``, ``W``, ``T``, ``w``,
+        ``mean``, ``G``, ``B``), ``X`` is C-contiguous, a tile is given at a time, and the work goes
+        to the current stream. ``scores`` returns a new array. ``normal`` makes all that it makes
+        before it changes G and B, so that it can be repeated where memory runs out.
     row_bytes : callable
         ``row_bytes(operand)``: memory that a row of X takes in any of these functions beside X,
         the row of H included.
     """
-
+    xp = raw.xp
     # Made now, because looking for a GPU is what a process must not do before it forks.
     memory = memory_of(xp)
 
@@ -306,7 +292,7 @@ def on_device(
     @ready
     def prepare_here(C: Any, *rest: Any, **options: Any) -> Any:
         try:
-            operand = prepare(xp.ascontiguousarray(xp.asarray(C)), *rest, **options)
+            operand = raw.prepare(xp.ascontiguousarray(xp.asarray(C)), *rest, **options)
         except xp.cuda.memory.OutOfMemoryError:
             operand = None
         if operand is None:
@@ -319,9 +305,9 @@ def on_device(
     def outputs_here(operand: Any, X: Any, out: Any) -> Any:
         def compute(part: slice, X: Any) -> Any:
             if is_resident(out):
-                outputs(operand, X, out[part])
+                raw.outputs(operand, X, out[part])
                 return None
-            return outputs(operand, X, xp.empty((len(X), out.shape[1]), out.dtype))
+            return raw.outputs(operand, X, xp.empty((len(X), out.shape[1]), out.dtype))
 
         _tiled(memory, len(X), row_bytes(operand) + _row_size(X), (X,), compute, out)
         return out
@@ -333,7 +319,7 @@ def on_device(
         size = row_bytes(operand) + _row_size(X) + _row_size(S)
 
         def compute(part: slice, X: Any) -> Any:
-            return scores(operand, X, W)
+            return raw.scores(operand, X, W)
 
         _tiled(memory, len(X), size, (X,), compute, S)
         return S
@@ -344,22 +330,19 @@ def on_device(
         size = row_bytes(operand) + _row_size(X) + 2 * _row_size(T)
 
         def compute(part: slice, X: Any, T: Any, w: Any) -> None:
-            normal(operand, X, T, w, mean, G, B)
+            raw.normal(operand, X, T, w, mean, G, B)
 
         # The square of a tile, and the sum of it and its mirror.
         fixed = 2 * operand.dtype.itemsize * len(G) ** 2
         _tiled(memory, len(X), size, (X, T, w), compute, None, fixed, _SUMMED)
 
-    return Backend(
-        name=name,
-        xp=xp,
-        kernel=kernel,
-        preference=preference,
+    return replace(
+        raw,
         prepare=prepare_here,
         outputs=outputs_here,
         scores=scores_here,
         normal=normal_here,
-        precisions=precisions,
+        weights=lambda operand, W: W,
         working=memory.working,
         room=memory.room,
     )

@@ -20,8 +20,8 @@ def compiled(
 
     ``whole`` says that the products are of all inputs, not of a part of them.
     """
-    from gpurbf.kernels.activation import Epilogue, profile_address
-    from gpurbf.kernels.forms import FORMS
+    from gpurbf.kernels.activation import profile_address
+    from gpurbf.kernels.epilogue import FORMS, Epilogue
 
     return Epilogue(
         alpha,

@@ -39,4 +39,5 @@ def with_manhattan(backend: Backend, tiles: Callable[[], Backend]) -> Backend:
         outputs=choose("outputs"),
         scores=choose("scores"),
         normal=choose("normal"),
+        weights=choose("weights"),
     )

@@ -95,8 +95,8 @@ class MatrixProduct:
     """The layer by matrix product on the arrays of one library.
 
     ``products(dtype, n, lattice, **options)`` chooses the product for n inputs, ``gram(H)`` is HᵀH
-    of a tile, ``epilogue`` that of `backends.epilogue`. ``sums`` may stand in for `row_sums`;
-    ``whole`` says that the rows given are a tile already.
+    of a tile, ``epilogue`` that of `backends.epilogue`. ``times`` may stand in for the library's
+    product in H @ W, ``sums`` for `row_sums`; ``whole``: the rows given are a tile already.
     """
 
     name: str
@@ -104,20 +104,21 @@ class MatrixProduct:
     products: Callable[..., Gemm]
     gram: Callable[[Any], Any]
     epilogue: Callable[..., None]
+    times: Callable[..., Callable[[Any, Any], None]] | None = None
     sums: Callable[[Any, int, Any], Any] = row_sums
     whole: bool = False
 
-    def backend(self, kernel: str, preference: int) -> Backend:
-        """These functions as a backend; ``kernel`` and ``preference`` are its."""
+    def backend(self, kernel: str) -> Backend:
+        """These functions as a backend, of which ``kernel`` says what does the work."""
         return Backend(
             name=self.name,
             xp=self.xp,
             kernel=kernel,
-            preference=preference,
             prepare=self.prepare,
             outputs=self.outputs,
             scores=self.scores,
             normal=self.normal,
+            weights=self.weights,
             tiles={} if self.whole else {"euclidean": _TRIED},
         )
 
@@ -174,19 +175,31 @@ class MatrixProduct:
     def scores(self, operand: ShiftedCenters, X: Any, W: Any) -> Any:
         """H @ W (N, k), a tile of H at a time."""
         xp, m = self.xp, operand.centers.shape[0]
-        product = self.products(operand.dtype, m, False)
-        W = product.pack(xp.ascontiguousarray(W.T, dtype=operand.dtype))
+        times, k = W if isinstance(W, tuple) else self.weights(operand, W)
         rows = _rows_a_tile(operand, len(X))
         H = xp.empty((min(rows, len(X)), m), operand.dtype)
-        S = xp.empty((len(X), len(W)), operand.dtype)
+        S = xp.empty((len(X), k), operand.dtype)
         for start in range(0, len(X), rows):
             part = X[start : start + rows]
-            tile = self.outputs(operand, part, H[: len(part)])
-            with stage("hidden layer", "H @ W"):
-                product.multiply(product.pack(tile), W, S[start : start + len(part)])
-                count(operations=2 * tile.size * len(W), kind=product.arithmetic)
-                count(nbytes=tile.nbytes + W.nbytes)
+            times(self.outputs(operand, part, H[: len(part)]), S[start : start + len(part)])
         return S
+
+    def weights(self, operand: ShiftedCenters, W: Any) -> tuple[Callable[[Any, Any], None], int]:
+        """Output weights W (m, k) in the form in which `scores` needs them, and k."""
+        return (self.times or self._times)(W, operand.dtype), W.shape[1]
+
+    def _times(self, W: Any, dtype: np.dtype) -> Callable[[Any, Any], None]:
+        """H @ W by the library's own product; see `weighted.times`."""
+        product = self.products(dtype, len(W), False)
+        W = product.pack(self.xp.ascontiguousarray(W.T, dtype=dtype))
+
+        def multiply(H: Any, S: Any) -> None:
+            with stage("hidden layer", "H @ W"):
+                product.multiply(product.pack(H), W, S)
+                count(operations=2 * H.size * len(W), kind=product.arithmetic)
+                count(nbytes=H.nbytes + W.nbytes)
+
+        return multiply
 
     def normal(
         self, operand: ShiftedCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any

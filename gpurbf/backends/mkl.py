@@ -26,6 +26,7 @@ from gpurbf.backends.blas import look_again
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Gemm, MatrixProduct, shifted
+from gpurbf.backends.weighted import times
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 _EXACT_FLOAT32 = 2**24
@@ -210,5 +211,5 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} on the lattice (measured TOPS: {said}), sgemm/dgemm off it"
-    by_product = MatrixProduct("mkl", np, products, _gram, epilogue)
-    return with_manhattan(by_product.backend(kernel, preference=2), numba_.load)
+    by_product = MatrixProduct("mkl", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

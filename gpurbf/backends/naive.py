@@ -26,7 +26,7 @@ def plain_numpy(X: np.ndarray, C: np.ndarray, gamma: float) -> np.ndarray:
 def one_thread_a_pair(X: Any, C: Any, gamma: float, out: Any, block: int = 16) -> None:
     """The same as in the paper, arrays on the GPU, in blocks of block² threads."""
     from gpurbf.kernels.cuda import api, pairs, profiles
-    from gpurbf.kernels.forms import SQUARED
+    from gpurbf.kernels.epilogue import SQUARED
 
     grid = -(-len(X) // block), -(-len(C) // block)
     pairs.pairs[grid, (block, block), api.current_stream()](

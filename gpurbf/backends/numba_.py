@@ -15,6 +15,7 @@ from gpurbf.backends.epilogue import compiled, epilogue
 from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
 from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.tuning import precision_of, tile_for
+from gpurbf.backends.weighted import Weights, pack_weights, times
 
 # Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
 # for 1 MiB where the system does not tell.
@@ -201,7 +202,7 @@ def _run(
     X: np.ndarray,
     *,
     out: np.ndarray | None = None,
-    W: np.ndarray | None = None,
+    outputs: Weights | None = None,
     scores: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     mean: np.ndarray | None = None,
@@ -213,17 +214,18 @@ def _run(
     if not len(X) or not operand.m:
         return
     dtype = part.dtype
-    consumer = layer.Consumer(
-        out=np.empty((0, 0), dtype) if out is None else out,
-        weights=np.empty(0, dtype) if weights is None else weights,
-        mean=np.empty(0, dtype) if mean is None else mean,
-        panels=np.empty((0, 0, 16), dtype) if panels is None else panels,
-        scores=np.empty((0, 0)) if scores is None else scores,
-        mode=layer.GRAM if out is None else layer.STORE,
-        W=np.empty((0, 0, 0), dtype),
-    )
-    if W is not None:
-        consumer = consumer._replace(**_weights(operand, W, dtype))
+    if outputs is not None and scores is not None:
+        consumer = outputs.consumer(scores, dtype)
+    else:
+        consumer = layer.Consumer(
+            out=np.empty((0, 0), dtype) if out is None else out,
+            weights=np.empty(0, dtype) if weights is None else weights,
+            mean=np.empty(0, dtype) if mean is None else mean,
+            panels=np.empty((0, 0, 16), dtype) if panels is None else panels,
+            scores=np.empty((0, 0)),
+            mode=layer.GRAM if out is None else layer.STORE,
+            W=np.empty((0, 0, 0), dtype),
+        )
     groups = [tuple(group) for group in (part.kernel, part.centers, part.epilogue, consumer)]
     # A task is about two blocks of rows, and every thread gets as many.
     work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
@@ -243,23 +245,6 @@ def _run(
         count(nbytes=pairs * dtype.itemsize if result is None else result.nbytes)
         if scores is not None:
             count(operations=2 * pairs * scores.shape[1], kind=dtype.name)
-
-
-def _weights(operand: PackedCenters, W: np.ndarray, dtype: np.dtype) -> dict[str, Any]:
-    """What a consumer has of output weights W (m, k), which are few for a sample or many."""
-    from gpurbf.kernels import layer, packing, products
-    from gpurbf.kernels.tiles import LANES
-
-    few = W.shape[1] < LANES
-    name = f"{'partial' if few else 'score'}{8 * dtype.itemsize}_{operand.vectors}"
-    layout = products.product(name)
-    return {
-        "mode": layer.PARTIAL if few else layer.SCORES,
-        "W": packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype),
-        "kernel": products.address(name),
-        "rows": layout.rows,
-        "outputs": layout.panels,
-    }
 
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -294,19 +279,28 @@ def _tile_rows(operand: PackedCenters) -> int:
     return max(64, (1 << 19) // max(1, operand.m))
 
 
-def scores(operand: PackedCenters, X: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
-    X, k = _rows(X, operand.exact), W.shape[1]
+def weights(operand: PackedCenters, W: np.ndarray) -> Any:
+    """Output weights W (m, k) in the form in which `scores` needs them."""
     if not operand.fused:
-        S = np.empty((len(X), k), operand.dtype)
-        H = np.empty((_tile_rows(operand), operand.m), operand.dtype)
-        for start in range(0, len(X), len(H)):
-            part = X[start : start + len(H)]
-            S[start : start + len(H)] = outputs(operand, part, H[: len(part)]) @ W
-        return S
-    sums = np.zeros((len(X), k))
-    _run(operand, operand.parts[0], X, W=W, scores=sums)
-    return sums.astype(operand.dtype, copy=False)
+        return times(W, operand.dtype), W.shape[1]
+    return pack_weights(W, operand.dtype, operand.vectors)
+
+
+def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
+    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
+    X = _rows(X, operand.exact)
+    W = weights(operand, W) if isinstance(W, np.ndarray) else W
+    if operand.fused:
+        sums = np.zeros((len(X), W.k))
+        _run(operand, operand.parts[0], X, outputs=W, scores=sums)
+        return sums.astype(operand.dtype, copy=False)
+    multiply, k = W
+    S = np.empty((len(X), k), operand.dtype)
+    H = np.empty((_tile_rows(operand), operand.m), operand.dtype)
+    for start in range(0, len(X), len(H)):
+        part = slice(start, min(start + len(H), len(X)))
+        multiply(outputs(operand, X[part], H[: part.stop - start]), S[part])
+    return S
 
 
 def normal(
@@ -370,11 +364,11 @@ def _add_gram(
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
     kernel, reason = cpu.choose_kernel()
-    preference = 0 if kernel == "generic" else 3
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
-        "numba", np, f"{kernel}: {reason}", preference, prepare, outputs, scores, normal,
+        "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
+        weights=weights,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

@@ -8,7 +8,7 @@ that by four 8-bit products an instruction; Manhattan by four absolute differenc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,8 +27,6 @@ _PADDED = 128
 _LAUNCH_ROWS = 65_535 * 64
 # Tiles that the tuner tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
-# After `cupy` until it is measured on a GPU, before every CPU.
-_PREFERENCE = 4
 
 
 class Device(NamedTuple):
@@ -196,6 +194,7 @@ def _launch(
 ) -> Any:
     """Run the tiles of a part on all rows of X: H into ``out``, or H @ W returned in float64."""
     from gpurbf.kernels.cuda import api, tile
+    from gpurbf.kernels.epilogue import Epilogue
 
     xp, N = tiles.xp, len(X)
     shape = _choose(tiles, operand, N)
@@ -227,7 +226,7 @@ def _launch(
     shared = tile.shared_bytes(shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         *(api.argument(array) for array in (A, part.centers, row_terms, part.terms)),
-        tile.Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
+        Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
         mode,
         *(api.argument(array) for array in arrays),
     )  # fmt: skip
@@ -237,7 +236,7 @@ def _launch(
 def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
     """Form and profile by their numbers, and the profile's scalars."""
     from gpurbf.kernels.cuda.profiles import NUMBERS
-    from gpurbf.kernels.forms import FORMS
+    from gpurbf.kernels.epilogue import FORMS
 
     a = operand.activation
     numbers = FORMS[form(a, whole)], NUMBERS[in_tile(a, whole)]
@@ -322,10 +321,19 @@ def row_bytes(operand: DeviceCenters) -> float:
     return packed + 16 + operand.m * operand.dtype.itemsize + distances
 
 
-def raw(tiles: Tiles) -> tuple[Callable[..., Any], ...]:
-    """prepare, outputs, scores, normal and row_bytes on arrays of the device."""
-    bound = [partial(function, tiles) for function in (_prepare, _outputs, _scores, _normal)]
-    return *bound, row_bytes
+def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
+    """The backend on arrays of the device; see :func:`on_device`."""
+    return Backend(
+        name="numba-cuda",
+        xp=tiles.xp,
+        kernel=kernel,
+        prepare=partial(_prepare, tiles),
+        outputs=partial(_outputs, tiles),
+        scores=partial(_scores, tiles),
+        normal=partial(_normal, tiles),
+        device=gpu,
+        tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED),
+    )
 
 
 def load() -> Backend:
@@ -353,8 +361,4 @@ def load() -> Backend:
     exact = "mma" if capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
     tiles = Tiles(xp, device, partial(gram, xp), partial(tile_for, "numba-cuda"))
-    prepare, outputs, scores, normal, size = raw(tiles)
-    backend = on_device(
-        "numba-cuda", xp, kernel, _PREFERENCE, prepare, outputs, scores, normal, size
-    )
-    return replace(backend, device=gpu, tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED))
+    return on_device(raw(tiles, kernel, gpu), row_bytes)

@@ -8,6 +8,7 @@ from gpurbf.backends import Backend, numba_
 from gpurbf.backends.epilogue import epilogue
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Gemm, MatrixProduct
+from gpurbf.backends.weighted import times
 
 # float32 holds every integer up to here, so sums of products below it are exact in any order.
 _EXACT_FLOAT32 = 2**24
@@ -36,5 +37,5 @@ def products(dtype: np.dtype, n: int, lattice: bool) -> Gemm:
 def load() -> Backend:
     """The backend; it is always available."""
     kernel = "sgemm/dgemm of NumPy's BLAS"
-    by_product = MatrixProduct("numpy", np, products, _gram, epilogue)
-    return with_manhattan(by_product.backend(kernel, preference=1), numba_.load)
+    by_product = MatrixProduct("numpy", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), numba_.load)

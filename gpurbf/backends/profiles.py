@@ -39,7 +39,7 @@ PROFILES: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
 
 
 def form(activation: Activation, whole: bool = True) -> str:
-    """How the metric's value becomes the profile's argument (kernels/forms.py, FORMS).
+    """How the metric's value becomes the profile's argument (kernels/epilogue.py, FORMS).
 
     Of a part of the inputs (not ``whole``) it is the plain sum, to be added to the others'.
     """

@@ -14,8 +14,8 @@ from gpurbf.backends import available_backends
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
 from gpurbf.bench import data
 from gpurbf.bench.timing import Times, in_turn, once
-from gpurbf.network.centers.fsvc import find_radius, typical_distance
-from gpurbf.network.fsvc import distances
+from gpurbf.network.fsvc.known import distances
+from gpurbf.network.fsvc.radius import find_radius, typical_distance
 from gpurbf.report import Report
 
 __all__ = ["TITLE", "run"]

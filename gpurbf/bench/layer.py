@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.backends import Activation
-from gpurbf.backends.cpu import KERNELS, VARIABLE, choose_kernel
+from gpurbf.backends.cpu import FEATURES, VARIABLE, choose_kernel
 from gpurbf.backends.peak import peak
 from gpurbf.bench import data, ways
 from gpurbf.bench.timing import Times, in_turn, run_python
@@ -256,7 +256,7 @@ def _cpu_kernels(report: Report, gamma: float, quick: bool, data_home: str | Non
     setup = data.memory_setup(quick, data_home)
     code = _FORCED.format(setup=setup, N=N, m=m, gamma=gamma, rounds=2 if quick else 3)
     rows = []
-    for kernel in KERNELS:
+    for kernel in FEATURES:
         result = json.loads(run_python(code, **{VARIABLE: kernel}))
         if problem := result.get("problem"):
             rows.append((kernel, "", "", "", "", problem))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends import Activation, Backend, available_backends, get_backend
+from gpurbf.backends import Activation, Backend, available_backends, get_backend, in_order
 from gpurbf.backends.naive import compiled_loop, one_thread_a_pair, plain_numpy
 from gpurbf.network.hidden import HiddenLayer
 
@@ -95,7 +95,7 @@ def compared() -> list[str]:
     """The backend that `auto` takes among those on the CPU, then those on a GPU."""
     found = there()
     cpus = {name: backend for name, backend in found.items() if backend.xp is np}
-    best = max(cpus, key=lambda name: cpus[name].preference)
+    best = next(name for name in in_order(gpus=False) if name in cpus)
     return [best, *(name for name in found if name not in cpus)]
 
 

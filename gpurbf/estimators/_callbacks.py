@@ -23,11 +23,19 @@ Item = TypeVar("Item")
 
 
 def steps(
-    estimator: Any, items: Iterable[Item], n_items: int | None, X: Any, y: Any, name: str = "step"
+    estimator: Any,
+    items: Iterable[Item],
+    n_items: int | None,
+    X: Any,
+    y: Any,
+    name: str = "step",
+    *,
+    stops: bool = True,
 ) -> Iterator[Item]:
     """The items, each reported as a task of the fit; ends early where a callback asks for it.
 
-    ``name`` is the tasks' name, ``n_items`` None if unknown.
+    ``name`` is the tasks' name, ``n_items`` None if unknown. ``stops``: whether there is a model
+    after any of them, so that the fit may end early.
     """
     if not hasattr(estimator, "_init_callback_context"):
         yield from items
@@ -38,6 +46,6 @@ def steps(
         task = root.subcontext(task_name=name)
         task.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
         yield item
-        if task.call_on_fit_task_end(estimator=estimator, X=X, y=y):
+        if task.call_on_fit_task_end(estimator=estimator, X=X, y=y) and stops:
             break
     root.call_on_fit_task_end(estimator=estimator, X=X, y=y)

@@ -5,47 +5,110 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
-from gpurbf.network.hidden import HiddenLayer
+from gpurbf.backends import Lattice, get_backend
+from gpurbf.estimators._validation import check_layer_parameters
+from gpurbf.estimators._wide import warn_if_dense_takes_long
+from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.model import choose_layer
 
 
 class FittedLayerMixin:
-    """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed."""
+    """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
-    def _keep_layer(self, layer: HiddenLayer, indices: np.ndarray | None) -> None:
-        """Store what a fitted layer is made of; ``indices`` if its centers are training rows."""
+    Centers, activation and the lattice that the training data were found on are those of the fit,
+    whatever parameters are set or samples come later. Backend and precision may be changed, and
+    hold at once: as a parameter, by ``config_context`` or by the environment, before and after a
+    pickle alike.
+    """
+
+    # Parameters and what fit sets.
+    backend: str
+    precision: str
+    centers_: np.ndarray
+    backend_: str
+    backend_info_: str
+    _activation: Activation
+    _lattices: tuple[Lattice, ...] | None
+    _cache: HiddenLayer
+
+    def _keep_layer(self, layer: HiddenLayer) -> None:
+        """Store what a fitted layer is made of."""
         self.centers_ = layer.centers
-        if indices is not None:
-            self.center_indices_ = indices
-        elif hasattr(self, "center_indices_"):
-            del self.center_indices_
-        self.gamma_ = layer.activation.gamma
-        self._activation = layer.activation
-        self._cache = (self._cache_key(), layer)
+        self._activation, self._lattices = layer.activation, layer.lattices
+        self._cache = layer
         self._report(layer)
 
     def _report(self, layer: HiddenLayer) -> None:
         self.backend_ = layer.backend.name
         self.backend_info_ = layer.describe()
 
-    def _cache_key(self) -> tuple[Any, ...]:
-        """The parameters that may be set after fit and matter to the layer."""
-        return self.backend, self.precision  # type: ignore[attr-defined]
-
     def _layer(self) -> HiddenLayer:
-        """The layer on the backend that the parameters ask for now."""
-        key, layer = getattr(self, "_cache", (None, None))
-        if layer is None or key != self._cache_key():
+        """The layer on the backend that is asked for now."""
+        layer = getattr(self, "_cache", None)
+        if layer is None or not self._is_asked_for(layer):
             layer = HiddenLayer(
                 self.centers_,
                 self._activation,
-                backend=self.backend,  # type: ignore[attr-defined]
-                precision=self.precision,  # type: ignore[attr-defined]
+                backend=self.backend,
+                precision=self.precision,
+                lattices=self._lattices,
             )
-            self._cache = (self._cache_key(), layer)
+            self._cache = layer  # one step: threads that come at once make one each, all the same
         return layer
+
+    def _is_asked_for(self, layer: HiddenLayer) -> bool:
+        return (
+            layer.centers is self.centers_
+            and layer.activation is self._activation
+            and layer.precision == self.precision
+            and layer.backend is get_backend(self.backend, len(self.centers_))[0]
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())  # type: ignore[call-overload]
         state.pop("_cache", None)
         return state
+
+
+class ChosenLayerMixin(FittedLayerMixin):
+    """The layer of RBFLayer and RBFClassifier, its centers by a rule or given."""
+
+    n_centers: int
+    centers: Any
+    kernel: Any
+    metric: str
+    gamma: Any
+    random_state: Any
+    center_indices_: np.ndarray
+    gamma_: float
+
+    def _choose_layer(
+        self,
+        X: Any,
+        y: np.ndarray | None,
+        weights: np.ndarray | None,
+        rows: np.ndarray | slice = np.s_[:],
+    ) -> HiddenLayer:
+        """Choose and keep it; y are class numbers, `rows` what `center_indices_` calls the rows."""
+        layer, indices = choose_layer(
+            X,
+            y,
+            weights,
+            n_centers=self.n_centers,
+            centers=check_layer_parameters(self, X.shape[1]),
+            kernel=self.kernel,
+            metric=self.metric,
+            gamma=self.gamma,
+            backend=self.backend,
+            precision=self.precision,
+            random_state=check_random_state(self.random_state),
+        )
+        warn_if_dense_takes_long(X, len(layer.centers))
+        self._keep_layer(layer)
+        self.gamma_ = layer.activation.gamma
+        self.__dict__.pop("center_indices_", None)
+        if indices is not None:
+            self.center_indices_ = indices if isinstance(rows, slice) else rows[indices]
+        return layer

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpurbf.estimators._validation import check_number, check_option
-from gpurbf.network.centers.fsvc import KERNELS, METRICS
-from gpurbf.network.fsvc import SELECTIONS, SOLVERS
+from gpurbf.network.fsvc.passes import SELECTIONS
+from gpurbf.network.fsvc.units import KERNELS, METRICS
 from gpurbf.network.hidden import PRECISIONS
+from gpurbf.network.solvers import make_solver
 
 OUTSIDE = ("nearest", "zero")
 
@@ -35,7 +36,6 @@ def check_fsvc_parameters(estimator: Any) -> None:
     check_option("kernel", estimator.kernel, KERNELS)
     check_option("metric", estimator.metric, METRICS)
     check_option("selection", estimator.selection, SELECTIONS)
-    check_option("solver", estimator.solver, SOLVERS)
     check_option("outside", estimator.outside, OUTSIDE)
     check_option("precision", estimator.precision, PRECISIONS)
     check_number("learning_rate", estimator.learning_rate, numbers.Real, 0)
@@ -43,6 +43,23 @@ def check_fsvc_parameters(estimator: Any) -> None:
     check_number("alpha", estimator.alpha, numbers.Real, 0, above=True)
     if estimator.max_centers is not None:
         check_number("max_centers", estimator.max_centers, numbers.Integral, 1)
+    check_fsvc_solver(estimator)
+
+
+def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
+    """The solver of the parameters; one that is named takes one epoch over a chunk of a stream."""
+    solver = make_solver(
+        estimator.solver,
+        alpha=estimator.alpha,
+        fit_intercept=False,
+        learning_rate=estimator.learning_rate,
+        n_epochs=1 if goes_on else estimator.n_epochs,
+    )
+    if getattr(solver, "fit_intercept", False):
+        raise ValueError(
+            f"FSVC's outputs have no constant, solver={solver!r} has one: set fit_intercept=False."
+        )
+    return solver
 
 
 def class_votes(

@@ -1,206 +1,221 @@
-"""What FSVC's public methods are made of: data, radii, centers, outputs, scores."""
+"""What FSVC's public methods are made of: radii, centers, outputs, scores."""
 
 from __future__ import annotations
 
 import functools
+from collections import deque
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
+from gpurbf.backends.hashes import row_hashes
 from gpurbf.estimators._callbacks import steps
-from gpurbf.estimators._fsvc_checks import class_votes
+from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
 from gpurbf.estimators._validation import TrainingData, check_X, with_class_weights
-from gpurbf.network.centers.fsvc import unit
-from gpurbf.network.centers.sample import row_hashes
-from gpurbf.network.fsvc import (
-    Selection,
-    distances,
-    draw_sample,
-    grown,
-    nearest_centers,
-    radius_for_ratio,
-    train,
-    tune,
-)
+from gpurbf.network.fsvc.known import distances, draw_sample, nearest_centers
+from gpurbf.network.fsvc.order import Order, as_drawn, as_given
+from gpurbf.network.fsvc.passes import Selection
+from gpurbf.network.fsvc.search import Trial, best, radius_for_ratio, tune
+from gpurbf.network.fsvc.training import grown, iterates
+from gpurbf.network.fsvc.units import Unit
 from gpurbf.network.hidden import HiddenLayer
 from gpurbf.network.model import one_hot
-from gpurbf.network.order import drawn_order, sums_of_repeats, without_repeats
-from gpurbf.network.radius import Trial, best
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.network.samples import lattices_of, look
+from gpurbf.network.solvers import NormalEquations
 
 
-class FSVCLearningMixin:
+class FSVCLearningMixin(FittedLayerMixin):
     """Parameters and fitted attributes are FSVC's."""
 
-    @staged("prepare", "order of the samples")
-    def _learn(self: Any, data: TrainingData, goes_on: bool = False) -> None:
+    radius: Any
+    overlap: float
+    kernel: str
+    metric: str
+    selection: str
+    eval_radius: Any
+    shuffle: bool
+    max_centers: int | None
+    class_weight: Any
+    random_state: Any
+    outside: str
+    classes_: np.ndarray
+    center_indices_: np.ndarray
+    coef_: np.ndarray
+    radius_: float
+    eval_radius_: float
+    radius_path_: dict[str, np.ndarray]
+    n_iter_: int
+    n_samples_seen_: int
+    _selection: Selection
+    _normal: NormalEquations
+
+    def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
         """Learn from samples; a stream that `goes_on` comes in its own order."""
-        X, codes, weights, self.classes_, n_samples, rows = data
-        y = self.classes_[codes]
         first = not hasattr(self, "_selection")
-        given, weights = (
-            weights,
-            with_class_weights(self.class_weight, self.classes_, codes, weights),
-        )
-        votes = class_votes(self.class_weight, self.classes_, codes, given)
+        X, codes, self.classes_ = data.X, data.y, data.classes
+        solver = check_fsvc_solver(self, goes_on)
+        weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
+        order = self._order(X, codes, weights, first, self.shuffle and not goes_on)
+        if first:
+            self._lattices = lattices_of(X, self._pass_precision())
         seen = 0 if first else self.n_samples_seen_
-        rows = seen + np.arange(n_samples)[rows]
-        self.n_samples_seen_ = seen + n_samples
-        order = stream = np.arange(X.shape[0])
-        stream_weights, keys = weights, np.empty(0, np.uint64)
-        drawn = self.shuffle and not goes_on
-        if drawn or (first and (self.radius == "auto" or self.eval_radius == "auto")):
+        places = seen + np.arange(data.n_samples)[data.rows]
+        self.n_samples_seen_ = seen + data.n_samples
+
+        old = np.empty(0, np.int64)
+
+        def radii() -> None:
+            nonlocal solver
+            if first:
+                solver = self._find_radii(X, codes, order, solver)
+
+        def centers() -> None:
+            nonlocal old
+            old = self._choose_centers(X, codes, order.stream, places, first)
+
+        def outputs() -> None:
+            if goes_on and solver.needs == "sums":
+                W = self._from_sums(solver, X, codes, weights, old)
+            else:
+                votes = class_votes(self.class_weight, self.classes_, codes, data.weights)
+                W = self._trained(solver, X, codes, weights, votes, order.rows, old)
+            self._keep_outputs(W, getattr(solver, "n_epochs", 1))
+
+        y = self.classes_[codes]
+        # There is no model before the last of them, so none can be asked to be the last.
+        for work in steps(self, (radii, centers, outputs), 3, X, y, "stage", stops=False):
+            work()
+
+    @staged("prepare", "order of the samples")
+    def _order(
+        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, first: bool, drawn: bool
+    ) -> Order:
+        keys = np.zeros(X.shape[0], np.uint64)
+        if drawn or (first and "auto" in (self.radius, self.eval_radius)):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
             keys = row_hashes(X, seed)
-        if drawn:
-            order = drawn_order(keys, codes)
-            stream = without_repeats(order, keys, codes)
-            stream_weights = sums_of_repeats(order, keys, codes, weights)
-        n_epochs = 1 if goes_on else self.n_epochs
-        for stage in steps(self, ("radii", "centers", "outputs"), 3, X, y, "stage"):
-            if stage == "radii" and first:
-                n_epochs = self._find_radii(X, codes, stream, stream_weights, keys, n_epochs)
-            elif stage == "centers":
-                if first:
-                    self._selection = self._new_selection(self.radius_)
-                else:
-                    self._selection = self._selection.copy()
-                old = self._selection.feed(X, codes, stream, rows)
-                self._keep_centers()
-            elif stage == "outputs" and goes_on and self.solver == "ridge":
-                self._add_to_sums(X, codes, weights, old)
-            elif stage == "outputs":
-                self._train(X, codes, weights, votes, order, old, n_epochs)
+        return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
 
-    def _new_selection(self: Any, radius: float) -> Selection:
-        """An empty selection; its activities are in float64 or exact, whatever the precision."""
-        layer = functools.partial(
-            HiddenLayer,
-            backend=self.backend,
-            precision="auto" if self.precision in ("float32", "tf32") else self.precision,
-            dtype=np.float64,
-        )
+    def _pass_precision(self) -> str:
+        """That of the pass, whose activities are in float64 or exact, whatever is asked for."""
+        return "auto" if self.precision in ("float32", "tf32") else self.precision
+
+    def _new_selection(self, radius: float) -> Selection:
+        """An empty selection."""
+        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
+        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
+        unit = Unit(self.kernel, self.metric, radius)
+        n_classes = len(self.classes_)
         return Selection(
             self.selection,
             layer,
-            self.kernel,
-            self.metric,
-            radius,
+            unit,
             self.overlap,
-            len(self.classes_),
+            n_classes,
             self.max_centers,
+            look=functools.partial(look, **found),
         )
 
     @staged("prepare", "radius search")
-    def _find_radii(
-        self: Any,
-        X: Any,
-        codes: np.ndarray,
-        stream: np.ndarray,
-        weights: np.ndarray | None,
-        keys: np.ndarray,
-        n_epochs: int,
-    ) -> int:
-        """Set radius_ and eval_radius_; returns the number of epochs that a search found best."""
+    def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
+        """Set radius_ and eval_radius_; returns the solver with the epochs that a search found."""
         options = {"backend": self.backend, "precision": self.precision}
         radius = None if self.radius == "auto" else self.radius
         if radius == "ratio":
-            some = X[stream[:: max(1, len(stream) // 200)]]
+            some = X[order.stream[:: max(1, len(order.stream) // 200)]]
             D = distances(some, some, self.metric, **options)
-            radius = radius_for_ratio(X, codes, stream, self._new_selection, D)
+            radius = radius_for_ratio(X, codes, order.stream, self._new_selection, D)
         if radius is None or self.eval_radius == "auto":
             trials = tune(
-                draw_sample(X, codes, weights, stream, keys[stream], self.metric, **options),
-                len(stream),
+                draw_sample(X, codes, order, self.metric, **options),
+                len(order.stream),
                 n_classes=len(self.classes_),
                 kind=self.selection,
                 kernel=self.kernel,
                 overlap=self.overlap,
-                solver=self.solver,
+                solver=solver,
                 max_centers=self.max_centers,
                 radius=radius,
                 eval_radius=self.eval_radius,
-                learning_rate=self.learning_rate,
-                n_epochs=n_epochs,
-                alpha=self.alpha,
             )
             columns = zip(*trials, strict=True)
             self.radius_path_ = dict(zip(Trial._fields, map(np.array, columns), strict=True))
             chosen = best(trials)
             radius, self.eval_radius_ = chosen.radius, chosen.eval_radius
-            n_epochs = chosen.n_iter if self.solver == "lms" else n_epochs
+            if hasattr(solver, "epochs"):
+                solver = clone(solver).set_params(n_epochs=chosen.n_iter)
         else:
             self.eval_radius_ = float(radius if self.eval_radius is None else self.eval_radius)
         self.radius_ = float(radius)
-        return n_epochs
+        return solver
 
     @staged("prepare", "centers packed, norms")
-    def _keep_centers(self: Any) -> None:
-        """Fitted attributes of the centers, and their layer."""
-        self.centers_ = self._selection.centers
-        self.center_indices_ = self._selection.indices
-        self._activation = unit(self.kernel, self.metric, self.eval_radius_)
-        layer = HiddenLayer(
-            self.centers_, self._activation, backend=self.backend, precision=self.precision
+    def _choose_centers(
+        self, X: Any, codes: np.ndarray, stream: np.ndarray, places: np.ndarray, first: bool
+    ) -> np.ndarray:
+        """Go on with the pass; returns where the centers that there were before are now."""
+        # What the model has goes on in a copy, in case that this breaks off.
+        chosen = self._new_selection(self.radius_) if first else self._selection.copy()
+        old = chosen.feed(X, codes, stream, places)
+        self._selection = chosen
+        unit = chosen.unit._replace(radius=self.eval_radius_)
+        self._keep_layer(
+            HiddenLayer(
+                chosen.centers,
+                unit.activation(),
+                backend=self.backend,
+                precision=self.precision,
+                lattices=self._lattices,
+            )
         )
-        self._cache = (self._cache_key(), layer)
+        self.center_indices_ = chosen.indices
+        return old
 
     @staged("output training")
-    def _train(
-        self: Any,
+    def _trained(
+        self,
+        solver: Any,
         X: Any,
         codes: np.ndarray,
         weights: np.ndarray | None,
         votes: np.ndarray,
-        order: np.ndarray,
+        rows: np.ndarray,
         old: np.ndarray,
-        n_epochs: int,
-    ) -> None:
+    ) -> np.ndarray:
         """Output weights; `old` are the places of the centers that had some before."""
         labels, n_classes = self._selection.labels, len(self.classes_)
         W = one_hot(labels, n_classes) * votes[labels, None]
         if len(old):
             W[old] = self.coef_.T
-        W = train(
-            self.solver,
-            self._layer(),
-            X,
-            one_hot(codes, n_classes),
-            weights,
-            W,
-            order,
-            learning_rate=self.learning_rate,
-            n_epochs=n_epochs,
-            alpha=self.alpha,
-        )
-        self._keep_outputs(W, {"one-hot": 0, "lms": n_epochs, "ridge": 1}[self.solver], X)
+        T = one_hot(codes, n_classes)
+        return deque(iterates(solver, self._layer(), X, T, weights, W, rows), maxlen=1).pop()
 
     @staged("output training", "sums")
-    def _add_to_sums(
-        self: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None, old: np.ndarray
-    ) -> None:
-        """Output weights by ridge from the sums over the stream so far."""
-        T = one_hot(codes, len(self.classes_))
-        m = len(self.centers_)
-        normal = getattr(self, "_normal", None)
-        self._normal = NormalEquations(m, T.shape[1]) if normal is None else grown(normal, m, old)
-        self._normal.add(self._layer(), X, T, weights)
-        self._keep_outputs(self._normal.solve(self.alpha, False, keep=True).W, 1, X)
+    def _from_sums(
+        self, solver: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None, old: np.ndarray
+    ) -> np.ndarray:
+        """Output weights from the sums over the stream so far."""
+        T, m = one_hot(codes, len(self.classes_)), len(self.centers_)
+        sums: NormalEquations | None = getattr(self, "_normal", None)
+        normal = NormalEquations(m, T.shape[1]) if sums is None else grown(sums, m, old)
+        normal.add(self._layer(), X, T, weights)
+        self._normal = normal
+        return solver.solve(normal, keep=True).W
 
     @staged("back and evaluate", "fitted attributes")
-    def _keep_outputs(self: Any, W: np.ndarray, n_iter: int, X: Any) -> None:
-        self.coef_ = np.ascontiguousarray(W.T)
+    def _keep_outputs(self, W: np.ndarray, n_iter: int) -> None:
+        self.coef_ = np.array(W.T, order="C")
         self.n_iter_ = n_iter
-        layer = self._layer()
-        layer.outputs(X[:1])  # shows which arithmetic the data allow
-        self._report(layer)
+        self._report(self._layer())
 
     @staged("back and evaluate", "scores")
-    def _scores(self: Any, X: Any) -> np.ndarray:
+    def _scores(self, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
         X = check_X(self, X)
@@ -220,7 +235,7 @@ class FSVCLearningMixin:
                 nearest = nearest_centers(
                     X[outside],
                     self.centers_,
-                    self.metric,
+                    self._selection.unit.metric,
                     backend=self.backend,
                     precision=self.precision,
                 )

@@ -10,10 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
-from gpurbf.backends.arrays import row_products
 from gpurbf.backends.threads import limited
+from gpurbf.backends.weighted import row_products
 from gpurbf.estimators._validation import check_X
-from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.one_vs_one import pair_weights, support_layer
 from gpurbf.network.sparse_layer import SparseLayer
 
@@ -93,9 +93,9 @@ class SupportVectorsMixin:
         with limited(self.n_jobs):
             ready = self._prepared()
             if ready.layer is None:
-                outputs = row_products(X[:, self.support_], ready.W)
+                outputs = row_products(X[:, self.support_], ready.weights)
             else:
-                outputs = ready.layer.scores(X, ready.W).astype(np.float64, copy=False)
+                outputs = ready.layer.scores(X, ready.weights).astype(np.float64, copy=False)
         return outputs + self._intercept_
 
     def _check_samples(self, X: Any) -> Any:
@@ -124,6 +124,7 @@ class SupportVectorsMixin:
         ready = self._cache.get("ready")
         if ready is None or not ready.fits(V, dual_coef, name, self.precision):
             W, layer = pair_weights(np.asarray(dual_coef), self._n_support), None
+            weights: Any = W
             if self._activation is not None:
                 layer = support_layer(
                     V,
@@ -134,7 +135,8 @@ class SupportVectorsMixin:
                     lattices=self._lattices,
                     tol=self._tol,
                 )
-            ready = _Prepared(V, dual_coef, name, self.precision, W, layer)
+                weights = OutputWeights(W) if isinstance(layer, HiddenLayer) else W
+            ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
             self._cache["ready"] = ready
         return ready
 
@@ -150,7 +152,7 @@ class _Prepared(NamedTuple):
     dual_coef: np.ndarray
     backend: str
     precision: str
-    W: np.ndarray
+    weights: Any  # as the layer takes them
     layer: HiddenLayer | SparseLayer | None
 
     def fits(self, V: Any, dual_coef: np.ndarray, backend: str, precision: str) -> bool:

@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident
 from gpurbf.network.centers import CENTERS
@@ -137,7 +138,8 @@ def stream_data(
         known = estimator.classes_
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(
-                f"classes={list(classes)} is not what the first call gave: {list(known)}."
+                f"classes={np.unique(classes).tolist()} is not what the first call gave: "
+                f"{known.tolist()}."
             )
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
@@ -148,7 +150,7 @@ def stream_data(
     )
     unknown = np.setdiff1d(y, known)
     if len(unknown):
-        raise ValueError(f"Labels {list(unknown)} are not among classes={list(known)}.")
+        raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
     return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
 
 
@@ -177,7 +179,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
-    if not callable(estimator.kernel) and estimator.kernel not in PROFILES:
+    if not callable(estimator.kernel) and estimator.kernel not in (*PROFILES, "rbf"):
         raise ValueError(
             f"Unknown kernel {estimator.kernel!r}: use one of {list(PROFILES)} or a function of d²."
         )
@@ -199,21 +201,6 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not np.isfinite(centers).all():
         raise ValueError("centers contains NaN or infinity.")
     return centers
-
-
-def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = "") -> None:
-    """A name out of a list."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"Unknown {name} {value!r}: use one of {sorted(allowed)} {also}".strip())
-
-
-def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
-    """A finite number of that kind, at least (or above) low; True and False are not numbers."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
-        expected = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {expected}, got {value!r}.")
-    if not np.isfinite(value) or value < low or (above and value == low):
-        raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {value!r}.")
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:

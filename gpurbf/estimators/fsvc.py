@@ -11,22 +11,19 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf._stages import stage
 from gpurbf._warnings import warn
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._fitted_layer import FittedLayerMixin
-from gpurbf.estimators._fsvc_checks import check_fsvc_parameters
+from gpurbf.estimators._fsvc_checks import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.estimators._fsvc_learning import FSVCLearningMixin, plot_radius_path
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import stream_data, training_data
 
 
-class FSVC(
-    FSVCLearningMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
-):
-    """Fast support vector classifier of R. and I. Dogaru: one pass, one radius, one rule.
+class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+    """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 
     One pass over the samples keeps those that no center so far covers: x becomes a center if
     ``sum_c phi(d(x, c)) < overlap``. Centers feed a layer of the same units, whose outputs are
-    trained by one rule. The published recipe is :meth:`published`, its variant of 2018
-    :meth:`sfsvc`; the defaults go further. Not the later method of the same name by
+    trained by one rule. R. and I. Dogaru's recipe as published is :meth:`published`, its variant
+    of 2018 :meth:`sfsvc`; the defaults go further. Not the later method of the same name by
     Fernandez-Delgado et al. (2022).
 
     Parameters
@@ -50,10 +47,11 @@ class FSVC(
     eval_radius : float, "auto" or None, default=None
         Radius of the units once they are chosen; None: `radius`. Wider units are usually better for
         trained outputs; ``"auto"`` searches it as `radius`.
-    solver : {"ridge", "lms", "one-hot"}, default="ridge"
+    solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How outputs are trained: ``"one-hot"``, each center votes for its own class;
         ``"lms"``, from there by the on-line delta rule, sample by sample; ``"ridge"``, least
-        squares in closed form. None has a bias.
+        squares in closed form. None has a bias. An object of ``gpurbf.network.solvers`` brings its
+        own parameters: ``LMS(0.01, n_epochs=3)``.
     learning_rate : float, default=0.1
         Of ``"lms"``; below 2 / max sum_c phi² or the weights overflow, 0 leaves them.
     n_epochs : int, default=10
@@ -69,9 +67,12 @@ class FSVC(
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights; also the weight of the centers'
         votes before training. The choice of centers does not see them.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`. Centers are the same on every backend, those of
-        the pass sample by sample in float64.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`. Centers are
+        the same on every backend, those of the pass sample by sample in float64.
     random_state : int, RandomState or None, default=None
         Of the order and of the samples held out.
     outside : {"nearest", "zero"}, default="nearest"
@@ -136,7 +137,7 @@ class FSVC(
         metric: str = "euclidean",
         selection: str = "pass",
         eval_radius: Any = None,
-        solver: str = "ridge",
+        solver: Any = "ridge",
         learning_rate: float = 0.1,
         n_epochs: int = 10,
         alpha: float = 1e-6,
@@ -268,7 +269,7 @@ class FSVC(
         check_fsvc_parameters(self)
         for attribute in ("_normal", "_selection", "coef_", "radius_path_"):
             self.__dict__.pop(attribute, None)
-        self._learn(training_data(self, X, y, sample_weight))
+        self._learn(training_data(self, X, y, sample_weight), goes_on=False)
         return self
 
     @transaction
@@ -305,7 +306,8 @@ class FSVC(
         check_fsvc_parameters(self)
         first = not hasattr(self, "_selection")
         data = stream_data(self, X, y, classes, sample_weight, first=first)
-        if not first and self.solver == "ridge" and not hasattr(self, "_normal"):
+        sums = check_fsvc_solver(self).needs == "sums"
+        if sums and not first and not hasattr(self, "_normal"):
             warn(
                 "fit keeps no sums to add to: the outputs are trained anew from this chunk on. "
                 "Call partial_fit from the first chunk on instead."

@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
-    check_layer_parameters,
     check_samples,
     check_weights,
     check_X,
 )
-from gpurbf.network.model import choose_layer
 
 
-class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
 
     Parameters
@@ -31,10 +28,11 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
     kernel : str or callable, default="gaussian"
-        With d the metric's distance: ``"gaussian"`` exp(-gamma d²), ``"laplacian"`` exp(-gamma d),
-        ``"triangular"`` max(0, 1 - gamma d), ``"multiquadric"`` sqrt(1 + gamma d²),
-        ``"inverse-multiquadric"`` 1 / sqrt(1 + gamma d²), ``"thin-plate"`` s log(s) / 2 with
-        s = gamma d²; or a function that maps an array of d² to an array of the same shape.
+        With d the metric's distance: ``"gaussian"`` (or ``"rbf"``) exp(-gamma d²),
+        ``"laplacian"`` exp(-gamma d), ``"triangular"`` max(0, 1 - gamma d),
+        ``"multiquadric"`` sqrt(1 + gamma d²), ``"inverse-multiquadric"`` 1 / sqrt(1 + gamma d²),
+        ``"thin-plate"`` s log(s) / 2 with s = gamma d²; or a function that maps an array of d² to
+        an array of the same shape.
     metric : {"euclidean", "manhattan"}, default="euclidean"
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"
@@ -121,30 +119,16 @@ class RBFLayer(FittedLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             For bad data or parameters; the message says what to do.
         """
         X = check_X(self, X, reset=True)
-        centers = check_layer_parameters(self, X.shape[1])
         weights = check_weights(sample_weight, X.shape[0])
-        rows = np.arange(X.shape[0]) if weights is None else np.flatnonzero(weights)
         codes = None
-        if y is not None and isinstance(centers, str):
-            codes = self._codes(y, X.shape[0])[rows]
+        if y is not None and isinstance(self.centers, str):
+            codes = self._codes(y, X.shape[0])
+        rows: np.ndarray | slice = np.s_[:]
         if weights is not None:
+            rows = np.flatnonzero(weights)
             X, weights = X[rows], weights[rows]
-        layer, indices = choose_layer(
-            X,
-            codes,
-            weights,
-            n_centers=self.n_centers,
-            centers=centers,
-            kernel=self.kernel,
-            metric=self.metric,
-            gamma=self.gamma,
-            backend=self.backend,
-            precision=self.precision,
-            random_state=check_random_state(self.random_state),
-        )
-        # A first tile packs the centers and shows which arithmetic the data allow.
-        layer.outputs(X[:256])
-        self._keep_layer(layer, None if indices is None else rows[indices])
+            codes = None if codes is None else codes[rows]
+        self._choose_layer(X, codes, weights, rows)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:

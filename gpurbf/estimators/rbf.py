@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import stage, staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import activations, to_host, working
+from gpurbf.backends.arrays import activations, to_host
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._fitted_layer import FittedLayerMixin
+from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
-    check_layer_parameters,
-    check_number,
-    check_option,
     check_samples,
     stream_data,
     training_data,
     with_class_weights,
 )
-from gpurbf.network.model import choose_layer, fit_temperature, one_hot, probabilities
-from gpurbf.network.reading import read_ahead, split
-from gpurbf.network.solvers import SOLVERS
-from gpurbf.network.solvers.ridge import NormalEquations, RidgeSolution
+from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.reading import read_ahead
+from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
 
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
 _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 
 
-class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
@@ -52,20 +47,29 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
-    kernel, metric, gamma
-        Of the hidden layer, see :class:`RBFLayer`.
-    solver : {"ridge", "lms", "one-hot"}, default="ridge"
+    kernel : str or callable, default="gaussian"
+        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
+        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance d.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
+    solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
-        which needs centers that are samples.
+        which needs centers that are samples. An object of ``gpurbf.network.solvers`` brings its
+        own parameters: ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
-        Ridge penalty relative to the mean diagonal of HᵀH, > 0.
+        Of ``"ridge"``: penalty relative to the mean diagonal of HᵀH, > 0.
     fit_intercept : bool, default=True
-        Whether the outputs have a constant (``"ridge"`` only).
+        Of ``"ridge"``: whether the outputs have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
-    backend, precision
-        Of the hidden layer, see :class:`RBFLayer`.
+    backend : str, default="auto"
+        Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
+        ``"numba-cuda"`` or ``"auto"``.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
         Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
@@ -117,7 +121,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         kernel: Any = "gaussian",
         metric: str = "euclidean",
         gamma: Any = "scale",
-        solver: str = "ridge",
+        solver: Any = "ridge",
         alpha: float = 1e-6,
         fit_intercept: bool = True,
         class_weight: Any = None,
@@ -165,21 +169,21 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         BackendUnavailable
             If the backend named cannot run here.
         """
-        self._check_parameters()
+        solver = self._solver()
         X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs):
-            self._begin(X, codes, weights)
+            self._choose_layer(X, codes, weights)
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             self.__dict__.pop("_normal", None)
-            if self.solver == "ridge":
+            if solver.needs == "sums":
                 normal = self._new_normal()
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
                     self._add(normal, part, codes, weights, batch)
-                self._solve(normal, X, codes, weights, keep=False)
+                self._solve(solver, normal, X, codes, weights, keep=False)
             else:
-                self._train(X, codes, weights)
+                self._train(solver, X, codes, weights)
         return self
 
     @transaction
@@ -214,16 +218,19 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         UserWarning
             After ``fit``, which keeps no sums: the outputs are trained anew on its centers.
         """
-        self._check_parameters()
-        if self.solver != "ridge":
-            raise ValueError(f"partial_fit needs solver='ridge', got {self.solver!r}.")
+        solver = self._solver()
+        if solver.needs != "sums":
+            raise ValueError(
+                "partial_fit needs solver='ridge', or another of sums over the samples, got "
+                f"{self.solver!r}."
+            )
         first = not hasattr(self, "centers_")
         X, codes, weights, self.classes_, *_ = stream_data(
             self, X, y, classes, sample_weight, first=first
         )
         with limited(self.n_jobs):
             if first:
-                self._begin(X, codes, weights)
+                self._choose_layer(X, codes, weights)
             elif not hasattr(self, "_normal"):
                 warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
@@ -234,32 +241,13 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             sums: NormalEquations | None = getattr(self, "_normal", None)
             normal = self._new_normal() if sums is None else sums.copy()
             self._add(normal, X, codes, weights, slice(0, X.shape[0]))
-            self._solve(normal, X, codes, weights, keep=True)
+            self._solve(solver, normal, X, codes, weights, keep=True)
             self._normal = normal
         return self
 
-    def _check_parameters(self) -> None:
-        """Those that do not depend on the data."""
-        check_option("solver", self.solver, ("ridge", *SOLVERS))
-        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
-
-    @staged("prepare")
-    def _begin(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        """Choose the hidden layer."""
-        layer, indices = choose_layer(
-            X,
-            codes,
-            weights,
-            n_centers=self.n_centers,
-            centers=check_layer_parameters(self, X.shape[1]),
-            kernel=self.kernel,
-            metric=self.metric,
-            gamma=self.gamma,
-            backend=self.backend,
-            precision=self.precision,
-            random_state=check_random_state(self.random_state),
-        )
-        self._keep_layer(layer, indices)
+    def _solver(self) -> Any:
+        """The solver asked for, its parameters checked."""
+        return make_solver(self.solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
     def _new_normal(self) -> NormalEquations:
         n_classes = len(self.classes_)
@@ -281,6 +269,7 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
     @staged("output training")
     def _solve(
         self,
+        solver: Any,
         normal: NormalEquations,
         X: Any,
         codes: np.ndarray,
@@ -289,26 +278,26 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         keep: bool,
     ) -> None:
         """Output weights from the sums, probabilities from leave-one-out outputs on some rows."""
-        solution: RidgeSolution = normal.solve(self.alpha, self.fit_intercept, keep=keep)
+        solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
         T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
-        with working(layer):
+        with layer.working():
             scores = solution.leave_one_out(activations(layer, X[rows]), T)
         self._calibrate(scores, rows, codes, weights)
 
     @staged("output training")
-    def _train(self, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        """Output weights by one of the solvers that see the samples one by one."""
+    def _train(self, solver: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
+        """Output weights by a solver that sees the samples one by one."""
         layer, n_classes = self._layer(), len(self.classes_)
         indices = getattr(self, "center_indices_", None)
-        W = SOLVERS[self.solver](
-            layer,
-            X,
-            one_hot(codes, n_classes),
-            weights,
-            center_targets=None if indices is None else one_hot(codes[indices], n_classes),
-        )
+        start = None if indices is None else one_hot(codes[indices], n_classes)
+        if start is None and solver.needs == "center targets":
+            raise ValueError(
+                f"solver={self.solver!r} needs centers that are samples, whose classes are known: "
+                "choose a center rule that takes samples, or solver='ridge'."
+            )
+        W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
         rows = calibration_rows(X.shape[0])
         self._calibrate(layer.scores(X[rows], W), rows, codes, weights)
@@ -359,11 +348,12 @@ class RBFClassifier(FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         X, binary = self._checked(X), len(self.coef_) == 1
         labels = np.empty(X.shape[0], self.classes_.dtype)
         # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
-        for rows, part in read_ahead(X, split(X, 16 * len(self.coef_))):
-            scores = self._scores(part)
-            with stage("back and evaluate", "labels"):
-                winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                labels[rows] = self.classes_[winners.astype(np.intp)]
+        with limited(self.n_jobs):
+            for rows, part in self._layer().scored(X, self.coef_.T):
+                with stage("back and evaluate", "labels"):
+                    scores = to_host(part) + self.intercept_
+                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -4,8 +4,14 @@ Each function works on a range of rows; `backends.threads` hands out the ranges.
 run time (the product of a CPU, a profile) is called by its address, so that a driver is compiled
 and cached once for all of them.
 
-    scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
+    layer.py       the tile driver: packs rows, calls a micro-kernel, activates, hands to a consumer
+    packing.py     operands in the order in which the micro-kernels read them
+    tiles.py       the micro-kernels: tables of what they are, one builder for all of them
+    amx.py         the one that is different; scores.py: those of H @ W; gram.py: HᵀH
+    products.py    all of them by name: layout, address
     activation.py  profiles on a buffer; the pass from a product tile to activations
+    epilogue.py    the numbers of that pass, which a GPU shares
+    scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     compiling.py   a line on stderr while they are compiled
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs

@@ -2,32 +2,15 @@
 
 import functools
 import threading
-from typing import NamedTuple
 
 import numpy as np
 from numba import carray, cfunc, njit, types
 
-from gpurbf.kernels.forms import DOT, ROOT, SQUARE
+from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 from gpurbf.kernels.llvm import call_profile, use_widest_vectors
 from gpurbf.kernels.scalar import exp_negative, log_positive, tanh
 
 CHUNK = 2048  # elements a pass: both buffers stay in L1
-
-
-class Epilogue(NamedTuple):
-    """From a product P to an activation: profile(form(factor * (row + column + alpha * P))).
-
-    The sum is computed in the dtype of the terms (int32 wraps around, which is harmless where the
-    sum itself fits), the rest in that of the activations.
-    """
-
-    alpha: np.number  # -2 (squared Euclidean distances) or 1, in the dtype of the terms
-    factor: float
-    form: int  # of `forms.FORMS`
-    profile: int  # its address; 0: nothing to do
-    gamma: float
-    coef0: float
-    degree: int
 
 
 def gaussian(buffer, count, gamma, coef0, degree):

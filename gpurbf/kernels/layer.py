@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from gpurbf.kernels.activation import Epilogue, activate, finish
+from gpurbf.kernels.activation import activate, finish
+from gpurbf.kernels.epilogue import Epilogue
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes, pack
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
@@ -99,8 +100,8 @@ def add_tile(tile, P):
 def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     """Evaluate rows begin … end of X, `block` at a time, and hand the tiles to their consumer.
 
-    The groups come as plain tuples: Numba finds the type of one many times faster, which a layer
-    of a few samples would notice.
+    The groups come as plain tuples: Numba finds the type of one several times faster, which a
+    layer of a few samples would notice.
     """
     use_widest_vectors()
     kernel, centers = MicroKernel(*kernel), Centers(*centers)

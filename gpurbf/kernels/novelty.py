@@ -54,17 +54,18 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
-def pass_over(D, y, gaussian, radius, reach, overlap, margin, apart, room, A, taken):
+def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
     """The plain sequential pass over known distances.
 
     Parameters
     ----------
-    D : float32 array of shape (S, S)
+    D : float array of shape (S, S)
         Distances between samples, in the order of the pass.
     y : int64 array of shape (S,)
         Class numbers.
     gaussian : bool
-        The unit: exp(-d² / (2 radius²)), or else max(0, 1 - d / reach).
+    scale : float
+        The unit: exp(scale d²), or else max(0, 1 - d / scale).
     overlap, margin
         See `walk`.
     apart : bool
@@ -77,7 +78,6 @@ def pass_over(D, y, gaussian, radius, reach, overlap, margin, apart, room, A, ta
         Set for the samples chosen.
     """
     S, k = A.shape
-    factor = -0.5 / (radius * radius)
     for i in range(S):
         activity, rival = A[i, y[i]], 0.0
         for j in range(k):
@@ -94,4 +94,4 @@ def pass_over(D, y, gaussian, radius, reach, overlap, margin, apart, room, A, ta
             return
         for q in range(i + 1, S):
             d = np.float64(D[i, q])
-            A[q, y[i]] += np.exp(factor * d * d) if gaussian else max(0.0, 1.0 - d / reach)
+            A[q, y[i]] += np.exp(scale * d * d) if gaussian else max(0.0, 1.0 - d / scale)

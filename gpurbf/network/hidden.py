@@ -17,7 +17,7 @@ from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.network.reading import read_ahead, split
 from gpurbf.network.samples import FORCED, Samples, by_row, look
 
-__all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer"]
+__all__ = ["METRICS", "PRECISIONS", "PROFILES", "Activation", "HiddenLayer", "OutputWeights"]
 
 METRICS = ("euclidean", "manhattan")
 PROFILES = (
@@ -40,6 +40,25 @@ class _Part(NamedTuple):
     operand: Any
     values: Any
     dtype: np.dtype
+
+
+class OutputWeights:
+    """Weights W (m, k) of a layer's outputs, made ready once for all the scores they are used in.
+
+    Whoever changes W in place makes new ones.
+    """
+
+    def __init__(self, W: Any) -> None:
+        self.W, self.shape = W, W.shape
+        self._ready: dict[int, tuple[Any, Any]] = {}
+
+    def ready(self, backend: Backend, operand: Any) -> Any:
+        """What the backend's ``scores`` takes with that operand."""
+        known = self._ready.get(id(operand))
+        if known is None:
+            # The operand is kept: its number is its own as long as it lives.
+            known = self._ready[id(operand)] = operand, backend.weights(operand, self.W)
+        return known[1]
 
 
 class HiddenLayer:
@@ -173,18 +192,21 @@ class HiddenLayer:
         return out
 
     @staged("hidden layer")
-    def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
-        """H @ W, shape (N, k), for W (m, k); H is not stored."""
+    def scores(self, X: Any, W: Any) -> np.ndarray:
+        """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp = self.backend.xp if is_resident(X) else np
         S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
         for rows, part in self.scored(X, W):
             S[rows] = part
         return S
 
-    def scored(self, X: Any, W: np.ndarray) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
+    def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
+        W = W if isinstance(W, OutputWeights) else OutputWeights(W)
         for part in self._parts(X, 2 * W.shape[1] * self.dtype.itemsize):
-            yield part.rows, self.backend.scores(part.operand, part.values, W)
+            ready = W.ready(self.backend, part.operand)
+            S = self.backend.scores(part.operand, part.values, ready)
+            yield part.rows, S.astype(self.dtype, copy=False)
 
     @staged("output training")
     def normal(

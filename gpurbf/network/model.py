@@ -38,6 +38,7 @@ def choose_layer(
     Parameters are RBFLayer's; ``y`` are class numbers, ``weights`` positive, ``random_state`` a
     RandomState.
     """
+    kernel = "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
     number = resolve_gamma(
         gamma, X, metric=metric, profile=kernel, weights=weights, random_state=random_state
     )

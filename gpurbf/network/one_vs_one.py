@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import combinations
 from typing import Any
 
@@ -77,12 +78,20 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Pairs won by each class where the first class of its pair wins what is true in by_first."""
+    # A class is the second of as many pairs as there are classes before it.
+    return (by_first.astype(np.float32) @ _changes(n_classes)).astype(np.int64) + np.arange(
+        n_classes
+    )
+
+
+@functools.cache
+def _changes(n_classes: int) -> np.ndarray:
+    """What a pair won by its first class changes in the classes' points (n_pairs, n_classes)."""
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))
     change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact
     change[pairs, first], change[pairs, second] = 1, -1
-    # A class is the second of as many pairs as there are classes before it.
-    return (by_first.astype(np.float32) @ change).astype(np.int64) + np.arange(n_classes)
+    return change
 
 
 def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from gpurbf.backends import Lattice
 from gpurbf.backends.arrays import is_resident
 from gpurbf.backends.lattice import candidates, encode, sample_of
 
-__all__ = ["FORCED", "Samples", "by_row", "look", "shared_lattices", "stays_sparse"]
+__all__ = ["FORCED", "Samples", "by_row", "lattices_of", "look", "shared_lattices", "stays_sparse"]
 
 # Precisions that look for no integers in the data.
 FORCED = ("float32", "tf32", "float64")
@@ -77,8 +77,7 @@ def look(X: Any, precision: str = "auto", lattices: Sequence[Lattice] | None = N
     sparse = sp.issparse(X)
     if precision not in FORCED and 0 not in X.shape and not is_resident(X):
         if lattices is None:
-            few = max(1, _ENTRIES // X.shape[1])
-            lattices = candidates(X[:few].toarray() if sparse else X)
+            lattices = candidates(_some(X))
         for lattice in lattices:
             codes = _encode_sparse(X, lattice) if sparse else _encode_all(X, lattice)
             if codes is not None:
@@ -122,6 +121,20 @@ def by_row(X: np.ndarray, lattice: Lattice) -> Iterator[tuple[slice | np.ndarray
     return iter([*parts, (rows, _of(X if off.all() else X[rows], None, X))])
 
 
+def lattices_of(X: Any, precision: str) -> tuple[Lattice, ...] | None:
+    """The coarsest lattice that a sample of X is on, if any; None where nobody is to look."""
+    if precision in FORCED:
+        return None
+    if 0 in X.shape or is_resident(X):
+        return ()
+    return tuple(candidates(_some(X))[:1])
+
+
+def _some(X: Any) -> np.ndarray:
+    """Enough dense rows of X to tell which lattices are worth a look."""
+    return X[: max(1, _ENTRIES // X.shape[1])].toarray() if sp.issparse(X) else X
+
+
 @staged("prepare", "lattice")
 def shared_lattices(C: np.ndarray, X: Any, precision: str) -> list[Lattice]:
     """The lattice that all centers C (m, n) are on, and as many as possible of some samples X.
@@ -130,9 +143,7 @@ def shared_lattices(C: np.ndarray, X: Any, precision: str) -> list[Lattice]:
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
-    if sp.issparse(X):
-        X = X[: max(1, _ENTRIES // X.shape[1])].toarray()
-    sample = sample_of(X)
+    sample = sample_of(_some(X))
     on = {lattice: int((~encode(sample, lattice)[1]).sum()) for lattice in candidates(C)}
     for lattice in sorted(on, key=on.__getitem__, reverse=True):
         if on[lattice] and not encode(C, lattice)[1].any():

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Activation
+from gpurbf.backends.weighted import row_products
 from gpurbf.network.samples import Samples
 
 __all__ = ["PROFILES", "SparseLayer"]
@@ -68,7 +69,7 @@ class SparseLayer:
         X = _csr(X)
         S = np.empty((X.shape[0], W.shape[1]))
         for start, stop in self._parts(X.shape[0]):
-            S[start:stop] = self._values(X[start:stop]) @ W
+            S[start:stop] = row_products(self._values(X[start:stop]), W)
         return S
 
     def _parts(self, N: int) -> list[tuple[int, int]]:

@@ -55,6 +55,7 @@ def ptx(numba_cuda):
     from numba.cuda import dispatcher
 
     from gpurbf.kernels.cuda import tile
+    from gpurbf.kernels.epilogue import Epilogue
 
     def build(name, capability):
         product, word, real, shape, *_ = VARIANTS[name]
@@ -65,7 +66,7 @@ def ptx(numba_cuda):
         fields = [integer, number, integer, integer, number, number, integer]
         signature = (
             matrix(word), matrix(word), vector(term), vector(term),
-            types.NamedTuple(fields, tile.Epilogue), integer, matrix(real), cube(real),
+            types.NamedTuple(fields, Epilogue), integer, matrix(real), cube(real),
             cube(number),
         )  # fmt: skip
         kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0))

@@ -5,7 +5,7 @@ import pytest
 from gpurbf.backends import cpu
 
 
-@pytest.fixture(params=list(cpu.KERNELS))
+@pytest.fixture(params=list(cpu.FEATURES))
 def kernel(request, monkeypatch):
     """The name of a kernel that is now the forced one; skipped where the machine cannot run it."""
     if why := cpu.missing(request.param):

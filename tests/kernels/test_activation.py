@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gpurbf.kernels.activation import LOOPS, Epilogue, epilogue_rows, profile_address
-from gpurbf.kernels.forms import FORMS
+from gpurbf.kernels.activation import LOOPS, epilogue_rows, profile_address
+from gpurbf.kernels.epilogue import FORMS, Epilogue
 from tests import reference
 
 DTYPES = (np.float32, np.float64)

@@ -182,7 +182,7 @@ def test_configuration_is_palette_one_with_eight_full_tiles():
 
 
 def test_denied_permission_is_a_reason_and_not_a_crash(monkeypatch):
-    monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset.union(*cpu.KERNELS.values()))
+    monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset.union(*cpu.FEATURES.values()))
     monkeypatch.setattr(amx, "permission", lambda: "the system denies the tile registers")
     cpu.missing.cache_clear()
     try:

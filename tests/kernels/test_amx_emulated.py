@@ -63,7 +63,7 @@ def emulated(tmp_path_factory):
         pytest.skip("the emulation of AMX needs Linux on x86-64 and a C compiler")
     if cpu.missing("amx") is None:
         pytest.skip("this CPU has AMX, so the other tests run its kernel")
-    if absent := {name for name in cpu.KERNELS["amx"] if "amx" not in name} - cpu.cpu_features():
+    if absent := {name for name in cpu.FEATURES["amx"] if "amx" not in name} - cpu.cpu_features():
         pytest.skip(f"the kernels beside that for AMX need {', '.join(sorted(absent))}")
     library = tmp_path_factory.mktemp("emulated") / "tiles.so"
     command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]

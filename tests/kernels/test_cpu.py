@@ -24,7 +24,7 @@ def test_forced_kernel_is_the_one_that_runs(kernel):
 
 @pytest.mark.parametrize("name", ["avx512vnni", "avxvnni", "avx2", "generic"])
 def test_best_kernel_that_the_features_allow_is_chosen(machine, name):
-    machine(*cpu.KERNELS[name])
+    machine(*cpu.FEATURES[name])
     assert cpu.choose_kernel()[0] == name
 
 

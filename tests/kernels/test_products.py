@@ -8,14 +8,14 @@ import pytest
 from gpurbf.backends import cpu
 from gpurbf.backends.peak import peak
 from gpurbf.kernels import packing, products, scores
-from gpurbf.kernels.tiles import KINDS, LANES
+from gpurbf.kernels.tiles import AVX2, AVXVNNI, KINDS, LANES
 
 
 def runnable(name):
     """Whether this machine has the vectors that a kernel is named after."""
     suffix = name.split("_")[1]
-    features = {"avx512": cpu.KERNELS["avx512vnni"] - {"avx512vnni"}}.get(suffix)
-    return (cpu.KERNELS[suffix] if features is None else features) <= cpu.cpu_features()
+    features = {"avx512": cpu.FEATURES["avx512vnni"] - {"avx512vnni"}}.get(suffix)
+    return (cpu.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
 
 
 PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
@@ -101,6 +101,12 @@ def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group):
     packed = packing.pack_centers(C, n_panels, width, group, np.uint8)
     np.testing.assert_array_equal(packed, panels)
     assert packed.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("name", KINDS | scores.KINDS)
+def test_kernels_for_lesser_cpus_are_compiled_for_those(name):
+    target = (KINDS | scores.KINDS)[name].target
+    assert target == {"avx2": AVX2, "avxvnni": AVXVNNI}.get(name.split("_")[1])
 
 
 INNER = {

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.forms import DOT, ROOT, SQUARE
+from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)

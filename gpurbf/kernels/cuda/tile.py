@@ -71,41 +71,9 @@ def _mma_place(lane):
     return group, member, group, member, group, 2 * member
 
 
-class Epilogue(NamedTuple):
-    """From a product to an activation, as on the CPU; form and profile are their numbers."""
-
-    alpha: int
-    factor: float
-    form: int
-    profile: int
-    gamma: float
-    coef0: float
-    degree: int
-
-
-class _Cut(NamedTuple):
-    """How a tile is cut among warps and threads."""
-
-    M: int
-    B: int
-    R: int
-    threads: int
-    warp_rows: int
-    warp_columns: int
-    down: int  # warps
-    part_rows: int  # of a warp in a part
-    width: int  # of a staged row
-
-
-def _cut(shape):
-    M, B = shape
-    R = M // B
-    return _Cut(M, B, R, B * B, 8 * R, 4 * R, M // (8 * R), 8 * R // PARTS, M + PAD)
-
-
-def _loading(cut, source, asynchronous):
+def _loading(shape, source, asynchronous):
     """Functions that bring slices into shared memory, and wait for all of them or all but one."""
-    M, n_threads = cut.M, cut.threads
+    M, n_threads = shape.M, shape.B**2
     load_rows = n_threads // 4  # four threads a row, 16 bytes each
     copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
     here = source.here
@@ -126,9 +94,10 @@ def _loading(cut, source, asynchronous):
     return load, wait_all, wait_but_one
 
 
-def _sampling(cut):
+def _sampling(shape):
     """A function that tells the sample in row r of the staged part p of a tile."""
-    warp_rows, part_rows = cut.warp_rows, cut.part_rows
+    warp_rows = 8 * (shape.M // shape.B)
+    part_rows = warp_rows // PARTS
 
     @cuda.jit(device=True)
     def sample(top, p, r):
@@ -137,11 +106,11 @@ def _sampling(cut):
     return sample
 
 
-def _activating(cut, source):
+def _activating(shape, source):
     """A function that turns a staged part of a tile into activations, and stores them."""
-    M, n_threads, width = cut.M, cut.threads, cut.width
+    M, n_threads, width = shape.M, shape.B**2, shape.M + PAD
     part_size = M // PARTS * M
-    here, peek, poke, sample = source.here, source.peek, source.poke, _sampling(cut)
+    here, peek, poke, sample = source.here, source.peek, source.poke, _sampling(shape)
 
     @cuda.jit(device=True)
     def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, mode, out):
@@ -171,11 +140,12 @@ def _activating(cut, source):
     return activate_part
 
 
-def _scoring(cut, source):
+def _scoring(shape, source):
     """A function that adds a part of the activations times W to the sums."""
-    M, B, R, n_threads, width = cut.M, cut.B, cut.R, cut.threads, cut.width
+    M, B, R, width = shape.M, shape.B, shape.M // shape.B, shape.M + PAD
+    n_threads = B * B
     here, peek, poke, inner = source.here, source.peek, source.poke, source.inner
-    sample = _sampling(cut)
+    sample = _sampling(shape)
 
     @cuda.jit(device=True)
     def add(scores, value, group, row, o):
@@ -213,15 +183,15 @@ def kernel(product, shape, asynchronous, max_registers=None):
     # The simulator knows no registers.
     options = {} if api.SIMULATED else {"max_registers": max_registers}
     source = simulated if api.SIMULATED else registers
-    cut = _cut(shape)
-    load, wait_all, wait_but_one = _loading(cut, source, asynchronous)
-    activate_part, score_part = _activating(cut, source), _scoring(cut, source)
-    zeros, step, put = source.functions(product, cut.R)
+    M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
+    load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+    activate_part, score_part = _activating(shape, source), _scoring(shape, source)
+    zeros, step, put = source.functions(product, R)
     aligned, here = source.aligned, source.here
     place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
     steps = 2 if product == "mma" else 4  # of a slice
-    M, n_threads, down, width = cut.M, cut.threads, cut.down, cut.width
-    warp_rows, warp_columns, part_rows = cut.warp_rows, cut.warp_columns, cut.part_rows
+    warp_rows, warp_columns, width = 8 * R, 4 * R, M + PAD
+    down, part_rows = M // warp_rows, warp_rows // PARTS  # warps; rows of one in a part
 
     @cuda.jit(**options)
     def tile(A, C, row_terms, column_terms, epilogue, mode, out, W, scores):

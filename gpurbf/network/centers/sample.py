@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from gpurbf._warnings import warn
-from gpurbf.backends.threads import parallel_for
+from gpurbf.backends.hashes import mix, row_hashes
 
-# Rows whose hashes are compared at once, and numbers that stay in cache while they are hashed.
+# Rows whose hashes are compared at once.
 _BLOCK = 1 << 20
-_TILE = 1 << 17
 
 
 def random(
@@ -77,7 +75,7 @@ def _race(
         hashes = row_hashes(X[start : start + _BLOCK], seed)
         if y is not None:
             # The same row in two classes is two candidates.
-            hashes = _mix(hashes ^ _mix(y[rows].astype(np.uint64) + np.uint64(1)))
+            hashes = mix(hashes ^ mix(y[rows].astype(np.uint64) + np.uint64(1)))
         w = np.ones(len(rows)) if weights is None else weights[rows]
         candidates = np.concatenate([unique, hashes])
         unique, index, inverse = np.unique(candidates, return_index=True, return_inverse=True)
@@ -85,33 +83,6 @@ def _race(
         totals = np.bincount(inverse, np.concatenate([totals, w]))
     uniform = ((unique >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
     return np.argsort(-np.log(uniform) / totals, kind="stable"), first, totals
-
-
-def row_hashes(X: Any, seed: int) -> np.ndarray:
-    """A 64-bit hash of each row's values, the same for equal rows of any dtype or storage."""
-    rng = np.random.default_rng(seed)
-    multipliers = rng.integers(1, 2**63, X.shape[1], dtype=np.uint64) | np.uint64(1)
-    hashes = np.empty(X.shape[0], np.uint64)
-    n_rows = max(1, _TILE // max(1, X.shape[1]))
-
-    def tile(i: int) -> None:
-        rows = slice(i * n_rows, (i + 1) * n_rows)
-        part = X[rows].toarray() if sp.issparse(X) else X[rows]
-        # Adding 0 makes -0 and 0 one value; the upper bits must reach the lower before the sum.
-        bits = (part.astype(np.float64) + 0.0).view(np.uint64)
-        bits ^= bits >> np.uint64(32)
-        hashes[rows] = bits @ multipliers
-
-    parallel_for(tile, -(-X.shape[0] // n_rows))
-    return _mix(hashes)
-
-
-def _mix(h: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64: every input bit reaches every output bit."""
-    with np.errstate(over="ignore"):
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return h ^ (h >> np.uint64(31))
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

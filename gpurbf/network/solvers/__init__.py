@@ -1,23 +1,70 @@
 """Output solvers: how the weights W (m, k) of the hidden layer's outputs are found.
 
-    ridge.py    least squares from sums over tiles of H (`NormalEquations`), in closed form
-    SOLVERS     solvers that see the samples: functions of one signature, add yours here
-    smo/        the support vector machine's, over rows of a kernel matrix
+    ridge.py      `Ridge`: least squares in closed form, from sums over tiles of H
+    lms.py        `LMS`: the on-line delta rule, sample by sample
+    one_hot.py    `OneHot`: no training, every center speaks for its own class
+    smo/          the support vector machine's, over rows of a kernel matrix
 
-A function of ``SOLVERS`` is called as ``solver(layer, X, T, weights, *, center_targets)`` and
-returns W (m, k). ``layer.outputs`` gives activations, T (N, k) are targets, weights (N,) or None
-those of the samples, center_targets (m, k) the targets of centers that are samples, else None.
+A solver of ``SOLVERS`` is a small object that holds its parameters; ``needs`` says of what it makes
+the weights, and so which method it has:
+
+``"sums"``
+    ``solve(normal, keep=False)`` gives a `RidgeSolution` from `NormalEquations`, which are fed
+    batch by batch; ``keep``: they are needed again.
+``"samples"``
+    ``train(layer, X, T, weights, *, start, order)`` gives W (m, k). ``layer`` is a
+    :class:`gpurbf.network.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) theirs
+    or None. ``start`` (m, k) are the targets of centers that are samples, or what was learned
+    before; None if there is nothing to start from. ``order`` (N',) are the rows as a rule that
+    takes sample by sample should see them, None for all as they come.
+``"center targets"``
+    The same, and ``start`` is there.
+
+``check()``, if there is one, raises for a bad parameter before any work.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
+from gpurbf.network.solvers.lms import LMS, DivergenceError
+from gpurbf.network.solvers.one_hot import OneHot
+from gpurbf.network.solvers.ridge import NormalEquations, Ridge, RidgeSolution
 
-from gpurbf.network.solvers.lms import lms
-from gpurbf.network.solvers.one_hot import one_hot
+__all__ = [
+    "LMS",
+    "NEEDS",
+    "SOLVERS",
+    "DivergenceError",
+    "NormalEquations",
+    "OneHot",
+    "Ridge",
+    "RidgeSolution",
+    "make_solver",
+]
 
-__all__ = ["SOLVERS"]
+NEEDS = ("sums", "samples", "center targets")
+SOLVERS: dict[str, Callable[..., Any]] = {"ridge": Ridge, "lms": LMS, "one-hot": OneHot}
 
-SOLVERS: dict[str, Callable[..., np.ndarray]] = {"lms": lms, "one-hot": one_hot}
+
+def make_solver(solver: Any, **parameters: Any) -> Any:
+    """The solver of that name, with those of the parameters that it takes; an object as it is.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there is no such solver, or one of its parameters is bad.
+    """
+    if isinstance(solver, str) and solver in SOLVERS:
+        taken = inspect.signature(SOLVERS[solver]).parameters
+        solver = SOLVERS[solver](**{k: v for k, v in parameters.items() if k in taken})
+    if inspect.isclass(solver) or getattr(solver, "needs", None) not in NEEDS:
+        raise ValueError(
+            f"Unknown solver {solver!r}: use one of {sorted(SOLVERS)} or an object such as "
+            "gpurbf.network.solvers.LMS(learning_rate=0.01)."
+        )
+    if hasattr(solver, "check"):
+        solver.check()
+    return solver

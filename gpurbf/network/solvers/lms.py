@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import numbers
+from collections import deque
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
+from gpurbf._checks import check_number
 from gpurbf._config import get_config
-from gpurbf._stages import count, stage, staged
-from gpurbf.backends.arrays import activations, factorizations, namespace, to_host, working
+from gpurbf._stages import count, stage
+from gpurbf.backends.arrays import activations, factorizations, to_host
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
+from gpurbf.network.layer import Layer
 
-__all__ = ["lms"]
+__all__ = ["LMS", "DivergenceError"]
 
 _ROWS = 2048
 # Rows whose errors are solved for at once on a device: more take more operations, fewer more calls.
@@ -22,19 +27,11 @@ _BLOCK = 256
 _TILE_BYTES = 1 << 24
 
 
-@staged("output training")
-def lms(
-    layer: Any,
-    X: Any,
-    T: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    center_targets: np.ndarray | None,
-    learning_rate: float | None = None,
-    n_epochs: int = 10,
-    order: np.ndarray | None = None,
-    after_epoch: Callable[[int, np.ndarray], bool] | None = None,
-) -> np.ndarray:
+class DivergenceError(ValueError):
+    """The learning rate is too high for the activations: the weights grew beyond all numbers."""
+
+
+class LMS(BaseEstimator):
     """W += learning_rate z (t - z W) for the activations z and target t of each sample in order.
 
     No bias, as published. The activations are kept if they fit a quarter of the memory budget and
@@ -42,125 +39,200 @@ def lms(
 
     Parameters
     ----------
-    layer : HiddenLayer
-        With m centers.
-    X : ndarray or CSR of shape (N, n)
-    T : ndarray of shape (N, k)
-        Targets.
-    weights : ndarray of shape (N,) or None
-        A sample of weight w is seen floor(w) times in succession, and once more with the learning
-        rate times what is left of w.
-    center_targets : ndarray of shape (m, k) or None
-        W at the start; None: zeros.
     learning_rate : float, optional
-        By default 1 / max z·z over a tile of samples, which cannot diverge on them.
+        >= 0; by default 1 / max z·z over a tile of samples, which cannot diverge on them.
     n_epochs : int, default=10
-    order : ndarray of shape (N',), optional
-        The rows to see, in order; by default all.
-    after_epoch : callable, optional
-        ``after_epoch(epoch, W)``, W (m, k), called with 1, 2, …; True ends the training.
-
-    Returns
-    -------
-    W : ndarray of shape (m, k), float64
-
-    Raises
-    ------
-    ValueError
-        If the learning rate was too high and the weights are not finite.
+        How often all samples are seen.
     """
-    order = np.arange(X.shape[0]) if order is None else order
-    if namespace(layer) is not np:
-        with working(layer):
-            return _on_device(
-                layer, X, T, weights, center_targets, learning_rate, n_epochs, order, after_epoch
-            )
-    m, k = len(layer.centers), T.shape[1]
-    # A row an output, its length a multiple of the vectors'; activations that are kept likewise.
-    padded = -(-m // 8) * 8
-    W = aligned((k, padded), np.float64)
-    W[:] = 0
-    if center_targets is not None:
-        W[:, :m] = center_targets.T
-    budget = get_config()["memory"] * 2**20 / 4
-    row_bytes = m * layer.dtype.itemsize
-    fits = len(order) * row_bytes <= budget
-    n_rows = len(order) if fits else max(64, int(min(budget, _TILE_BYTES) / row_bytes))
-    H = aligned((min(n_rows, len(order)), padded if fits else m), layer.dtype)
-    H[:, m:] = 0
-    for epoch in range(1, n_epochs + 1):
-        for start in range(0, len(order), n_rows):
-            rows = order[start : start + n_rows]
-            Z = H[: len(rows)]
-            if epoch == 1 or not fits:
-                for part in range(0, len(rows), _ROWS):
-                    piece = slice(part, part + _ROWS)
-                    if padded == m or not fits:
-                        layer.outputs(X[rows[piece]], out=Z[piece])
-                    else:  # a backend writes whole rows only
-                        Z[piece, :m] = layer.outputs(X[rows[piece]])
-            if learning_rate is None:
-                learning_rate = 1 / max(np.einsum("ij,ij->i", Z, Z, dtype=np.float64).max(), 1e-300)
-            w = None if weights is None else weights[rows]
+
+    needs = "samples"
+
+    def __init__(self, learning_rate: float | None = None, *, n_epochs: int = 10) -> None:
+        self.learning_rate = learning_rate
+        self.n_epochs = n_epochs
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        if self.learning_rate is not None:
+            check_number("learning_rate", self.learning_rate, numbers.Real, 0)
+        check_number("n_epochs", self.n_epochs, numbers.Integral, 1)
+
+    def train(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray | None = None,
+        order: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The weights after the last epoch, see `epochs`.
+
+        Returns
+        -------
+        W : ndarray of shape (m, k), float64
+        """
+        W = deque(self.epochs(layer, X, T, weights, start=start, order=order), maxlen=1).pop()
+        return W.copy()
+
+    def epochs(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray | None = None,
+        order: np.ndarray | None = None,
+    ) -> Iterator[np.ndarray]:
+        """The weights after each epoch; whoever has seen enough takes no more.
+
+        Parameters
+        ----------
+        layer : Layer
+            With m centers.
+        X : ndarray or CSR of shape (N, n)
+        T : ndarray of shape (N, k)
+            Targets.
+        weights : ndarray of shape (N,) or None
+            A sample of weight w is seen floor(w) times in succession, and once more with the
+            learning rate times what is left of w.
+        start : ndarray of shape (m, k) or None
+            W at the start; None: zeros.
+        order : ndarray of shape (N',), optional
+            The rows to see, in order; by default all.
+
+        Yields
+        ------
+        W : ndarray of shape (m, k), float64
+            Changed by the next epoch.
+
+        Raises
+        ------
+        DivergenceError
+            If the learning rate was too high and the weights are not finite.
+        """
+        order = np.arange(X.shape[0]) if order is None else order
+        rule = (_OnHost if layer.xp is np else _OnDevice)(layer, X, T, weights, start, order)
+        rate = self.learning_rate
+        for epoch in range(1, self.n_epochs + 1):
+            with stage("output training"), layer.working():
+                W, rate = rule.epoch(rate)
+            if not np.isfinite(W).all():
+                raise DivergenceError(
+                    f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
+                    "too high for these activations. Lower it (below 2 / max z·z), or use "
+                    "solver='ridge', which has none."
+                )
+            yield W
+
+
+class _OnHost:
+    """The rule by rows of a tile, see `LMS.epochs`."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        start: np.ndarray | None,
+        order: np.ndarray,
+    ) -> None:
+        self.layer, self.X, self.T, self.weights, self.order = layer, X, T, weights, order
+        m, k = len(layer.centers), T.shape[1]
+        # A row an output, its length a multiple of the vectors'; activations that are kept too.
+        padded = -(-m // 8) * 8
+        self.W = aligned((k, padded), np.float64)
+        self.W[:] = 0
+        if start is not None:
+            self.W[:, :m] = start.T
+        budget = get_config()["memory"] * 2**20 / 4
+        row_bytes = m * layer.dtype.itemsize
+        self.kept = len(order) * row_bytes <= budget
+        self.n_rows = max(64, int(min(budget, _TILE_BYTES) / row_bytes))
+        if self.kept:
+            self.n_rows = len(order)
+        shape = min(self.n_rows, len(order)), padded if self.kept else m
+        self.H = aligned(shape, layer.dtype)
+        self.H[:, m:] = 0
+        self.known = False
+
+    def epoch(self, rate: float | None) -> tuple[np.ndarray, float]:
+        """W (m, k) after one more look at all rows, and the rate."""
+        for start in range(0, len(self.order), self.n_rows):
+            rows = self.order[start : start + self.n_rows]
+            Z = self.H[: len(rows)]
+            if not self.known:
+                self._activate(rows, Z)
+            if rate is None:
+                rate = 1 / max(np.einsum("ij,ij->i", Z, Z, dtype=np.float64).max(), 1e-300)
+            w = None if self.weights is None else self.weights[rows]
             with stage("output training", "LMS"):
-                lms_rows(Z, np.ascontiguousarray(T[rows], np.float64), W, learning_rate, w)
-                count(operations=4 * Z.size * k, kind="float64", nbytes=Z.nbytes + 2 * W.nbytes)
-        _check_finite(W, epoch, learning_rate)
-        if after_epoch is not None and after_epoch(epoch, W[:, :m].T):
-            break
-    return W[:, :m].T.copy()
+                lms_rows(Z, np.ascontiguousarray(self.T[rows], np.float64), self.W, rate, w)
+                k = len(self.W)
+                nbytes = Z.nbytes + 2 * self.W.nbytes
+                count(operations=4 * Z.size * k, kind="float64", nbytes=nbytes)
+        self.known = self.kept
+        assert rate is not None  # there are rows
+        return self.W[:, : len(self.layer.centers)].T, rate
+
+    def _activate(self, rows: np.ndarray, Z: np.ndarray) -> None:
+        m = len(self.layer.centers)
+        for part in range(0, len(rows), _ROWS):
+            piece = slice(part, part + _ROWS)
+            if Z.shape[1] == m:
+                self.layer.outputs(self.X[rows[piece]], out=Z[piece])
+            else:  # a backend writes whole rows only
+                Z[piece, :m] = self.layer.outputs(self.X[rows[piece]])
 
 
-def _check_finite(W: np.ndarray, epoch: int, learning_rate: float | None) -> None:
-    if not np.isfinite(W).all():
-        raise ValueError(
-            f"The output weights overflowed in epoch {epoch}: learning_rate={learning_rate:g} "
-            "is too high for these activations. Lower it (below 2 / max z·z), or use "
-            "solver='ridge', which has none."
-        )
-
-
-def _on_device(
-    layer: Any,
-    X: Any,
-    T: np.ndarray,
-    weights: np.ndarray | None,
-    center_targets: np.ndarray | None,
-    learning_rate: float | None,
-    n_epochs: int,
-    order: np.ndarray,
-    after_epoch: Callable[[int, np.ndarray], bool] | None,
-) -> np.ndarray:
-    """The same with W, targets and activations on the layer's device; see `lms`.
+class _OnDevice:
+    """The same with W, targets and activations on the layer's device.
 
     The activations are kept there if they fit; X crosses once then, else in every epoch.
     """
-    xp, m, k = namespace(layer), len(layer.centers), T.shape[1]
-    W = xp.zeros((m, k)) if center_targets is None else xp.asarray(center_targets, np.float64)
-    W = W.copy()
-    targets = xp.asarray(T[order], np.float64)
-    w = None if weights is None else xp.asarray(weights[order], np.float64)
-    row_bytes, room = m * layer.dtype.itemsize, layer.backend.room()
-    fits = len(order) * row_bytes <= room / 2
-    n_rows = len(order) if fits else max(1, min(_ROWS, int(room / 8 / row_bytes)))
-    H: Any = None
-    for epoch in range(1, n_epochs + 1):
-        for start in range(0, len(order), n_rows):
-            if H is None or not fits:
-                H = activations(layer, X[order[start : start + n_rows]])
-            if learning_rate is None:
+
+    def __init__(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        start: np.ndarray | None,
+        order: np.ndarray,
+    ) -> None:
+        self.layer, self.X, self.order = layer, X, order
+        xp, m, k = layer.xp, len(layer.centers), T.shape[1]
+        with layer.working():
+            W = xp.zeros((m, k)) if start is None else xp.asarray(start, np.float64)
+            self.W = W.copy()
+            self.targets = xp.asarray(T[order], np.float64)
+            self.weights = None if weights is None else xp.asarray(weights[order], np.float64)
+            row_bytes, room = m * layer.dtype.itemsize, layer.room()
+        self.kept = len(order) * row_bytes <= room / 2
+        self.n_rows = max(1, min(_ROWS, int(room / 8 / row_bytes)))
+        if self.kept:
+            self.n_rows = len(order)
+        self.H: Any = None
+
+    def epoch(self, rate: float | None) -> tuple[np.ndarray, float]:
+        """W (m, k), on the host, after one more look at all rows, and the rate."""
+        for start in range(0, len(self.order), self.n_rows):
+            if self.H is None or not self.kept:
+                self.H = activations(self.layer, self.X[self.order[start : start + self.n_rows]])
+            H = self.H
+            if rate is None:
                 parts = (H[i : i + _BLOCK] for i in range(0, len(H), _BLOCK))
                 largest = max(float((Z * Z).sum(axis=1, dtype=np.float64).max()) for Z in parts)
-                learning_rate = 1 / max(largest, 1e-300)
+                rate = 1 / max(largest, 1e-300)
             for i in range(0, len(H), _BLOCK):
                 rows = slice(start + i, start + min(i + _BLOCK, len(H)))
-                part = None if w is None else w[rows]
-                block_rule(xp, H[i : i + _BLOCK], targets[rows], W, learning_rate, part)
-        on_host = to_host(W)
-        _check_finite(on_host, epoch, learning_rate)
-        if after_epoch is not None and after_epoch(epoch, on_host):
-            break
-    return on_host
+                w = None if self.weights is None else self.weights[rows]
+                block_rule(self.layer.xp, H[i : i + _BLOCK], self.targets[rows], self.W, rate, w)
+        assert rate is not None  # there are rows
+        return to_host(self.W), rate
 
 
 def block_rule(

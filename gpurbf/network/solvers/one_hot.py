@@ -5,20 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
+
+__all__ = ["OneHot"]
 
 
-def one_hot(
-    layer: Any,
-    X: Any,
-    T: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    center_targets: np.ndarray | None,
-) -> np.ndarray:
-    """The targets of the centers, W (m, k): FSVC's "no tuning"."""
-    if center_targets is None:
-        raise ValueError(
-            "solver='one-hot' needs centers that are samples, whose classes are known: choose a "
-            "center rule that takes samples, or solver='ridge'."
-        )
-    return center_targets
+class OneHot(BaseEstimator):
+    """The targets of the centers are the weights: FSVC's "no tuning"."""
+
+    needs = "center targets"
+    n_epochs = 0
+
+    def train(
+        self,
+        layer: Any,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray,
+        order: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """W (m, k) is `start`."""
+        return start

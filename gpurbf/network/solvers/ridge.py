@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import copy
+import numbers
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
+from gpurbf._checks import check_number
 from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import (
-    activations,
-    factorizations,
-    is_resident,
-    namespace,
-    to_host,
-    working,
-)
+from gpurbf.backends.arrays import activations, factorizations, is_resident, to_host
+from gpurbf.network.layer import Layer
 
-__all__ = ["NormalEquations", "RidgeSolution"]
+__all__ = ["NormalEquations", "Ridge", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _RETRIES = 2
 _SHIFT_ROWS = 1024
 _BLOCK = 256
+
+
+class Ridge(BaseEstimator):
+    """Least squares with a penalty on the weights, in closed form.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    """
+
+    needs = "sums"
+    n_epochs = 1
+
+    def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+
+    def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
+        """See :meth:`NormalEquations.solve`."""
+        return normal.solve(self.alpha, self.fit_intercept, keep=keep)
 
 
 @dataclass
@@ -82,7 +106,7 @@ class NormalEquations:
 
     def __init__(self, n_centers: int, n_outputs: int) -> None:
         # Where the layer computes; NumPy's before the first rows and in a pickle.
-        self.layer: Any = None
+        self.layer: Layer | None = None
         self.shift: np.ndarray | None = None
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
@@ -93,16 +117,16 @@ class NormalEquations:
     def copy(self) -> NormalEquations:
         """The same sums, to be added to while these stay as they are."""
         other = copy.copy(self)
-        with nullcontext() if self.layer is None else working(self.layer):
+        with self._working():
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
 
     @staged("output training", "sums")
-    def add(self, layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
+    def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
         self.layer = layer
-        with working(layer):
-            self._move(namespace(layer))
+        with layer.working():
+            self._move(layer.xp)
             if self.shift is None:
                 # Any shift is right; one that float32 holds exactly is the same number everywhere.
                 first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
@@ -112,6 +136,9 @@ class NormalEquations:
         w = np.ones(len(T)) if weights is None else weights
         self.targets = self.targets + w @ T
         self.weight += float(w.sum())
+
+    def _working(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.layer is None else self.layer.working()
 
     def _move(self, xp: ModuleType) -> None:
         """Bring G and B to where the layer computes."""
@@ -148,8 +175,8 @@ class NormalEquations:
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
         m, n = len(self.G), self.weight
-        xp = namespace(self.layer) if is_resident(self.G) else np
-        with working(self.layer):
+        xp = np if self.layer is None else self.layer.xp
+        with self._working():
             shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
             A = self.G.copy() if keep else self.G
             if fit_intercept:

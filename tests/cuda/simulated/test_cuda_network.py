@@ -20,10 +20,8 @@ def loaded(cupy, monkeypatch):
     tiles = numba_cuda.Tiles(
         cupy, numba_cuda.Device((8, 0), 1), partial(gram, cupy), lambda *_: Tile(M=64, B=8)
     )
-    prepare, outputs, scores, normal, size = numba_cuda.raw(tiles)
-    backend = device.on_device(
-        "numba-cuda", cupy, "simulated", 0, prepare, outputs, scores, normal, size
-    )
+    raw = numba_cuda.raw(tiles, "simulated")
+    backend = device.on_device(raw, numba_cuda.row_bytes)
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
     _attempt.cache_clear()
     return cupy

@@ -5,7 +5,7 @@ import pytest
 
 from gpurbf.backends import Activation, Lattice, Tile, numba_cuda, terms
 from gpurbf.kernels.cuda import api, pairs, profiles, tile
-from gpurbf.kernels.forms import FORMS
+from gpurbf.kernels.epilogue import FORMS
 from tests import reference
 
 PIXELS = Lattice(1.0, 0)
@@ -30,9 +30,9 @@ def samples(N, m, n, kind="float", seed=0):
 
 
 def outputs(X, C, activation, dtype=np.float64, lattice=None, **options):
-    prepare, outputs, *_ = numba_cuda.raw(tiles(**options))
-    operand = prepare(C, activation, np.dtype(dtype), lattice)
-    return outputs(operand, X, np.full((len(X), len(C)), np.nan, dtype))
+    raw = numba_cuda.raw(tiles(**options))
+    operand = raw.prepare(C, activation, np.dtype(dtype), lattice)
+    return raw.outputs(operand, X, np.full((len(X), len(C)), np.nan, dtype))
 
 
 def assert_close(actual, exact, dtype):
@@ -147,8 +147,8 @@ def test_scores_are_the_outputs_times_weights(multiprocessors, k, dtype):
     W = np.random.default_rng(1).standard_normal((70, k)).astype(dtype)
     activation = Activation("euclidean", "gaussian", 3e-6)
     exact = reference.hidden(X, C, *activation) @ W
-    prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
-    S = scores(prepare(C, activation, dtype, PIXELS), X, W)
+    raw = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
+    S = raw.scores(raw.prepare(C, activation, dtype, PIXELS), X, W)
     assert S.dtype == dtype and S.shape == (35, k)
     np.testing.assert_allclose(S, exact, atol=200 * np.finfo(dtype).eps)
 
@@ -158,8 +158,8 @@ def test_scores_of_a_tile_with_two_rows_a_thread(shape, capability):
     X, C = samples(60, 70, 20, "codes")
     W = np.random.default_rng(1).standard_normal((70, 9))
     activation = Activation("euclidean", "gaussian", 3e-6)
-    prepare, _, scores, *_ = numba_cuda.raw(tiles(shape, capability))
-    S = scores(prepare(C, activation, np.float64, PIXELS), X, W)
+    raw = numba_cuda.raw(tiles(shape, capability))
+    S = raw.scores(raw.prepare(C, activation, np.float64, PIXELS), X, W)
     assert_close(S, reference.hidden(X, C, *activation) @ W, np.float64)
 
 
@@ -168,9 +168,9 @@ def test_scores_do_not_depend_on_the_launch():
     W = np.random.default_rng(1).standard_normal((70, 3))
     results = []
     for multiprocessors in (1, 1, 64):
-        prepare, _, scores, *_ = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
-        operand = prepare(C, Activation("euclidean", "gaussian", 0.02), np.float64, None)
-        results.append(scores(operand, X, W))
+        raw = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
+        operand = raw.prepare(C, Activation("euclidean", "gaussian", 0.02), np.float64, None)
+        results.append(raw.scores(operand, X, W))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_allclose(results[0], results[2], 1e-13, 1e-13)
 
@@ -182,9 +182,9 @@ def test_normal_adds_sums_of_centered_weighted_rows(weighted):
     T, weights = rng.standard_normal((40, 2)), rng.random(40) if weighted else None
     mean = np.full(33, 0.25)
     activation = Activation("euclidean", "gaussian", 3e-6)
-    prepare, _, _, normal, _ = numba_cuda.raw(tiles())
+    raw = numba_cuda.raw(tiles())
     G, B = np.ones((33, 33)), np.ones((33, 2))
-    normal(prepare(C, activation, np.float64, PIXELS), X, T, weights, mean, G, B)
+    raw.normal(raw.prepare(C, activation, np.float64, PIXELS), X, T, weights, mean, G, B)
     Z = reference.hidden(X, C, *activation) - mean
     w = np.ones(40) if weights is None else weights
     assert_close(G, 1 + Z.T @ (w[:, None] * Z), np.float64)
@@ -211,8 +211,8 @@ def test_callable_profiles_take_squared_distances(metric, features, monkeypatch)
     activation = Activation(metric, lambda s: 1 / (1 + s))
     exact = reference.hidden(X, C, *activation)
     assert_close(outputs(X, C, activation, lattice=PIXELS), exact, np.float64)
-    prepare, _, scores, *_ = numba_cuda.raw(tiles())
-    S = scores(prepare(C, activation, np.float64, PIXELS), X, np.ones((10, 1)))
+    raw = numba_cuda.raw(tiles())
+    S = raw.scores(raw.prepare(C, activation, np.float64, PIXELS), X, np.ones((10, 1)))
     assert_close(S, exact.sum(axis=1, keepdims=True), np.float64)
 
 
@@ -220,10 +220,10 @@ def test_callable_profiles_take_squared_distances(metric, features, monkeypatch)
 def test_nothing_is_an_array_too(N, m, n):
     X, C = samples(N, m, n)
     assert outputs(X, C, Activation("euclidean", "gaussian")).shape == (N, m)
-    prepare, _, scores, *_ = numba_cuda.raw(tiles())
-    operand = prepare(C, Activation("euclidean", "gaussian"), np.float64, None)
+    raw = numba_cuda.raw(tiles())
+    operand = raw.prepare(C, Activation("euclidean", "gaussian"), np.float64, None)
     exact = reference.hidden(X, C, "euclidean", "gaussian", 1.0) @ np.ones((m, 2))
-    np.testing.assert_array_equal(scores(operand, X, np.ones((m, 2))), exact)
+    np.testing.assert_array_equal(raw.scores(operand, X, np.ones((m, 2))), exact)
 
 
 def test_rows_are_independent_of_their_batch():

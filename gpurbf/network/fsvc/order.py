@@ -7,9 +7,38 @@ come in random order, the same one however they were stored.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-__all__ = ["drawn_order", "held_out", "sums_of_repeats", "without_repeats"]
+__all__ = ["Order", "as_drawn", "as_given", "drawn_order", "held_out", "without_repeats"]
+
+
+class Order(NamedTuple):
+    """How samples come.
+
+    ``rows`` (N,) is the order in which outputs are trained; ``stream`` are those of them that the
+    pass sees, ``weights`` theirs or None; ``keys`` (N,) the hashes by which a part is drawn.
+    """
+
+    rows: np.ndarray
+    stream: np.ndarray
+    weights: np.ndarray | None
+    keys: np.ndarray
+
+
+def as_given(keys: np.ndarray, weights: np.ndarray | None) -> Order:
+    """All samples, in their own order."""
+    rows = np.arange(len(keys))
+    return Order(rows, rows, weights, keys)
+
+
+def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Order:
+    """The order of their keys; equal samples of a class (y) come once, with their weights' sum."""
+    rows = drawn_order(keys, y)
+    first = _firsts(keys[rows], y[rows])
+    w = np.ones(len(rows)) if weights is None else weights[rows]
+    return Order(rows, rows[first], np.add.reduceat(w, first), keys)
 
 
 def drawn_order(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -20,14 +49,6 @@ def drawn_order(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
 def without_repeats(order: np.ndarray, keys: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The first of each run of equal samples of one class in a drawn order."""
     return order[_firsts(keys[order], y[order])]
-
-
-def sums_of_repeats(
-    order: np.ndarray, keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None
-) -> np.ndarray:
-    """The weights of those runs."""
-    weights = np.ones(len(order)) if weights is None else weights[order]
-    return np.add.reduceat(weights, _firsts(keys[order], y[order]))
 
 
 def _firsts(keys: np.ndarray, y: np.ndarray) -> np.ndarray:

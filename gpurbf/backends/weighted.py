@@ -1,0 +1,99 @@
+"""H @ W on the CPU with sums in float64, the same for a row whatever other rows there are.
+
+A BLAS gives a row other last bits in a batch of another size, at another place in it, or with
+another number of threads (float32 with OpenBLAS, measured). The tiles' own kernels do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf._stages import count, stage
+from gpurbf.backends import cpu
+from gpurbf.backends.threads import parallel_for
+
+__all__ = ["Weights", "pack_weights", "row_products", "times"]
+
+_ROWS = 192
+# Multiplications that take longer than it takes to wake a thread.
+_WORTH_A_THREAD = 1 << 20
+
+
+class Weights(NamedTuple):
+    """Output weights W (m, k) packed for a kernel that takes few of them or many."""
+
+    mode: int
+    W: np.ndarray
+    kernel: int  # its address, and its rows and outputs
+    rows: int
+    outputs: int
+    k: int
+
+    def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
+        """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
+        from gpurbf.kernels import layer
+
+        nothing: Any = np.empty(0, dtype)
+        return layer.Consumer(
+            out=nothing.reshape(0, 0),
+            weights=nothing,
+            mean=nothing,
+            panels=nothing.reshape(0, 0, 16),
+            scores=scores,
+            mode=self.mode,
+            W=self.W,
+            kernel=self.kernel,
+            rows=self.rows,
+            outputs=self.outputs,
+        )
+
+
+def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:
+    """W (m, k) for activations of that dtype and kernels with those vectors."""
+    from gpurbf.kernels import layer, packing, products
+    from gpurbf.kernels.tiles import LANES
+
+    few = W.shape[1] < LANES
+    name = f"{'partial' if few else 'score'}{8 * dtype.itemsize}_{vectors}"
+    layout = products.product(name)
+    return Weights(
+        mode=layer.PARTIAL if few else layer.SCORES,
+        W=packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype),
+        kernel=products.address(name),
+        rows=layout.rows,
+        outputs=layout.panels,
+        k=W.shape[1],
+    )
+
+
+def times(W: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+    """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
+    weights = pack_weights(W, np.dtype(dtype), cpu.VECTORS[cpu.choose_kernel()[0]])
+    return partial(_multiply, weights)
+
+
+def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """H @ W in float64."""
+    S = np.empty((len(H), W.shape[1]))
+    times(W, np.dtype(np.float64))(np.ascontiguousarray(H, np.float64), S)
+    return S
+
+
+def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
+    from gpurbf.kernels import stored
+
+    sums = np.zeros(S.shape)
+    consumer = tuple(weights.consumer(sums, H.dtype))
+
+    def task(i: int) -> None:
+        stored.stored_rows(i * _ROWS, min((i + 1) * _ROWS, len(H)), H, consumer)
+
+    with stage("hidden layer", "H @ W"):
+        parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
+        S[...] = sums
+        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name)
+        count(nbytes=H.nbytes + weights.W.nbytes)

@@ -1,0 +1,38 @@
+"""H @ W of activations that are in memory already, with the sums of the tile driver."""
+
+from numba import njit
+
+from gpurbf.kernels.layer import CHUNK, PARTIAL, Consumer, store
+from gpurbf.kernels.llvm import use_widest_vectors
+from gpurbf.kernels.packing import aligned_bytes
+from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
+from gpurbf.kernels.tiles import BLOCK, LANES
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def stored_rows(begin, end, A, consumer):
+    """Add rows begin … end of A @ W to the consumer's scores; each row's sum is its own."""
+    use_widest_vectors()
+    consumer = Consumer(*consumer)
+    mode, W, m, size = consumer.mode, consumer.W, A.shape[1], A.itemsize
+    H = aligned_bytes(CHUNK * BLOCK * size).view(A.dtype).reshape(CHUNK, BLOCK)
+    k = W.shape[1] if mode == PARTIAL else 1
+    sums = aligned_bytes(CHUNK * k * LANES * size).view(A.dtype).reshape(CHUNK, k, LANES)
+    H[:] = 0
+    sums[:] = 0
+    for i in range(begin, end, CHUNK):
+        n = min(CHUNK, end - i)
+        scores = consumer.scores[i : i + n]
+        for first in range(0, m, BLOCK):
+            count = min(BLOCK, m - first)
+            store(A[i : i + n, first : first + count], n, count, H, 0, 0)
+            H[:n, count:] = 0
+            if mode == PARTIAL:
+                add_partial(
+                    H, n, count, W[first // BLOCK],
+                    consumer.kernel, consumer.rows, consumer.outputs, sums,
+                )  # fmt: skip
+                if first // BLOCK % SUMMED == SUMMED - 1 or first + count == m:
+                    collect(sums[:n], scores)
+            else:
+                add_scores(H, count, W, first, consumer.kernel, consumer.rows, sums, scores)

@@ -1,0 +1,57 @@
+"""FSVC's hidden unit: triangular or gaussian of a distance, as published."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.backends import Activation
+
+__all__ = ["KERNELS", "METRICS", "WIDTH", "Unit", "direct_distance"]
+
+METRICS = ("euclidean", "manhattan", "sqeuclidean")
+KERNELS = ("gaussian", "triangular")
+# k of max(0, 1 - d / (k r)): the triangle with the area of the gaussian of that radius.
+WIDTH = math.sqrt(2 * math.pi)
+
+
+class Unit(NamedTuple):
+    """phi(d(x, c)) of a radius; with "sqeuclidean" d is the squared distance (SFSVC, 2018)."""
+
+    kernel: str
+    metric: str
+    radius: float
+
+    def of_distance(self, d: Any, out: Any = None) -> Any:
+        """phi(d) for an array of distances, into `out`, which may be d itself, if given."""
+        if self.kernel == "gaussian":
+            H = np.multiply(d, d, out=out)
+            H = np.divide(H, -2 * float(self.radius) ** 2, out=H)
+            return np.exp(H, out=H)
+        H = np.divide(d, WIDTH * float(self.radius), out=out)
+        H = np.subtract(1, H, out=H)
+        return np.maximum(0, H, out=H)
+
+    def activation(self) -> Activation:
+        """The unit as the hidden layer takes it."""
+        if self.metric == "sqeuclidean":
+            return Activation("euclidean", self.of_distance)
+        radius = self.radius
+        gamma = 1 / (2 * radius**2) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
+        return Activation(self.metric, self.kernel, gamma)
+
+    def direct(self, x: np.ndarray, C: np.ndarray) -> np.ndarray:
+        """Activations of one sample (n,) at centers (m, n) from differences in float64."""
+        d = direct_distance(x, C, self.metric)
+        return self.of_distance(d, out=d)
+
+
+def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
+    """The distances of one sample (n,) to centers (m, n) from differences in float64."""
+    D = np.subtract(C, x, dtype=np.float64)
+    if metric == "manhattan":
+        return np.abs(D).sum(axis=1)
+    squares = np.square(D).sum(axis=1)
+    return np.sqrt(squares) if metric == "euclidean" else squares

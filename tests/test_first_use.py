@@ -1,0 +1,139 @@
+"""First predicts from many threads at once, of one model each time, are those of a serial run.
+
+What is made at first use (a backend, its operand, compiled kernels, the pool of threads) is made
+here for eight threads at once. ``GPURBF_FIRST_USES`` says of how many models, by default of 24.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from gpurbf import SVC, RBFClassifier, RBFLayer
+
+MODELS = int(os.environ.get("GPURBF_FIRST_USES", "24"))
+THREADS = 8
+
+X, y = load_digits(return_X_y=True)
+SCALES = {
+    "uint8": lambda rows: rows.astype(np.uint8),
+    "float32": lambda rows: (rows / 16).astype(np.float32),
+    "float64": lambda rows: rows / 16,
+    "offset": lambda rows: rows + 1000.1,
+    "irrational": lambda rows: rows / np.pi,
+}
+FORMS = {form: scale(X[:200]) for form, scale in SCALES.items()}
+ESTIMATORS = {
+    "rbf": RBFClassifier(60, random_state=0),
+    "svc": SVC(),
+    "layer": RBFLayer(60, random_state=0),
+}
+
+
+def answers(model, rows):
+    """Everything that a first use may compute, as it is."""
+    if hasattr(model, "predict"):
+        return model.decision_function(rows), model.predict(rows)
+    return (model.transform(rows),)
+
+
+@pytest.fixture(scope="module")
+def pickles():
+    """Fitted models without what their first use makes, by estimator and form of training data."""
+    return {
+        (name, form): pickle.dumps(estimator.fit(SCALES[form](X[200:900]), y[200:900]))
+        for name, estimator in ESTIMATORS.items()
+        for form in ("uint8", "float32", "offset")
+    }
+
+
+@pytest.fixture(scope="module")
+def serial(pickles):
+    """The answers of a model that is used for one form of data only, by one thread."""
+    return {
+        (key, form): answers(pickle.loads(state), rows)
+        for key, state in pickles.items()
+        for form, rows in FORMS.items()
+    }
+
+
+def all_at_once(work):
+    """Call work(0), work(1), … each in its thread, all at one moment."""
+    together, errors = threading.Barrier(THREADS), []
+
+    def run(i):
+        together.wait()
+        try:
+            work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    everyone = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("interval", [None, 1e-5], ids=["usual switches", "frequent switches"])
+def test_first_predicts_from_many_threads_have_the_bits_of_a_serial_run(pickles, serial, interval):
+    usual = sys.getswitchinterval()
+    forms, different = list(FORMS), set()
+    try:
+        sys.setswitchinterval(interval or usual)
+        for number in range(MODELS):
+            key = list(pickles)[number % len(pickles)]
+            model = pickle.loads(pickles[key])
+
+            def first(i, key=key, model=model, number=number):
+                form = forms[(i + number) % len(forms)]
+                for found, expected in zip(answers(model, FORMS[form]), serial[key, form]):
+                    if found.dtype != expected.dtype or found.tobytes() != expected.tobytes():
+                        different.add((key, form))
+
+            all_at_once(first)
+    finally:
+        sys.setswitchinterval(usual)
+    assert not different
+
+
+@pytest.mark.parametrize("key", [("rbf", "uint8"), ("svc", "float32"), ("rbf", "offset")], ids=str)
+def test_the_first_use_of_a_process_may_be_by_many_threads(pickles, serial, tmp_path, key):
+    """Libraries are imported, backends loaded and kernels made by eight threads at once."""
+    expected = [serial[key, form] for form in FORMS]
+    content = pickles[key], list(FORMS.values()), expected
+    (tmp_path / "content.pickle").write_bytes(pickle.dumps(content))
+    code = """
+        import pickle, sys, threading
+        sys.setswitchinterval(1e-5)
+        state, data, expected = pickle.load(open("content.pickle", "rb"))
+        together, wrong = threading.Barrier(8), []
+
+        def first(i):
+            together.wait()
+            try:
+                model = pickle.loads(state)
+                X, answers = data[i % len(data)], expected[i % len(data)]
+                for found, answer in zip((model.decision_function(X), model.predict(X)), answers):
+                    assert found.tobytes() == answer.tobytes()
+            except BaseException as error:
+                wrong.append(repr(error))
+
+        everyone = [threading.Thread(target=first, args=(i,)) for i in range(8)]
+        for thread in everyone:
+            thread.start()
+        for thread in everyone:
+            thread.join()
+        print(*wrong, sep="\\n", end="")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
