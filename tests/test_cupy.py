@@ -129,9 +129,9 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
         model = type(model)(**model.get_params() | {"gamma": 0.001 * scale**2})
     here = type(model)(**model.get_params()).set_params(backend="cupy").fit(X, y)
     there = type(model)(**model.get_params()).set_params(backend="numpy").fit(X, y)
-    assert here.backend_ == "cupy" and len(cupy.gpu.calls) > 0
     tolerance = {"rtol": 1e-3, "atol": 2e-3}
     np.testing.assert_allclose(answers(here, new), answers(there, new), **tolerance)
+    assert here.backend_ == "cupy" and len(cupy.gpu.calls) > 0
     for key, value in vars(here).items():
         assert not hasattr(value, "__cuda_array_interface__"), key
     # Trained on one, it predicts on the other.

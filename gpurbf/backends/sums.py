@@ -27,8 +27,6 @@ __all__ = ["Grid", "add", "add_rounded", "fast", "round_rows"]
 _TARGET, _HALF = 1 << 21, 11
 # Rows beyond 16 bits at a time, and rows that a thread packs at a time.
 _BEYOND, _ROWS = 512, 64
-# A CPU with AMX has AVX-512-VNNI too.
-_KERNELS = {"amx": "avx512vnni"}
 
 
 class Grid(NamedTuple):
@@ -103,8 +101,7 @@ def add_rounded(
     halves, factors = _halves(targets), roots / grid.step
     sums = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
-    chosen, kind = cpu.choose_kernel()[0], "16-bit products"
-    kernel = f"gram16_{_KERNELS.get(chosen, chosen)}"
+    kernel = cpu.kernel_for("gram", np.int16, cpu.choose_kernel()[0])
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
     for start in range(0, N, 2 * depth):
         part = slice(start, min(start + 2 * depth, N))
@@ -118,7 +115,7 @@ def add_rounded(
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
             ends = _run_ends(panels[:h_panels], -(-n // 2))
             _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, sums)
-            _counted(n, m, k, 2, kind, G)
+            _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
     B += unit * (1 << _HALF) * sums[:, :k]
     if halves.shape[1] > k:
@@ -235,12 +232,12 @@ def _add_blocks(
     from gpurbf.kernels import gram, products
 
     layout = products.product(kernel)
-    product = products.address(kernel), layout.rows, layout.panels
+    compiled = gram.GramKernel(products.address(kernel), layout.rows, layout.panels)
     squares, others = gram.gram_blocks(m, k)
     first, G = (squares, np.empty((0, 0))) if G is None else (0, G)
 
     def task(i: int) -> None:
-        gram.add_gram(first + i, panels, ends, product, m, k, scale, G, B)
+        gram.add_gram(first + i, panels, ends, compiled, m, k, scale, G, B)
 
     parallel_for(task, squares + others - first)
 

@@ -15,3 +15,22 @@ and cached once for all of them.
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
+
+import gc
+
+# Numba makes some hundred thousand objects that stay. Looking in between for garbage among them and
+# all those of scikit-learn takes as long as making them: half of the time to a first fit.
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    import numba
+    from numba.core.registry import cpu_target
+
+    # What the first call of a kernel would do.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+finally:
+    if _collecting:
+        gc.enable()
+
+__all__ = ["cpu_target", "numba"]

@@ -4,6 +4,8 @@ The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words 
 that differs is the micro-kernel and where the runs of steps end that it sums by itself.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -14,6 +16,14 @@ from gpurbf.kernels.tiles import LANES
 SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
 PANELS = SIDE // LANES
 DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
+
+
+class GramKernel(NamedTuple):
+    """The micro-kernel of the products: its address, its rows, and the panels of B a call."""
+
+    address: int
+    rows: int
+    strip: int
 
 
 @njit(nogil=True)
@@ -27,33 +37,32 @@ def add_tile(tile, sums, top, left):
 
 
 @njit(nogil=True)
-def gram_block(panels, left, n_left, right, n_right, ends, kernel, rows, strip, tile, sums):
-    """sums = AᵀB for the panels left … of A and right … of B; kernels take `strip` panels of B."""
+def gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums):
+    """sums = AᵀB for the panels left … of A and right … of B."""
     size = panels.itemsize
     c_stride = panels.shape[1] * LANES * size
     sums[:] = 0
-    for q in range(0, n_right, strip):
+    for q in range(0, n_right, kernel.strip):
         for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
-            for r in range(0, LANES, rows):
+            for r in range(0, LANES, kernel.rows):
                 for i in range(len(ends) - 1):
                     k = ends[i]
                     c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
                     x = panels.ctypes.data + (left + p) * c_stride + (k * LANES + r) * size
                     call_product(
-                        kernel, x, c, c_stride, ends[i + 1] - k,
-                        tile.ctypes.data, strip * LANES * size,
+                        kernel.address, x, c, c_stride, ends[i + 1] - k,
+                        tile.ctypes.data, kernel.strip * LANES * size,
                     )  # fmt: skip
                     add_tile(tile, sums, p * LANES + r, q * LANES)
 
 
 @njit(nogil=True, cache=True)
-def add_gram(block, panels, ends, product, m, n_targets, scale, G, B):
+def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
     """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
 
     The sums are of the steps between `ends`, those of each run in the panels' dtype.
     """
     use_widest_vectors()
-    kernel, rows, strip = product
     h_panels = panels.shape[0] - padded_panels(n_targets)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
@@ -69,9 +78,9 @@ def add_gram(block, panels, ends, product, m, n_targets, scale, G, B):
     right = j * PANELS
     n_right = min(PANELS, h_panels - right)
     sums = aligned_bytes(SIDE * SIDE * 8).view(np.float64).reshape(SIDE, SIDE)
-    tile_bytes = aligned_bytes(rows * strip * LANES * panels.itemsize)
-    tile = tile_bytes.view(panels.dtype).reshape(rows, strip * LANES)
-    gram_block(panels, left, n_left, right, n_right, ends, kernel, rows, strip, tile, sums)
+    tile_bytes = aligned_bytes(kernel.rows * kernel.strip * LANES * panels.itemsize)
+    tile = tile_bytes.view(panels.dtype).reshape(kernel.rows, kernel.strip * LANES)
+    gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums)
     columns = min(n_right * LANES, m - right * LANES)
     if targets:
         first = (i - h_blocks) * SIDE
