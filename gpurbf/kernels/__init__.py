@@ -34,7 +34,7 @@ finally:
     if _collecting:
         gc.enable()
 
-from gpurbf.kernels.compiling import announce
+from gpurbf.kernels.compiling import announce  # noqa: E402 (imports Numba)
 
 announce()
 
