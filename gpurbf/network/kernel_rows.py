@@ -14,10 +14,11 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
+from gpurbf.backends.profiles import PROFILES
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import arithmetic
 from gpurbf.network.samples import FORCED, Samples
-from gpurbf.network.sparse_layer import PROFILES, SparseLayer
+from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["GivenKernel", "KernelRows"]
 
