@@ -35,7 +35,8 @@ VARIABLE = "GPURBF_CPU_KERNEL"
 def cpu_features() -> frozenset[str]:
     """What this CPU has, its system saves and Numba compiles for, in LLVM's names."""
     import llvmlite.binding as llvm
-    from numba.core.registry import cpu_target
+
+    from gpurbf.kernels import cpu_target
 
     try:
         host = {name for name, present in llvm.get_host_cpu_features().items() if present}

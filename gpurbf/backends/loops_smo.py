@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,59 @@ def solve_block(
     from gpurbf.kernels import smo
 
     return smo.solve_block(K, diagonal, low, high, beta, f, goal, max_steps)
+
+
+def assemble_block(K: np.ndarray, corner: np.ndarray, fresh: np.ndarray) -> None:
+    """See :func:`gpurbf.kernels.smo.assemble_block`."""
+    from gpurbf.kernels import smo
+
+    smo.assemble_block(K, corner, fresh)
+
+
+def open_ends(
+    beta: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    f: np.ndarray,
+    up: np.ndarray,
+    down: np.ndarray,
+) -> float:
+    """See :func:`gpurbf.kernels.smo.open_ends`."""
+    from gpurbf.kernels import smo
+
+    return smo.open_ends(beta, low, high, f, up, down)
+
+
+def plane_point(
+    points: np.ndarray, low: np.ndarray, high: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The best point (2, n) of the plane through three (3, 2, n), within the bounds.
+
+    Also by how much samples were put back to them, and the sum of that. A point is beta and f, but
+    this f does not know what was put back. It is the first of the three where no other is better.
+    """
+    from gpurbf.kernels import smo
+
+    point, back = np.empty_like(points[0]), np.empty(points.shape[2])
+    factors = smo.plane_factors(points, ridge)
+    left = smo.go_along(points, *factors, low, high, *point, back)
+    return point, back, left
+
+
+def gained(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """See :func:`gpurbf.kernels.smo.gained`."""
+    from gpurbf.kernels import smo
+
+    return smo.gained(before, after)
+
+
+def summary(
+    beta: np.ndarray, f: np.ndarray, y: np.ndarray, C: np.ndarray
+) -> tuple[float, float, float]:
+    """See :func:`gpurbf.kernels.smo.summary`."""
+    from gpurbf.kernels import smo
+
+    return smo.summary(beta, f, y, C)
 
 
 def subtract_rows(
@@ -65,11 +119,18 @@ def subtract_rows(
         count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)
 
 
+@functools.lru_cache(maxsize=8)
+def _odd_numbers(n: int) -> np.ndarray:
+    """n odd numbers, the same in every run; making them costs as much as training on iris."""
+    bits = np.random.RandomState(0).randint(0, 2**62, n, np.int64)
+    return bits.astype(np.uint64) * 2 + 1
+
+
 def row_keys(X: Any) -> np.ndarray:
     """A 64-bit key of each row of X, dense or CSR: a function of its values alone."""
     from gpurbf.kernels import smo
 
-    odd = np.random.RandomState(0).randint(0, 2**62, X.shape[1], np.int64).astype(np.uint64) * 2 + 1
+    odd = _odd_numbers(X.shape[1])
     keys = np.empty(X.shape[0], np.uint64)
 
     def block(i: int) -> None:

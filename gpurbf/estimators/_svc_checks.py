@@ -24,6 +24,11 @@ def check_parameters(estimator: Any, kernels: tuple[str, ...]) -> None:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
+    if estimator.probability not in (False, "deprecated"):
+        raise ValueError(
+            f"SVC has no probability={estimator.probability!r}: wrap it, as scikit-learn advises, "
+            "in sklearn.calibration.CalibratedClassifierCV(SVC(...), ensemble=False)."
+        )
     if estimator.C != np.inf:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
     if not callable(estimator.kernel):
@@ -80,10 +85,10 @@ def labels(y: np.ndarray, masked: bool) -> tuple[np.ndarray, np.ndarray]:
         if masked:
             raise ValueError(
                 "Invalid input - all samples with positive weights belong to the same class"
-                f" label: {classes[0]!r}; SVC needs at least 2 classes."
+                f" label: {classes.tolist()[0]!r}; SVC needs at least 2 classes."
             )
         raise ValueError(
             "The number of classes has to be greater than one; got 1 class: the data contains "
-            f"only one class, {classes[0]!r}."
+            f"only one class, {classes.tolist()[0]!r}."
         )
     return classes, codes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
-from gpurbf.backends.arrays import is_resident
+from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
@@ -138,7 +139,8 @@ def stream_data(
         known = estimator.classes_
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(
-                f"classes={list(classes)} is not what the first call gave: {list(known)}."
+                f"classes={np.unique(classes).tolist()} is not what the first call gave: "
+                f"{known.tolist()}."
             )
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
@@ -149,7 +151,7 @@ def stream_data(
     )
     unknown = np.setdiff1d(y, known)
     if len(unknown):
-        raise ValueError(f"Labels {list(unknown)} are not among classes={list(known)}.")
+        raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
     return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
 
 
@@ -170,6 +172,44 @@ def with_class_weights(
     return factors[codes] if weights is None else factors[codes] * weights
 
 
+@contextmanager
+def finite(estimator: Any, X: Any) -> Iterator[None]:
+    """Numbers that overflow in the block are an error that names the column of X and the cure."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise _overflow(estimator, X, str(error)) from None
+
+
+def check_finite(estimator: Any, X: Any, **results: Any) -> None:
+    """Refuse results of data X that are NaN or infinite.
+
+    Raises
+    ------
+    ValueError
+        Naming the column of X with the largest numbers, and the cure.
+    """
+    for name, values in results.items():
+        with np.errstate(all="ignore"):
+            # A sum takes no memory; one of finite numbers may overflow.
+            if not (np.isfinite(float(values.sum())) or bool((values - values == 0).all())):
+                raise _overflow(estimator, X, name)
+
+
+def _overflow(estimator: Any, X: Any, name: str) -> ValueError:
+    """What to raise where squares of X, or sums of them, are beyond all numbers or vanish."""
+    largest = abs(X).max(axis=0)
+    largest = np.asarray(largest.toarray() if sp.issparse(largest) else to_host(largest)).ravel()
+    column = int(largest.argmax())
+    names = getattr(estimator, "feature_names_in_", None)
+    called = "" if names is None else f" ({names[column]!r})"
+    return ValueError(
+        f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
+        "and squares of such numbers are too large or too small for the arithmetic. Scale the "
+        "data first, for example by sklearn.preprocessing.StandardScaler."
+    )
+
+
 def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     """Check what RBFLayer and RBFClassifier have in common; return the centers as a name or array.
 
@@ -178,7 +218,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
-    if not callable(estimator.kernel) and estimator.kernel not in PROFILES:
+    if not callable(estimator.kernel) and estimator.kernel not in (*PROFILES, "rbf"):
         raise ValueError(
             f"Unknown kernel {estimator.kernel!r}: use one of {list(PROFILES)} or a function of d²."
         )

@@ -77,7 +77,8 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
 
             def tile(i: int, part: Any = part, sums: np.ndarray = sums) -> None:
                 rows = slice(i * n_rows, (i + 1) * n_rows)
-                sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
+                with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+                    sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
 
             parallel_for(tile, -(-len(part) // n_rows))
             total += float(w @ sums)
@@ -96,7 +97,8 @@ def _sparse_variance(X: Any, weights: np.ndarray | None) -> float:
     values = X.data.astype(np.float64)
     centre = float(entry_weights @ values) / mass
     rest = mass - entry_weights.sum()
-    return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
+    with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+        return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:
