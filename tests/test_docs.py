@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gpurbf
 from gpurbf.bench import BENCHMARKS
 from gpurbf.report import BEGIN, END
 
@@ -41,6 +42,12 @@ def test_examples_run_from_top_to_bottom(page, capsys):
     namespace = {}
     for example in EXAMPLE.findall(page.read_text(encoding="utf-8")):
         exec(compile(example, name(page), "exec"), namespace)
+
+
+def test_every_public_name_has_a_page():
+    listed = set((ROOT / "docs" / "api.md").read_text(encoding="utf-8").split())
+    names = {*gpurbf.__all__, *(f"datasets.{name}" for name in gpurbf.datasets.__all__)}
+    assert names - {"__version__", "datasets", "datasets.Images"} <= listed
 
 
 def test_the_figure_of_the_readme_shows_what_the_benchmark_measured(tmp_path):

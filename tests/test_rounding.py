@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import reference
 from sklearn.datasets import make_classification
 
 from gpurbf import SVC
 from gpurbf.backends import get_backend
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.kernel_rows import KernelRows
 from gpurbf.network.rounding import arithmetic, float32_error
 from gpurbf.network.samples import look
 
@@ -58,15 +60,56 @@ def test_the_tolerance_and_the_coefficients_decide():
 
 
 def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
-    X, y = table()
-    wide = SVC(tol=1e-9).fit(X, y)
-    assert "float64" in wide.backend_info_ and "tol=1e-09" in wide.backend_info_
+    X, y = make_classification(5000, 30, n_informative=15, random_state=0)
+    forced = SVC(precision="float64").fit(X, y)
+    assert ", float64" in forced.backend_info_
     model = SVC().fit(X, y)
-    assert ", float32" in model.backend_info_ and "little for tol=0.001" in model.backend_info_
-    assert ", float64" in SVC(precision="float64").fit(X, y).backend_info_
-    # float32 data get what they need too
-    assert ", float64" in SVC(C=1e6).fit(X.astype(np.float32), y).backend_info_
-    np.testing.assert_allclose(model.objective_, wide.objective_, rtol=1e-4)
-    np.testing.assert_allclose(
-        model.decision_function(X), wide.decision_function(X), atol=5 * model.tol
+    assert ", float32" in model.backend_info_ and "looks after" in model.backend_info_
+    assert ", float64" in SVC().fit(X[:900], y[:900]).backend_info_
+    # The dtype of the data decides nothing.
+    np.testing.assert_array_equal(
+        SVC().fit(X.astype(np.float32).astype(np.float64), y).dual_coef_,
+        SVC().fit(X.astype(np.float32), y).dual_coef_,
     )
+    np.testing.assert_allclose(model.objective_, forced.objective_, rtol=1e-4)
+    np.testing.assert_allclose(
+        model.decision_function(X), forced.decision_function(X), atol=5 * model.tol
+    )
+
+
+@pytest.mark.parametrize(
+    "n_samples, precision, dtype, looked_after",
+    [
+        (5000, "auto", "float32", True),
+        (5000, "float32", "float32", False),
+        (5000, "float64", "float64", False),
+        (3000, "auto", "float64", False),
+    ],
+)
+def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dtype, looked_after):
+    X = np.random.default_rng(1).normal(size=(n_samples, 5))
+    activation = Activation("euclidean", "gaussian", 0.2)
+    rows = KernelRows(look(X, precision), activation, "auto", precision)
+    assert rows.dtype == dtype
+    assert (rows.rounding > 0) == looked_after
+    assert dtype in rows.description
+
+
+def test_rows_are_float64_where_float32_loses_too_much():
+    X = np.random.default_rng(1).normal(size=(5000, 5)) * [1, 1, 1, 1, 1e4]
+    rows = KernelRows(look(X), Activation("euclidean", "gaussian", 0.2), "auto", "auto")
+    assert rows.dtype == np.float64 and "too much" in rows.description
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("codes", [True, False])
+def test_weighted_values_are_their_sums(wide, codes, backend):
+    rng = np.random.default_rng(2)
+    X = rng.integers(0, 255, (300, 12)).astype(np.uint8) if codes else rng.normal(size=(300, 12))
+    activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
+    rows = KernelRows(look(X), activation, backend, "auto")
+    some, weights = rng.permutation(300)[:70], rng.normal(size=70)
+    expected = reference.hidden(X, X[some], *activation[:3]) @ weights
+    found = rows.weighted(rows.gathered(np.arange(100, 300)), some, weights, wide)
+    narrow = not wide and rows.dtype == np.float32
+    assert found == pytest.approx(expected[100:], abs=1e-4 if narrow else 1e-9)

@@ -11,6 +11,8 @@ import scipy.sparse as sp
 
 from gpurbf.backends.loops_smo import row_keys, solve_block, subtract_rows
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
+from gpurbf.network.solvers.smo.conjugate import Plane
+from gpurbf.network.solvers.smo.fused import recompute
 from gpurbf.network.solvers.smo.schedule import Schedule
 from gpurbf.network.svm import group_samples
 
@@ -19,6 +21,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, working = np, staticmethod(nullcontext)
+    cost, rounding, blurred = 100.0, 0.0, 0.0
 
     def room(self):
         return np.inf
@@ -26,13 +29,21 @@ class Matrix:
     def __init__(self, K, ready):
         self.K, self.matrix = K, K if ready else None
         self.dtype, self.diagonal = K.dtype, K.diagonal().astype(float)
-        self.asked = 0
+        self.asked = self.wide = 0
+
+    def gathered(self, samples):
+        return samples
+
+    def weighted(self, rows, samples, weights, wide=False):
+        self.asked += len(rows) * len(samples)
+        self.wide += wide
+        return (self.K if wide else self.K + self.blurred)[np.ix_(rows, samples)] @ weights
 
     def values(self, samples, columns, out):
         if isinstance(columns, slice):
             columns = np.arange(columns.start, columns.stop)
         self.asked += out.size
-        out[:] = self.K[np.ix_(samples, columns)]
+        out[:] = (self.K + self.blurred)[np.ix_(samples, columns)]
 
 
 def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
@@ -43,8 +54,11 @@ def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
     return K.astype(np.float32).astype(float), np.append(0, np.cumsum(sizes))
 
 
-def solve(K, starts, C, *, ready=True, tol=1e-3, max_iter=-1, cache_bytes=1e9, **hooks):
+def solve(
+    K, starts, C, *, ready=True, tol=1e-3, max_iter=-1, cache_bytes=1e9, blurred=0.0, **hooks
+):
     kernel = Matrix(K, ready)
+    kernel.blurred = blurred
     bounds = np.broadcast_to(C, len(K)).astype(float)
     hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
     options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
@@ -65,8 +79,8 @@ def judged(K, starts, C, solutions):
 def small_sets(monkeypatch):
     """Working sets so small that small problems need many."""
     monkeypatch.setattr(binary, "WHOLE", 8)
-    monkeypatch.setattr(binary, "WORKING_SET", 16)
-    monkeypatch.setattr(pairs, "_MATRIX", 0)
+    monkeypatch.setattr(binary, "WORKING_SET", (16, 16))
+    monkeypatch.setattr(pairs, "MATRIX", 0)
 
 
 @pytest.mark.parametrize("C", [1e-3, 0.1, 1.0, 100.0, 1e6])
@@ -101,12 +115,47 @@ def test_what_a_solution_says_of_itself_is_true(small_sets):
 @pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
 def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
     monkeypatch.setattr(slots, "LEAST", 4)
+    monkeypatch.setattr(pairs, "recompute", lambda *_: False)
     K, starts = problem()
     expected, enough = solve(K, starts, 10.0, ready=False)
     solutions, kernel = solve(K, starts, 10.0, ready=False, cache_bytes=cache_bytes)
     assert kernel.asked >= enough.asked
     for solution, same in zip(solutions, expected):
         assert np.array_equal(solution.beta, same.beta)
+
+
+def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkeypatch):
+    K, starts = problem()
+    expected, kept = solve(K, starts, 10.0, ready=False, tol=1e-5)
+    monkeypatch.setattr(pairs, "recompute", lambda *_: True)
+    solutions, kernel = solve(K, starts, 10.0, ready=False, tol=1e-5)
+    assert kernel.asked > kept.asked
+    for solution, same in zip(solutions, expected):
+        assert solution.converged
+        assert solution.objective == pytest.approx(same.objective, rel=1e-9)
+        assert solution.beta == pytest.approx(same.beta, abs=1e-3)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
+    monkeypatch.setattr(pairs, "recompute", lambda *_: not kept)
+    K, starts = problem()
+    monkeypatch.setattr(Matrix, "rounding", 1e-4)
+    rng = np.random.default_rng(0)
+    noise = 1e-4 * rng.normal(size=K.shape)
+    solutions, kernel = solve(K, starts, 100.0, ready=False, blurred=noise + noise.T)
+    for solution, truth in judged(K, starts, 100.0, solutions):
+        assert solution.converged
+        assert truth["violation"] < 1.5e-3
+    assert kernel.wide > 0
+
+
+def test_rows_are_kept_where_they_are_dear_or_fit():
+    megabytes = 2**20
+    assert recompute(1.3, 40_000, 200 * megabytes)
+    assert not recompute(1.3, 40_000, 40_000 * megabytes)
+    assert not recompute(13.0, 12_000, 200 * megabytes)
+    assert recompute(13.0, 12_000, 0)
 
 
 def test_rows_of_a_class_are_shared_between_its_pairs(small_sets):
@@ -168,11 +217,68 @@ def test_steps_that_numbers_cannot_hold_end_the_loop():
     assert (steps, violation, stuck) == (0, 2.0, True)
 
 
-def test_not_a_number_is_an_error():
+@pytest.mark.parametrize("ready", [True, False])
+def test_not_a_number_is_an_error(ready):
     K, starts = problem()
     K[:] = np.nan
     with pytest.raises(FloatingPointError):
-        solve(K, starts, 1.0)
+        solve(K, starts, 1.0, ready=ready)
+
+
+def test_a_number_that_is_not_finite_outside_the_set_is_an_error(small_sets):
+    K, starts = problem()
+    K[5, 70], K[70, 5] = np.inf, np.inf
+    with pytest.raises(FloatingPointError):
+        solve(K, starts, 1.0, ready=False)
+
+
+def test_the_point_ahead_is_the_best_of_its_plane():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(30, 30))
+    K, y = A @ A.T, np.sign(rng.normal(size=30))
+    moves = rng.normal(size=(2, 30))
+    moves -= moves.mean(axis=1, keepdims=True)
+    plane, beta = Plane(30), np.zeros(30)
+    points = [beta, beta + moves[0], beta + moves[0] + moves[1]]
+    bound = np.full(30, 1e9)
+    for beta in points:
+        assert plane.ahead(-bound, bound, 30) is None
+        plane.add(beta, y - K @ beta)
+    ahead = plane.ahead(-bound, bound, 0)
+    assert len(ahead.members) == 0
+    beta, f = ahead.point
+    assert f == pytest.approx(y - K @ beta, abs=1e-6)
+    slope = np.abs(moves @ (y - K @ points[2])).max()
+    assert moves @ f == pytest.approx([0, 0], abs=1e-5 * slope)
+    assert np.linalg.matrix_rank(np.vstack([moves, beta]), 1e-6) == 2
+
+
+def test_the_point_ahead_keeps_bounds_and_sum():
+    rng = np.random.default_rng(1)
+    A = rng.normal(size=(40, 10))
+    K, y = A @ A.T + np.eye(40), np.sign(rng.normal(size=40))
+    plane, bound = Plane(40), np.full(40, 0.05)
+    for scale in (0, 1e-3, 2.5e-3):
+        move = np.where(np.arange(40) < 20, 1.0, -1.0) * scale
+        plane.add(move, y - K @ move)
+    plane.add(move + 1e-4 * (y - y.mean()), y - K @ (move + 1e-4 * (y - y.mean())))
+    ahead = plane.ahead(-bound, bound, 40)
+    beta, f = ahead.point
+    assert np.abs(beta).max() <= 0.05 + 1e-15
+    assert len(ahead.members) > 0
+    assert beta.sum() == pytest.approx(0, abs=1e-12)
+    f -= ahead.change @ K[ahead.members]
+    assert f == pytest.approx(y - K @ beta, abs=1e-9)
+    assert plane.ahead(-bound, bound, 0) is None
+
+
+def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):
+    K, starts = problem(sizes=(60, 60))
+    fast, _ = solve(K, starts, 1e3, ready=False)
+    monkeypatch.setattr(Plane, "ahead", lambda *_: None)
+    slow, _ = solve(K, starts, 1e3, ready=False)
+    assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-4)
+    assert fast[0].steps < slow[0].steps / 2
 
 
 def test_a_pair_can_be_ended_from_outside(small_sets):

@@ -105,9 +105,10 @@ class Backend:
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
 
-    ``device`` names the GPU, or is empty for the CPU. ``tiles`` are the candidates that the tuner
-    measures for layers of a metric, "euclidean" or "manhattan"; ``prepare`` asks
-    ``tuning.tile_for`` which to take.
+    ``device`` names the GPU, or is empty for the CPU. ``tiled``: activations are used where they
+    are made and do not go through memory. ``tiles`` are the candidates that the tuner measures for
+    layers of a metric, "euclidean" or "manhattan"; ``prepare`` asks ``tuning.tile_for`` which to
+    take.
 
     A backend whose ``xp`` is not NumPy takes host arrays too, and gives back what it was given:
     host arrays for host samples, its own for samples that are on the device. ``out``, ``T`` and
@@ -126,6 +127,7 @@ class Backend:
     normal: Callable[..., Any]
     weights: Callable[..., Any] = lambda operand, W: W
     device: str = ""
+    tiled: bool = True
     tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = ()
     working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -184,8 +186,8 @@ def no_gpu() -> str | None:
 def _no_gpu() -> str | None:
     if importlib.util.find_spec("cupy") is None:
         return (
-            "no CuPy: pip install gpurbf[cuda12] or gpurbf[cuda13], whichever the driver has "
-            "(nvidia-smi says)"
+            'no CuPy: in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the '
+            "driver has (nvidia-smi says)"
         )
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:

@@ -15,6 +15,7 @@ __all__ = [
     "activations",
     "factorizations",
     "is_resident",
+    "mirror",
     "to_host",
 ]
 
@@ -75,19 +76,19 @@ def _cholesky(A: np.ndarray) -> np.ndarray:
         diagonal = A.diagonal().copy()
         return scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)[0]
     except np.linalg.LinAlgError:
-        _restore_lower(A.T)
+        mirror(A)
         np.fill_diagonal(A, diagonal)
         raise
 
 
-def _restore_lower(A: np.ndarray) -> None:
-    """Copy the upper triangle back over the lower one, in blocks."""
+def mirror(A: np.ndarray) -> None:
+    """Copy the lower triangle of A over the upper one, in blocks."""
     block = 512
     for i in range(0, len(A), block):
         for j in range(0, i + block, block):
-            part = A[j : j + block, i : i + block].T
+            part = A[i : i + block, j : j + block].T
             if i == j:
-                rows, columns = np.tril_indices(len(part), -1)
+                rows, columns = np.triu_indices(len(part), 1)
                 A[i + rows, i + columns] = part[rows, columns]
             else:
-                A[i : i + block, j : j + block] = part
+                A[j : j + block, i : i + block] = part

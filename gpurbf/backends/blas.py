@@ -83,7 +83,16 @@ def here(most: int) -> Iterator[None]:
                 undo.append((library, _tell_thread(library, most)))
         yield
     finally:
-        for library, before in undo:
+        try:
+            _undo(undo)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            _undo(undo)
+            raise
+
+
+def _undo(told: list[tuple[Any, int]]) -> None:
+    for library, before in told:
+        if library.filepath not in _alone:
             _tell_thread(library, before)
 
 
@@ -95,8 +104,9 @@ def after_fork(limits: list[Any]) -> None:
     global _lock, _in_force
     _lock, _in_force = threading.Lock(), WeakSet(limits)
     if blas_libraries.cache_info().currsize:
-        libraries = blas_libraries().lib_controllers
-        _alone.update(library.filepath for library in libraries if _is_mkl(library))
+        for library in filter(_is_mkl, blas_libraries().lib_controllers):
+            library.dynlib.MKL_Set_Num_Threads_Local(0)  # this thread's own, which comes first
+            _alone.add(library.filepath)
         _apply()
 
 

@@ -35,7 +35,8 @@ VARIABLE = "GPURBF_CPU_KERNEL"
 def cpu_features() -> frozenset[str]:
     """What this CPU has, its system saves and Numba compiles for, in LLVM's names."""
     import llvmlite.binding as llvm
-    from numba.core.registry import cpu_target
+
+    from gpurbf.kernels import cpu_target
 
     try:
         host = {name for name, present in llvm.get_host_cpu_features().items() if present}
@@ -82,9 +83,11 @@ def choose_kernel() -> tuple[str, str]:
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:
     """The name of the micro-kernel, of those that go with a kernel of `FEATURES`.
 
-    ``task`` is one of `kernels.tiles`, "dot" or "manhattan"; ``dtype`` that of the numbers, uint8
-    for codes.
+    ``task`` is one of `kernels.tiles`, such as "dot" or "gram"; ``dtype`` that of the numbers,
+    uint8 for codes and int16 for fixed point.
     """
+    if np.dtype(dtype) == np.int16:  # a CPU with AMX has AVX-512-VNNI too
+        return f"{task}16_{'avx512vnni' if kernel == 'amx' else kernel}"
     if np.dtype(dtype) == np.uint8:
         return f"{task}_{kernel if task == 'dot' else VECTORS[kernel]}"
     return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"

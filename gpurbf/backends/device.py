@@ -325,7 +325,10 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
         return S
 
     @ready
-    def normal_here(operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any) -> None:
+    def normal_here(
+        operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any, grid: Any = None
+    ) -> None:
+        # Floating-point sums, on a grid or not.
         mean = xp.asarray(mean)
         size = row_bytes(operand) + _row_size(X) + 2 * _row_size(T)
 
@@ -333,7 +336,7 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
             raw.normal(operand, X, T, w, mean, G, B)
 
         # The square of a tile, and the sum of it and its mirror.
-        fixed = 2 * operand.dtype.itemsize * len(G) ** 2
+        fixed = 0 if G is None else 2 * operand.dtype.itemsize * len(G) ** 2
         _tiled(memory, len(X), size, (X, T, w), compute, None, fixed, _SUMMED)
 
     return replace(

@@ -31,6 +31,50 @@ def solve_block(
     return smo.solve_block(K, diagonal, low, high, beta, f, goal, max_steps)
 
 
+def assemble_block(K: np.ndarray, corner: np.ndarray, fresh: np.ndarray) -> None:
+    """See :func:`gpurbf.kernels.smo.assemble_block`."""
+    from gpurbf.kernels import smo
+
+    smo.assemble_block(K, corner, fresh)
+
+
+def open_ends(
+    beta: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    f: np.ndarray,
+    up: np.ndarray,
+    down: np.ndarray,
+) -> float:
+    """See :func:`gpurbf.kernels.smo.open_ends`."""
+    from gpurbf.kernels import smo
+
+    return smo.open_ends(beta, low, high, f, up, down)
+
+
+def plane_point(
+    points: np.ndarray, low: np.ndarray, high: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The best point (2, n) of the plane through three (3, 2, n), within the bounds.
+
+    Also by how much samples were put back to them, and the sum of that. A point is beta and f, but
+    this f does not know what was put back. It is the first of the three where no other is better.
+    """
+    from gpurbf.kernels import smo
+
+    point, back = np.empty_like(points[0]), np.empty(points.shape[2])
+    factors = smo.plane_factors(points, ridge)
+    left = smo.go_along(points, *factors, low, high, *point, back)
+    return point, back, left
+
+
+def gained(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """See :func:`gpurbf.kernels.smo.gained`."""
+    from gpurbf.kernels import smo
+
+    return smo.gained(before, after)
+
+
 def subtract_rows(
     rows: Any,
     slots: np.ndarray,

@@ -17,7 +17,8 @@ import numpy as np
 
 from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile
+from gpurbf.backends import Activation, Backend, Lattice, Tile, sums
+from gpurbf.backends.sums import Grid
 from gpurbf.backends.terms import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.backends.tuning import precision_of, tile_for
 
@@ -119,6 +120,7 @@ class MatrixProduct:
             scores=self.scores,
             normal=self.normal,
             weights=self.weights,
+            tiled=self.whole,
             tiles={} if self.whole else {"euclidean": _TRIED},
         )
 
@@ -202,10 +204,76 @@ class MatrixProduct:
         return multiply
 
     def normal(
-        self, operand: ShiftedCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
+        self,
+        operand: ShiftedCenters,
+        X: Any,
+        T: Any,
+        weights: Any,
+        mean: Any,
+        G: Any,
+        B: Any,
+        grid: Grid | None = None,
     ) -> None:
-        """See `_normal`."""
-        _normal(self.xp, self.gram, self.outputs, operand, X, T, weights, mean, G, B)
+        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), float64, of H less its mean, weighted.
+
+        Exact sums on a grid, on a CPU with 16-bit products.
+        """
+        xp, m = self.xp, operand.centers.shape[0]
+        if grid is not None and xp is np and sums.fast():
+            self._rounded(operand, X, T, weights, mean, grid, G, B)
+            return
+        # HᵀH wants many rows: each part of them reads and writes all of G.
+        rows = max(1, len(X)) if operand.M is None else max(256, _fitting(operand))
+        H = xp.empty((min(rows, len(X)), m), operand.dtype)
+        mean = xp.asarray(mean, operand.dtype)
+        for start in range(0, len(X), rows):
+            part = X[start : start + rows]
+            tile = self.outputs(operand, part, H[: len(part)])
+            with stage("output training", "HᵀT" if G is None else "HᵀH"):
+                tile -= mean
+                targets = T[start : start + rows].astype(operand.dtype)
+                if weights is not None:
+                    root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
+                    tile *= root
+                    targets = targets * root
+                # Both products exist before the sums change: where memory runs out, they have not.
+                squares, products = None if G is None else self.gram(tile), tile.T @ targets
+                if squares is not None:
+                    G += squares
+                B += products
+                # One triangle and HᵀT; G is read and written.
+                triangle, nbytes = (0, 0) if G is None else (m + 1, 2 * G.nbytes)
+                count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=operand.dtype.name)
+                count(nbytes=tile.nbytes + targets.nbytes + nbytes)
+
+    def _rounded(
+        self,
+        operand: ShiftedCenters,
+        X: Any,
+        T: Any,
+        weights: Any,
+        mean: Any,
+        grid: Grid,
+        G: Any,
+        B: Any,
+    ) -> None:
+        """The same, exactly, of H and T rounded to a grid; see `sums`."""
+        m, roots = len(B), np.ones(len(X)) if weights is None else np.sqrt(weights)
+
+        def values(rows: Any) -> Any:
+            part = X[rows]
+            return self.outputs(operand, part, np.empty((len(part), m), operand.dtype))
+
+        def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
+            step = max(2, _rows_a_tile(operand, len(factors)) // 2 * 2)
+            for start in range(0, len(factors), step):
+                part = slice(start, min(start + step, len(factors)))
+                H = values(slice(rows.start + part.start, rows.start + part.stop))
+                with stage("output training", "H rounded"):
+                    sums.round_rows(H, factors[part], mean, pairs, beyond[part], start // 2)
+
+        if m:
+            sums.add_rounded(pack, values, T, roots, mean, grid, G, B)
 
     def _tile(self, operand: ShiftedCenters, X: Any, out: Any) -> None:
         """The outputs of a few rows: product, then terms, metric and profile in one pass."""
@@ -230,40 +298,3 @@ class MatrixProduct:
     def _terms(self, A: Any, coefficients: Coefficients, exact: bool) -> Any:
         """What each row, shifted, adds to its distances, in integers or float64."""
         return evaluate(self.xp, coefficients, A, self.sums, np.int64 if exact else np.float64)
-
-
-def _normal(
-    xp: ModuleType,
-    gram: Callable[[Any], Any],
-    outputs: Callable[..., Any],
-    operand: ShiftedCenters,
-    X: Any,
-    T: Any,
-    weights: Any,
-    mean: Any,
-    G: Any,
-    B: Any,
-) -> None:
-    """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted."""
-    m = operand.centers.shape[0]
-    # HᵀH wants many rows: each part of them reads and writes all of G.
-    rows = max(1, len(X)) if operand.M is None else max(256, _fitting(operand))
-    H = xp.empty((min(rows, len(X)), m), operand.dtype)
-    mean = xp.asarray(mean, operand.dtype)
-    for start in range(0, len(X), rows):
-        part = X[start : start + rows]
-        tile = outputs(operand, part, H[: len(part)])
-        with stage("output training", "HᵀH"):
-            tile -= mean
-            targets = T[start : start + rows].astype(operand.dtype)
-            if weights is not None:
-                root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
-                tile *= root
-                targets = targets * root
-            # Both products exist before the sums change: where memory runs out, they have not.
-            squares, products = gram(tile), tile.T @ targets
-            G += squares
-            B += products
-            # One triangle and HᵀT; G is read and written.
-            count(operations=tile.size * (m + 1 + 2 * T.shape[1]), kind=operand.dtype.name)
-            count(nbytes=tile.nbytes + targets.nbytes + 2 * G.nbytes)

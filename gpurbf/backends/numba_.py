@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
 from gpurbf.backends.epilogue import compiled, epilogue
 from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
 from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.tuning import precision_of, tile_for
-from gpurbf.backends.weighted import Weights, pack_weights, times
+from gpurbf.backends.weighted import consumer, pack_weights, times
 
 # Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
 # for 1 MiB where the system does not tell.
@@ -196,36 +194,12 @@ def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
     return rows
 
 
-def _run(
-    operand: PackedCenters,
-    part: Part,
-    X: np.ndarray,
-    *,
-    out: np.ndarray | None = None,
-    outputs: Weights | None = None,
-    scores: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-    mean: np.ndarray | None = None,
-    panels: np.ndarray | None = None,
-) -> None:
-    """Evaluate all rows of X on the free threads; the tiles go to the consumer that is given."""
+def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> None:
+    """Evaluate all rows of X on the free threads and hand the tiles to their consumer."""
     from gpurbf.kernels import layer
 
     if not len(X) or not operand.m:
         return
-    dtype = part.dtype
-    if outputs is not None and scores is not None:
-        consumer = outputs.consumer(scores, dtype)
-    else:
-        consumer = layer.Consumer(
-            out=np.empty((0, 0), dtype) if out is None else out,
-            weights=np.empty(0, dtype) if weights is None else weights,
-            mean=np.empty(0, dtype) if mean is None else mean,
-            panels=np.empty((0, 0, 16), dtype) if panels is None else panels,
-            scores=np.empty((0, 0)),
-            mode=layer.GRAM if out is None else layer.STORE,
-            W=np.empty((0, 0, 0), dtype),
-        )
     groups = [tuple(group) for group in (part.kernel, part.centers, part.epilogue, consumer)]
     # A task is about two blocks of rows, and every thread gets as many.
     work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
@@ -237,21 +211,22 @@ def _run(
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, part.block, *groups)
 
-    with stage("hidden layer", "H" if scores is None else "H and H @ W, fused"):
+    fused = consumer.mode in (layer.SCORES, layer.PARTIAL)
+    with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         parallel_for(task, -(-len(X) // rows), n_threads)
-        pairs, result = len(X) * operand.m, out if scores is None else scores
-        count(operations=2 * pairs * X.shape[1], kind=part.arithmetic)
+        size, itemsize = len(X) * operand.m, part.dtype.itemsize
+        count(operations=2 * size * X.shape[1], kind=part.arithmetic)
         count(nbytes=X.nbytes + part.centers.panels.nbytes)
-        count(nbytes=pairs * dtype.itemsize if result is None else result.nbytes)
-        if scores is not None:
-            count(operations=2 * pairs * scores.shape[1], kind=dtype.name)
+        count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
+        if fused:
+            count(operations=2 * size * consumer.scores.shape[1], kind=part.dtype.name)
 
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
     """H (N, m), written into ``out``, an array of the operand's dtype."""
     X = _rows(X, operand.exact)
     if operand.fused:
-        _run(operand, operand.parts[0], X, out=out)
+        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         return out
     rows = _tile_rows(operand)
     for start in range(0, len(X), rows):
@@ -263,12 +238,13 @@ def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
     """A few rows of H where the profile is a callable or the inputs are in several parts."""
     activation = operand.activation
     if len(operand.parts) == 1:
-        _run(operand, operand.parts[0], X, out=out)
+        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         out[:] = activation.profile(out)  # type: ignore[operator]
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
-        _run(operand, part, _rows(X[:, part.inputs], operand.exact), out=summand)
+        store = consumer(summand.dtype, "STORE", out=summand)
+        _run(operand, part, _rows(X[:, part.inputs], operand.exact), store)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
     epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
@@ -292,7 +268,7 @@ def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
     W = weights(operand, W) if isinstance(W, np.ndarray) else W
     if operand.fused:
         sums = np.zeros((len(X), W.k))
-        _run(operand, operand.parts[0], X, outputs=W, scores=sums)
+        _run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
         return sums.astype(operand.dtype, copy=False)
     multiply, k = W
     S = np.empty((len(X), k), operand.dtype)
@@ -309,56 +285,45 @@ def normal(
     T: np.ndarray,
     weights: np.ndarray | None,
     mean: np.ndarray,
-    G: np.ndarray,
+    G: np.ndarray | None,
     B: np.ndarray,
+    grid: sums.Grid | None = None,
 ) -> None:
     """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
 
-    Sums of up to 256 rows are in the operand's dtype, all longer ones in float64.
+    Of G the lower triangle; nothing where it is None. On a grid the sums are exact.
     """
-    from gpurbf.kernels import gram, products
-    from gpurbf.kernels.packing import aligned, fill_panels
-    from gpurbf.kernels.tiles import LANES
+    from gpurbf.kernels.packing import fill_panels
 
-    X, dtype, m, k = _rows(X, operand.exact), operand.dtype, operand.m, T.shape[1]
+    X, dtype, m = _rows(X, operand.exact), operand.dtype, operand.m
     if m == 0:
         return
-    mean = np.ascontiguousarray(mean, dtype)
     roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
-    h_panels = gram.padded_panels(m)
-    n_panels = h_panels + gram.padded_panels(k)
-    # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
-    budget = get_config()["memory"] * 2**20 // 2 // (n_panels * LANES * dtype.itemsize)
-    rows = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
-    panels = aligned(n_panels * rows * LANES, dtype).reshape(n_panels, rows, LANES)
-    panels[m // LANES :] = 0
-    name = f"gram{8 * dtype.itemsize}_{operand.vectors}"
-    product = (products.address(name), products.product(name).rows, products.product(name).panels)
-    for start in range(0, len(X), rows):
-        part = slice(start, min(start + rows, len(X)))
-        root = roots[part].astype(dtype)
-        if operand.fused:
-            _run(operand, operand.parts[0], X[part], weights=root, mean=mean, panels=panels)
+    part = operand.parts[0] if operand.fused else None
+
+    def values(rows: Any) -> np.ndarray:
+        return outputs(operand, X[rows], np.empty((len(roots[rows]), m), dtype))
+
+    def pack(rows: slice, panels: np.ndarray) -> None:
+        root, less = roots[rows].astype(dtype), mean.astype(dtype)
+        if part:
+            gram = consumer(dtype, "GRAM", weights=root, mean=less, panels=panels)
+            _run(operand, part, X[rows], gram)
         else:
-            H = outputs(operand, X[part], np.empty((len(root), m), dtype))
-            fill_panels(panels[:h_panels, : len(root)], (H - mean) * root[:, None])
-        with stage("output training", "HᵀH"):
-            fill_panels(panels[h_panels:, : len(root)], T[part] * root[:, None])
-            blocks = partial(_add_gram, panels, len(root), product, G, B)
-            parallel_for(blocks, gram.gram_blocks(m, k))
-            # The lower triangle and HᵀT; G is read and written.
-            count(operations=len(root) * m * (m + 1 + 2 * k), kind=dtype.name)
-            count(nbytes=len(root) * (m + k) * dtype.itemsize + G.nbytes)
-    parallel_for(lambda i: gram.mirror(i * 256, min((i + 1) * 256, m), G), -(-m // 256))
+            fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
 
+    def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
+        if part:
+            factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
+            rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
+            _run(operand, part, X[rows], consumer(dtype, "PAIRS", **rounded))
+        else:
+            sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
-def _add_gram(
-    panels: np.ndarray, rows: int, product: tuple[int, ...], G: np.ndarray, B: np.ndarray, i: int
-) -> None:
-    """Block i of the sums over `rows` packed rows."""
-    from gpurbf.kernels import gram
-
-    gram.add_gram(i, panels, rows, product, G.shape[0], B.shape[1], G, B)
+    if grid is None:
+        sums.add(pack, T * roots[:, None], dtype, m, G, B)
+    else:
+        sums.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
 
 
 def load() -> Backend:
@@ -369,6 +334,6 @@ def load() -> Backend:
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights,
+        weights=weights, tiled=kernel != "generic",
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

@@ -300,7 +300,7 @@ def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: Any) -> Any:
 def _normal(
     tiles: Tiles, operand: DeviceCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
 ) -> None:
-    """Add HᵀH to G and HᵀT to B of H less its mean: tiles store H, cuBLAS multiplies it."""
+    """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: tiles store H, cuBLAS multiplies."""
     xp, dtype = tiles.xp, operand.dtype
     H = _outputs(tiles, operand, X, xp.empty((len(X), operand.m), dtype))
     H -= mean.astype(dtype)
@@ -309,8 +309,9 @@ def _normal(
         root = xp.sqrt(weights).astype(dtype)[:, None]
         H *= root
         targets = targets * root
-    square, products = tiles.gram(H), H.T @ targets
-    G += square
+    square, products = None if G is None else tiles.gram(H), H.T @ targets
+    if square is not None:
+        G += square
     B += products
 
 

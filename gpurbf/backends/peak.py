@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache, partial
 
 from gpurbf.backends import cpu
@@ -18,15 +19,18 @@ def limit(kind: str) -> float | None:
     from gpurbf.kernels.products import product
 
     kernel, _ = cpu.choose_kernel()
-    for task in ("dot", "manhattan"):
-        for dtype in ("uint8", "float32", "float64"):
-            name = cpu.kernel_for(task, dtype, kernel)
-            if product(name).arithmetic == kind:
-                try:
-                    # Many short runs: one of them finds the machine undisturbed.
-                    return max(peak(name, 0.02) for _ in range(8))
-                except KeyError:
-                    return None
+    tasks = [
+        *itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64")),
+        ("gram", "int16"),
+    ]
+    for task, dtype in tasks:
+        name = cpu.kernel_for(task, dtype, kernel)
+        if product(name).arithmetic == kind:
+            try:
+                # Many short runs: one of them finds the machine undisturbed.
+                return max(peak(name, 0.02) for _ in range(8))
+            except KeyError:
+                return None
     return None
 
 

@@ -74,7 +74,7 @@ def _cores() -> int:
     joblib's workers set both through their environment (one thread each under loky), and
     ``threadpoolctl.threadpool_limits`` sets the second.
     """
-    import numba
+    from gpurbf.kernels import numba
 
     return max(1, min([numba.config.NUMBA_NUM_THREADS, *blas.found()]))
 

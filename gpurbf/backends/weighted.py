@@ -35,21 +35,31 @@ class Weights(NamedTuple):
 
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
         """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
-        from gpurbf.kernels import layer
+        own = {"W": self.W, "kernel": self.kernel, "rows": self.rows, "outputs": self.outputs}
+        return consumer(dtype, self.mode, scores=scores, **own)
 
-        nothing: Any = np.empty(0, dtype)
-        return layer.Consumer(
-            out=nothing.reshape(0, 0),
-            weights=nothing,
-            mean=nothing,
-            panels=nothing.reshape(0, 0, 16),
-            scores=scores,
-            mode=self.mode,
-            W=self.W,
-            kernel=self.kernel,
-            rows=self.rows,
-            outputs=self.outputs,
-        )
+
+def consumer(dtype: Any, mode: int | str, **given: Any) -> Any:
+    """A `layer.Consumer` of activations of that dtype, in a mode of that name or number.
+
+    What it is not given is empty: consumers of one dtype have one type, for which the driver is
+    compiled once.
+    """
+    from gpurbf.kernels import layer
+
+    of = np.dtype(dtype)
+    absent = {
+        "out": np.empty((0, 0), of),
+        "weights": np.empty(0, of),
+        "mean": np.empty(0, of),
+        "panels": np.empty((0, 0, 16), of),
+        "pairs": np.empty((0, 0, 16), np.int32),
+        "beyond": np.empty(0, np.uint8),
+        "scores": np.empty((0, 0)),
+        "W": np.empty((0, 0, 0), of),
+    }
+    number = getattr(layer, mode) if isinstance(mode, str) else mode
+    return layer.Consumer(**absent | given, mode=number)
 
 
 def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:

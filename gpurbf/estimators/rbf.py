@@ -176,7 +176,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
-                normal = self._new_normal()
+                normal = self._new_normal(solver)
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
@@ -239,7 +239,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # What the model has is added to in a copy, in case that this breaks off.
             sums: NormalEquations | None = getattr(self, "_normal", None)
-            normal = self._new_normal() if sums is None else sums.copy()
+            normal = self._new_normal(solver) if sums is None else sums.copy()
             self._add(normal, X, codes, weights, slice(0, X.shape[0]))
             self._solve(solver, normal, X, codes, weights, keep=True)
             self._normal = normal
@@ -249,9 +249,9 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         """The solver asked for, its parameters checked."""
         return make_solver(self.solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
-    def _new_normal(self) -> NormalEquations:
-        n_classes = len(self.classes_)
-        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes)
+    def _new_normal(self, solver: Any) -> NormalEquations:
+        n_classes, alpha = len(self.classes_), getattr(solver, "alpha", 0.0)
+        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes, alpha)
 
     @staged("output training")
     def _add(

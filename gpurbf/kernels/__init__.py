@@ -17,6 +17,26 @@ and cached once for all of them.
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
 
-from gpurbf.kernels.compiling import announce
+import gc
 
-announce()
+# Numba makes some hundred thousand objects that stay. Looking in between for garbage among them and
+# all those of scikit-learn takes as long as making them: half of the time to a first fit.
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    import numba
+    from numba.core.registry import cpu_target
+
+    # What the first call of a kernel would do.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+finally:
+    if _collecting:
+        gc.enable()
+
+# After the block that makes Numba quick.
+from gpurbf.kernels import compiling  # noqa: E402
+
+compiling.announce()
+
+__all__ = ["compiling", "cpu_target", "numba"]

@@ -1,4 +1,10 @@
-"""HᵀH and HᵀT of packed rows: the lower triangle only, short sums by tile, long ones in float64."""
+"""HᵀH and HᵀT of packed rows: the lower triangle only, short sums by tile, long ones in float64.
+
+The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words (see `fixed`). All
+that differs is the micro-kernel and where the runs of steps end that it sums by itself.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,6 +18,14 @@ PANELS = SIDE // LANES
 DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
 
 
+class GramKernel(NamedTuple):
+    """The micro-kernel of the products: its address, its rows, and the panels of B a call."""
+
+    address: int
+    rows: int
+    strip: int
+
+
 @njit(nogil=True)
 def add_tile(tile, sums, top, left):
     """sums[top:, left:] += tile, in a function of its own: its slices then need no counting."""
@@ -23,29 +37,32 @@ def add_tile(tile, sums, top, left):
 
 
 @njit(nogil=True)
-def gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip, tile, sums):
-    """sums = AᵀB for the panels left … of A and right … of B; kernels take `strip` panels of B."""
+def gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums):
+    """sums = AᵀB for the panels left … of A and right … of B."""
     size = panels.itemsize
     c_stride = panels.shape[1] * LANES * size
     sums[:] = 0
-    for q in range(0, n_right, strip):
+    for q in range(0, n_right, kernel.strip):
         for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
-            for r in range(0, LANES, rows):
-                for k in range(0, n_rows, DEPTH):
+            for r in range(0, LANES, kernel.rows):
+                for i in range(len(ends) - 1):
+                    k = ends[i]
                     c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
                     x = panels.ctypes.data + (left + p) * c_stride + (k * LANES + r) * size
                     call_product(
-                        kernel, x, c, c_stride, min(DEPTH, n_rows - k),
-                        tile.ctypes.data, strip * LANES * size,
+                        kernel.address, x, c, c_stride, ends[i + 1] - k,
+                        tile.ctypes.data, kernel.strip * LANES * size,
                     )  # fmt: skip
                     add_tile(tile, sums, p * LANES + r, q * LANES)
 
 
 @njit(nogil=True, cache=True)
-def add_gram(block, panels, n_rows, product, m, n_targets, G, B):
-    """Block `block` of G += HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT."""
+def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
+    """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
+
+    The sums are of the steps between `ends`, those of each run in the panels' dtype.
+    """
     use_widest_vectors()
-    kernel, rows, strip = product
     h_panels = panels.shape[0] - padded_panels(n_targets)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
@@ -61,9 +78,9 @@ def add_gram(block, panels, n_rows, product, m, n_targets, G, B):
     right = j * PANELS
     n_right = min(PANELS, h_panels - right)
     sums = aligned_bytes(SIDE * SIDE * 8).view(np.float64).reshape(SIDE, SIDE)
-    tile_bytes = aligned_bytes(rows * strip * LANES * panels.itemsize)
-    tile = tile_bytes.view(panels.dtype).reshape(rows, strip * LANES)
-    gram_block(panels, left, n_left, right, n_right, n_rows, kernel, rows, strip, tile, sums)
+    tile_bytes = aligned_bytes(kernel.rows * kernel.strip * LANES * panels.itemsize)
+    tile = tile_bytes.view(panels.dtype).reshape(kernel.rows, kernel.strip * LANES)
+    gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums)
     columns = min(n_right * LANES, m - right * LANES)
     if targets:
         first = (i - h_blocks) * SIDE
@@ -74,7 +91,7 @@ def add_gram(block, panels, n_rows, product, m, n_targets, G, B):
         for p in range(min(n_left * LANES, m - left * LANES)):
             line = G[left * LANES + p, right * LANES : right * LANES + columns]
             for q in range(columns):
-                line[q] += sums[p, q]
+                line[q] += scale * sums[p, q]
 
 
 @njit
@@ -84,16 +101,6 @@ def padded_panels(columns):
 
 
 def gram_blocks(m, n_targets):
-    """How many blocks `add_gram` knows."""
+    """How many blocks `add_gram` knows: those of HᵀH and, after them, those of HᵀT."""
     h = -(-m // SIDE)
-    return h * (h + 1) // 2 + h * -(-n_targets // SIDE)
-
-
-@njit(nogil=True, cache=True)
-def mirror(begin, end, G):
-    """Copy the lower triangle of rows begin … end to the upper one, block by block."""
-    for i in range(begin, end, LANES):
-        for j in range(0, i + LANES, LANES):
-            for p in range(i, min(i + LANES, end)):
-                for q in range(j, min(j + LANES, p)):
-                    G[q, p] = G[p, q]
+    return h * (h + 1) // 2, h * -(-n_targets // SIDE)

@@ -5,7 +5,8 @@ for a block of rows (packed once)           x, in L2
     for a strip of centers                  c, in L1
       for a panel of rows: micro-kernel     ─► products   (block × BLOCK)
     for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
-                    consume                 ─► H stored | H @ W summed | H packed for HᵀH
+                    consume                 ─► H stored | H @ W summed | H packed for HᵀH,
+                                            as it is or in 16 bits
 """
 
 from typing import NamedTuple
@@ -15,12 +16,13 @@ from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
 from gpurbf.kernels.epilogue import Epilogue
+from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
-from gpurbf.kernels.packing import aligned_bytes, pack
+from gpurbf.kernels.packing import aligned_like, pack
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
-STORE, PARTIAL, SCORES, GRAM = range(4)
+STORE, PARTIAL, SCORES, GRAM, PAIRS = range(5)
 CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
 
 
@@ -54,9 +56,11 @@ class Consumer(NamedTuple):
     """Who takes the tiles; arrays that a mode has no use for are empty, so all have one type."""
 
     out: np.ndarray  # STORE: H (N, m)
-    weights: np.ndarray  # GRAM: roots of the samples' weights (N,)
-    mean: np.ndarray  # what H loses (m,)
-    panels: np.ndarray  # the result (m / 16, N, 16)
+    weights: np.ndarray  # GRAM, PAIRS: roots of the samples' weights (N,), times a scale
+    mean: np.ndarray  # what H loses (m,), for PAIRS as long as whole panels
+    panels: np.ndarray  # GRAM: the result (m / 16, N, 16)
+    pairs: np.ndarray  # PAIRS: the result (m / 16, N / 2, 16), and which rows it cannot hold
+    beyond: np.ndarray
     scores: np.ndarray  # PARTIAL, SCORES: the sums H @ W (N, k), float64
     mode: int
     W: np.ndarray  # output weights, packed
@@ -96,6 +100,28 @@ def add_tile(tile, P):
             P[r, j] += tile[r, j]
 
 
+@njit(nogil=True)
+def multiply(x, n_panels, kernel, C, first, count, P, later):
+    """P = products of packed rows x with `count` centers from `first` on; scratch: `later`."""
+    x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * kernel.width
+    rows, columns, depth = kernel.rows, kernel.strip * LANES, kernel.depth
+    for j in range(0, count, columns):
+        c = C.ctypes.data + (first + j) // LANES * c_step
+        for p in range(n_panels):
+            panel = x.ctypes.data + p * rows * kernel.width * x_size
+            call_product(
+                kernel.address, panel, c, c_step, depth // kernel.group,
+                P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
+            )  # fmt: skip
+            for k in range(depth, kernel.width, depth):
+                call_product(
+                    kernel.address, panel + k * rows * x_size, c + k * LANES * C.itemsize, c_step,
+                    min(depth, kernel.width - k) // kernel.group,
+                    later.ctypes.data, columns * P.itemsize,
+                )  # fmt: skip
+                add_tile(later, P[p * rows : (p + 1) * rows, j : j + columns])
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     """Evaluate rows begin … end of X, `block` at a time, and hand the tiles to their consumer.
@@ -106,52 +132,34 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     use_widest_vectors()
     kernel, centers = MicroKernel(*kernel), Centers(*centers)
     epilogue, consumer = Epilogue(*epilogue), Consumer(*consumer)
-    rows, strip, width, depth = kernel.rows, kernel.strip, kernel.width, kernel.depth
-    C, m, mode, W, scores = centers.panels, centers.m, consumer.mode, consumer.W, consumer.scores
-    x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * width
-    kind, kind_size = centers.terms.dtype, centers.terms.itemsize
-    real, real_size = consumer.out.dtype, consumer.out.itemsize
-    P = aligned_bytes(block * BLOCK * kind_size).view(kind).reshape(block, BLOCK)
-    H = aligned_bytes(CHUNK * BLOCK * real_size).view(real).reshape(CHUNK, BLOCK)
+    m, x_type, kind, real = centers.m, kernel.blank, centers.terms, consumer.out
+    mode, W = consumer.mode, consumer.W
     k = W.shape[1] if mode == PARTIAL else 1
-    sums = aligned_bytes(block * k * LANES * real_size).view(real).reshape(block, k, LANES)
-    row_terms = np.empty(block, kind)
-    later = aligned_bytes(rows * strip * LANES * kind_size).view(kind)
-    later = later.reshape(rows, strip * LANES)
-    line = aligned_bytes(width * x_size).view(kernel.blank.dtype)
-    x = aligned_bytes(block * width * x_size).view(kernel.blank.dtype)
+    x = aligned_like(x_type, block * kernel.width)
+    line = aligned_like(x_type, kernel.width)
+    P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
+    later = aligned_like(kind, kernel.rows * kernel.strip * LANES)
+    later = later.reshape(kernel.rows, kernel.strip * LANES)
+    row_terms = np.empty(block, kind.dtype)
+    H = aligned_like(real, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
+    sums = aligned_like(real, block * k * LANES).reshape(block, k, LANES)
     H[:] = 0  # the score kernel reads rows beyond the last
     sums[:] = 0
     if kernel.enter != 0:
         call_setup(kernel.enter, kernel.config)
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
-        totals, squares = pack(X, i, i + n_rows, centers.shift, rows, kernel.group, line, x)
-        n_panels = -(-n_rows // rows)
+        totals, squares = pack(X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, line, x)
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):
             count = min(BLOCK, m - first)
-            column_terms = centers.terms[first : first + count]
-            for j in range(0, count, strip * LANES):
-                c = C.ctypes.data + (first + j) // LANES * c_step
-                for p in range(n_panels):
-                    panel = x.ctypes.data + p * rows * width * x_size
-                    call_product(
-                        kernel.address, panel, c, c_step, depth // kernel.group,
-                        P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
-                    )  # fmt: skip
-                    for k in range(depth, width, depth):
-                        call_product(
-                            kernel.address,
-                            panel + k * rows * x_size, c + k * LANES * C.itemsize, c_step,
-                            min(depth, width - k) // kernel.group,
-                            later.ctypes.data, strip * LANES * P.itemsize,
-                        )  # fmt: skip
-                        add_tile(later, P[p * rows : (p + 1) * rows, j : j + strip * LANES])
+            n_panels = -(-n_rows // kernel.rows)
+            multiply(x, n_panels, kernel, centers.panels, first, count, P, later)
+            terms = centers.terms[first : first + count]
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
-                finish(P, r, 0, H, n, count, row_terms, column_terms, epilogue)
+                finish(P, r, 0, H, n, count, row_terms, terms, epilogue)
                 if count == BLOCK:
                     activate(H[:n].reshape(n * BLOCK), epilogue)
                 else:
@@ -159,17 +167,26 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
                         activate(H[q, :count], epilogue)
                         H[q, count:] = 0
                 top = i + r
+                # Not in a function of its own, which layers of few inputs would notice.
                 if mode == STORE:
                     store(H, n, count, consumer.out, top, first)
                 elif mode == SCORES:
                     add_scores(
                         H, count, W, first, consumer.kernel, consumer.rows, sums,
-                        scores[top : top + n],
+                        consumer.scores[top : top + n],
                     )  # fmt: skip
                 elif mode == PARTIAL:
                     add_partial(
                         H, n, count, W[first // BLOCK],
                         consumer.kernel, consumer.rows, consumer.outputs, sums[r : r + CHUNK],
+                    )  # fmt: skip
+                elif mode == PAIRS:  # top is even: so are CHUNK, blocks and panels of rows
+                    p, lanes = first // LANES, -(-count // LANES)
+                    pack_pairs(
+                        H[:n], consumer.weights[top : top + n],
+                        consumer.mean[first : first + lanes * LANES],
+                        consumer.pairs[p : p + lanes, top // 2 : (top + n + 1) // 2],
+                        consumer.beyond[top : top + n],
                     )  # fmt: skip
                 else:
                     p, lanes = first // LANES, -(-count // LANES)
@@ -179,6 +196,6 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
                         consumer.panels[p : p + lanes, top : top + n],
                     )  # fmt: skip
             if mode == PARTIAL and (first // BLOCK % SUMMED == SUMMED - 1 or first + count == m):
-                collect(sums, scores[i : i + n_rows])
+                collect(sums, consumer.scores[i : i + n_rows])
     if kernel.leave != 0:
         call_setup(kernel.leave, kernel.config)

@@ -29,6 +29,12 @@ def aligned_bytes(size):
     return raw[start : start + size]
 
 
+@njit(nogil=True)
+def aligned_like(array, size):
+    """`size` numbers of the dtype of an array."""
+    return aligned_bytes(size * array.itemsize).view(array.dtype)
+
+
 @njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""

@@ -85,6 +85,9 @@ _FUNCTIONS = {
     "manhattan32_avx2": lambda steps, data: register_loop("manhattan32_avx2", steps, data),
     "manhattan64_avx512": lambda steps, data: register_loop("manhattan64_avx512", steps, data),
     "manhattan64_avx2": lambda steps, data: register_loop("manhattan64_avx2", steps, data),
+    "gram16_avx512vnni": lambda steps, data: register_loop("gram16_avx512vnni", steps, data),
+    "gram16_avxvnni": lambda steps, data: register_loop("gram16_avxvnni", steps, data),
+    "gram16_avx2": lambda steps, data: register_loop("gram16_avx2", steps, data),
 }
 
 

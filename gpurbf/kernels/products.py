@@ -52,6 +52,10 @@ _FUNCTIONS = {
     "gram64_avx512": lambda x, c, s, k, o, t: tile("gram64_avx512", x, c, s, k, o, t),
     "gram64_avx2": lambda x, c, s, k, o, t: tile("gram64_avx2", x, c, s, k, o, t),
     "gram64_generic": lambda x, c, s, k, o, t: tile("gram64_generic", x, c, s, k, o, t),
+    "gram16_avx512vnni": lambda x, c, s, k, o, t: tile("gram16_avx512vnni", x, c, s, k, o, t),
+    "gram16_avxvnni": lambda x, c, s, k, o, t: tile("gram16_avxvnni", x, c, s, k, o, t),
+    "gram16_avx2": lambda x, c, s, k, o, t: tile("gram16_avx2", x, c, s, k, o, t),
+    "gram16_generic": lambda x, c, s, k, o, t: tile("gram16_generic", x, c, s, k, o, t),
 }
 # fmt: on
 
@@ -70,18 +74,17 @@ class Layout(NamedTuple):
     arithmetic: str
 
 
-_LAYOUTS = {
-    "dot_amx": Layout(
-        amx.ROWS, amx.PANELS, np.dtype(np.uint8), amx.GROUP, np.dtype(np.int8), 4, amx.GROUP,
-        np.dtype(np.int32), PRODUCTS,
-    )
-}  # fmt: skip
-for _name, _kind in (KINDS | scores.KINDS).items():
-    _of = OPERATIONS[_kind.operation]
-    _LAYOUTS[_name] = Layout(
-        _kind.rows, _kind.panels, np.dtype(_of.x), _of.group, np.dtype(_of.c), _of.group, _of.group,
-        np.dtype(_of.out), _of.arithmetic,
-    )  # fmt: skip
+def _layout(kind):
+    of = OPERATIONS[kind.operation]
+    x, c, out = (np.dtype(number) for number in (of.x, of.c, of.out))
+    return Layout(kind.rows, kind.panels, x, of.group, c, of.group, of.group, out, of.arithmetic)
+
+
+_LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | scores.KINDS).items()}
+_u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
+_LAYOUTS["dot_amx"] = Layout(
+    amx.ROWS, amx.PANELS, _u8, amx.GROUP, _s8, 4, amx.GROUP, _s32, PRODUCTS
+)
 
 
 def product(name):

@@ -14,6 +14,7 @@ from gpurbf.kernels.llvm import use_widest_vectors
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
 _STRIP = 64
+_TILE = 32
 COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -182,6 +183,97 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
             a, A = change[r], rows[slots[r], columns]
             for k in range(stop - start):
                 g[k] -= a * A[k]
+
+
+@nb.njit(nogil=True, cache=True)
+def assemble_block(K, corner, fresh):
+    """K between n samples of its first corner (k, k) and its last columns (n, n - k).
+
+    The rest is their mirror, written tile by tile so that both sides stay in the first cache.
+    """
+    use_widest_vectors()
+    n, k = K.shape[0], corner.shape[0]
+    for i in range(n):
+        if i < k:
+            K[i, :k] = corner[i]
+        K[i, k:] = fresh[i]
+    for top in range(k, n, _TILE):
+        for left in range(0, k, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, k)):
+                    K[i, j] = fresh[j, i - k]
+
+
+@_compiled
+def open_ends(beta, low, high, f, up, down):
+    """f of those that may rise (else -inf) and of those that may fall (inf); the violation.
+
+    It is not a number if an f is not finite.
+    """
+    use_widest_vectors()
+    top, bottom = -np.inf, np.inf
+    for k in range(len(f)):
+        if not np.isfinite(f[k]):
+            return np.nan
+        up[k] = f[k] if beta[k] < high[k] else -np.inf
+        down[k] = f[k] if beta[k] > low[k] else np.inf
+        top, bottom = max(top, up[k]), min(bottom, down[k])
+    return top - bottom
+
+
+@_compiled
+def plane_factors(points, ridge):
+    """How far to go along the last two changes to the top of their plane; 0, 0 if there is none.
+
+    `points` (3, 2, n) are beta and f of three points, the last one first.
+    """
+    n = points.shape[2]
+    aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(n):
+        f = points[0, 1, k]
+        change_a, change_b = points[0, 0, k] - points[1, 0, k], points[1, 0, k] - points[2, 0, k]
+        effect_a, effect_b = f - points[1, 1, k], points[1, 1, k] - points[2, 1, k]
+        aa -= change_a * effect_a
+        ab -= (change_a * effect_b + change_b * effect_a) / 2
+        bb -= change_b * effect_b
+        a += change_a * f
+        b += change_b * f
+    if not (aa > 0 and bb > 0):
+        return 0.0, 0.0
+    cosine = ab / np.sqrt(aa * bb)
+    a, b = a / np.sqrt(aa), b / np.sqrt(bb)
+    determinant = (1 + ridge) ** 2 - cosine**2
+    if not determinant > 0:
+        return 0.0, 0.0
+    first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
+    second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
+    return first, second
+
+
+@_compiled
+def go_along(points, first, second, low, high, beta, f, back):
+    """Write the point so far along both changes, put `back` to the bounds; the sum of `back`."""
+    left = 0.0
+    for k in range(len(f)):
+        b, g = points[0, 0, k], points[0, 1, k]
+        wanted = b + first * (b - points[1, 0, k])
+        wanted += second * (points[1, 0, k] - points[2, 0, k])
+        reached = min(max(wanted, low[k]), high[k])
+        beta[k], back[k] = reached, reached - wanted
+        left += back[k]
+        f[k] = g + first * (g - points[1, 1, k]) + second * (points[1, 1, k] - points[2, 1, k])
+    return left
+
+
+@_compiled
+def gained(before, after):
+    """Twice what the objective gains between points (2, n) of beta and f; the move's square."""
+    gain, square = 0.0, 0.0
+    for k in range(before.shape[1]):
+        move = after[0, k] - before[0, k]
+        gain += move * (before[1, k] + after[1, k])
+        square += move * move
+    return gain, square
 
 
 @nb.njit(nogil=True, cache=True)

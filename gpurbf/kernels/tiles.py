@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 # dot…        integer products of lattice codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
 # score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
-# gram…       HᵀH: both operands are panels of 16 columns of H
+# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
 KINDS = {
     "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
     "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1, target=AVXVNNI),
@@ -88,6 +88,10 @@ KINDS = {
     "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
     "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES, target=AVX2),
     "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+    "gram16_avx512vnni": Kind("vpdpwssd512", 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
+    "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
+    "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
 }
 
 
@@ -113,6 +117,12 @@ def _vpdpbusd(builder, total, x, c):
     )
 
 
+def _vpdpwssd(builder, total, x, c):
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}", total.type, total, x, c
+    )
+
+
 def _vpmaddwd(builder, total, x, c):
     words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
     x, c = builder.bitcast(x, words), builder.bitcast(c, words)
@@ -128,6 +138,17 @@ def _vpsadbw(builder, total, x, c):
 
 def _multiply_int16(builder, total, x, c):
     return builder.add(total, builder.mul(builder.sext(x, total.type), builder.sext(c, total.type)))
+
+
+def _multiply_pairs(builder, total, x, c):
+    n = total.type.count
+    words, wide = (ir.VectorType(kind, 2 * n) for kind in (_i16, _i32))
+    x, c = (builder.sext(builder.bitcast(v, words), wide) for v in (x, c))
+    products = builder.mul(x, c)
+    # Compilers know this sum of neighbors: an instruction on many CPUs.
+    halves = (ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2))) for i in (0, 1))
+    pair = builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
+    return builder.add(total, pair)
 
 
 def _difference_uint8(builder, total, x, c):
@@ -172,11 +193,16 @@ _f32, _f64 = ir.FloatType(), ir.DoubleType()
 _u8, _s8, _s16 = np.uint8, np.int8, np.int16
 _singles = (_f32, _f32, _f32, 1, np.float32, np.float32)
 _doubles = (_f64, _f64, _f64, 1, np.float64, np.float64)
+PAIRS = "16-bit products"
 PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
     "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
     "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
     "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PRODUCTS),
+    "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpmaddwd_pairs": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
     "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
     "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
     "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1, _s16, _s16, PRODUCTS),

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
-from gpurbf.backends.arrays import is_resident, to_host
+from gpurbf.backends.arrays import is_resident, mirror, to_host
+from gpurbf.backends.sums import Grid
 from gpurbf.network.reading import read_ahead, split
 from gpurbf.network.samples import FORCED, Samples, by_row, look
 
@@ -194,7 +195,7 @@ class HiddenLayer:
     @staged("hidden layer")
     def scores(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
-        xp = self.backend.xp if is_resident(X) else np
+        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
         for rows, part in self.scored(X, W):
             S[rows] = part
@@ -216,20 +217,28 @@ class HiddenLayer:
         weights: np.ndarray | None = None,
         mean: np.ndarray | None = None,
         out: tuple[Any, Any] | None = None,
+        grid: Grid | None = None,
     ) -> tuple[Any, Any]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
 
         H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``, of
-        the backend's library; without it they are NumPy's.
+        the backend's library, on a CPU to the lower triangle of the first; where that is None, HᵀT
+        alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact where
+        no precision is forced and the backend can.
         """
         m, xp = len(self.centers), self.backend.xp
         with self.backend.working():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             mean = np.zeros(m) if mean is None else mean
+            grid = None if self.precision in FORCED else grid
             for rows, operand, values, _ in self._parts(X):
                 w = None if weights is None else weights[rows]
-                self.backend.normal(operand, values, T[rows], w, mean, G, B)
-            return out or (to_host(G), to_host(B))
+                self.backend.normal(operand, values, T[rows], w, mean, G, B, grid)
+            if out:
+                return out
+            G, B = to_host(G), to_host(B)
+            mirror(G)
+            return G, B
 
     def _parts(self, X: Any, row_bytes: float = 0) -> Iterator[_Part]:
         """The rows of X as the backend takes them: dense, codes or numbers.

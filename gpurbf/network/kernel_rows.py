@@ -14,14 +14,18 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
+from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.rounding import arithmetic
+from gpurbf.network.rounding import float32_error
 from gpurbf.network.samples import FORCED, Samples
+from gpurbf.network.solvers.smo import MATRIX
 from gpurbf.network.sparse_layer import PROFILES, SparseLayer
 
 __all__ = ["GivenKernel", "KernelRows"]
 
 _ROWS = 1024
+# float32 tiles are used up to this error of a value; what it does to f is the solver's business.
+_FINE = 1e-5
 
 
 class GivenKernel:
@@ -48,23 +52,11 @@ class KernelRows:
         The kernel.
     backend, precision : str
         As of :class:`HiddenLayer`.
-    size, largest, tol : float
-        What the rounding of kernel values meets, see :func:`gpurbf.network.rounding.arithmetic`.
     """
 
     matrix = None
 
-    def __init__(
-        self,
-        X: Samples,
-        activation: Activation,
-        backend: str,
-        precision: str,
-        *,
-        size: float,
-        largest: float,
-        tol: float,
-    ) -> None:
+    def __init__(self, X: Samples, activation: Activation, backend: str, precision: str) -> None:
         self.X, self.activation, self.precision = X, activation, precision
         self.xp: ModuleType = np
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -74,8 +66,6 @@ class KernelRows:
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         self._there = X
-        self._dtype: Any = None
-        reason = ""
         if not self._sparse:
             # What "auto" means depends on the number of all samples.
             self._chosen = get_backend(backend, len(X))
@@ -85,20 +75,47 @@ class KernelRows:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
-            if X.lattice is not None:
-                # Rows are kept in float32: exact distances deserve no wider activations.
-                self._dtype = np.float32
-            elif precision not in FORCED:
-                self._dtype, reason = arithmetic(
-                    X, activation, self._chosen, size=size, largest=largest, tol=tol
-                )
+        self.dtype, self.rounding, why = self._arithmetic()
         probe = self._layer(X[:1])
         self.backend = "scipy" if self._sparse else chosen.name
-        self.dtype = probe.dtype
+        self.cost = self._cost()
         self.diagonal = self._diagonal()
-        self.description = probe.describe() + (reason and f"; {reason}")
+        self.description = probe.describe() + why
 
-    def _layer(self, C: Samples) -> HiddenLayer | SparseLayer:
+    def _arithmetic(self) -> tuple[np.dtype, float, str]:
+        """The dtype of values, the error that the solver shall look after, and why.
+
+        Rows are kept in float32, as LIBSVM's: exact distances deserve no wider activations, and
+        others are float32 too, whatever the data's dtype, unless they are so far apart that this
+        loses too much, or so few that the whole matrix is kept.
+        """
+        X, wide = self.X, np.dtype(np.float64)
+        if self.precision in FORCED:
+            return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
+        if X.lattice is not None:
+            return np.dtype(np.float32), 0.0, ""
+        if self._sparse or len(X) <= MATRIX:
+            return wide, 0.0, ""
+        between, itself = float32_error(X, self.activation, self._chosen)
+        # One value of a row is that of a sample with itself.
+        rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
+        said = f"float32 errs by {rounding:.0e} a value"
+        if rounding < _FINE:
+            return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
+        return wide, 0.0, f"; {said}, too much"
+
+    def _cost(self) -> float:
+        """An activation takes as long as 64 products of float32 inputs, four times as many exact.
+
+        Where activations go through memory it takes about four times as long.
+        """
+        if self._sparse:
+            return math.inf
+        inputs = self.X.shape[1] / (64 if self.X.lattice is None else 256)
+        slower = 1 if self._chosen[0].tiled else 4
+        return slower * self.dtype.itemsize / 4 * (1 + inputs)
+
+    def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
         if self._sparse:
             return SparseLayer(C, self.activation)
         return HiddenLayer(
@@ -106,7 +123,7 @@ class KernelRows:
             self.activation,
             backend=self._chosen,
             precision=self.precision,
-            dtype=self._dtype,
+            dtype=self.dtype if dtype is None else dtype,
         )
 
     def _diagonal(self) -> np.ndarray:
@@ -124,6 +141,20 @@ class KernelRows:
         return PROFILES[str(self.activation.profile)](squares, self.activation)
 
     @staged("prepare", "samples gathered")
+    def gathered(self, samples: np.ndarray) -> Samples:
+        """The samples, where values are evaluated."""
+        there = self._there
+        return there[samples if there is self.X else self.xp.asarray(samples)]
+
+    def weighted(
+        self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
+    ) -> np.ndarray:
+        """K[rows, samples] @ weights; in float64 if it is to be wide."""
+        layer = self._layer(self.X[samples], np.float64 if wide else None)
+        with self.working():
+            return to_host(layer.scores(rows, weights[:, None]))[:, 0]
+
+    @staged("prepare", "samples gathered")
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: np.ndarray) -> None:
         """Write K[samples, columns] into out; a slice is a class, whose layer is kept."""
         if isinstance(columns, slice):
@@ -135,6 +166,4 @@ class KernelRows:
         else:
             layer = self._layer(self.X[columns])
         with self.working():
-            there = self._there
-            X = there[samples if there is self.X else self.xp.asarray(samples)]
-            layer.outputs(X, out)
+            layer.outputs(self.gathered(samples), out)

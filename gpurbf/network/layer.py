@@ -46,8 +46,11 @@ class Layer(Protocol):
         weights: Any = None,
         mean: Any = None,
         out: tuple[Any, Any] | None = None,
+        grid: Any = None,
     ) -> tuple[Any, Any]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
 
-        Where the first array of ``out`` is None, HᵀT alone is wanted.
+        Where the first array of ``out`` is None, HᵀT alone is wanted; on a CPU its lower triangle
+        is what is added to. A ``grid`` (`backends.sums.Grid`) asks for exact sums of H rounded to
+        it, from those who can.
         """

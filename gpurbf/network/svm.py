@@ -142,11 +142,7 @@ def train_pairs(
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
-        # A sum runs over two classes, each coefficient up to its bound.
-        bounds = groups.sums(C)
-        squares = np.add.reduceat(np.square(bounds), groups.class_starts[:-1])
-        size, largest = float(np.sqrt(np.sort(squares)[-2:].sum())), float(bounds.max())
-        kernel = KernelRows(X, activation, backend, precision, size=size, largest=largest, tol=tol)
+        kernel = KernelRows(X, activation, backend, precision)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
             kernel,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf.backends import Activation, Lattice, cpu, numba_, terms
+from gpurbf.backends.arrays import mirror
 from tests import reference
 
 PIXELS = Lattice(1.0, 0)
@@ -25,6 +26,7 @@ def normal(X, C, T, weights, mean, activation, dtype=np.float64, lattice=PIXELS)
     operand = numba_.prepare(C, activation, np.dtype(dtype), lattice)
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
     numba_.normal(operand, X, T, weights, mean, G, B)
+    mirror(G)
     return G, B
 
 

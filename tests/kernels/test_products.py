@@ -118,6 +118,9 @@ INNER = {
     "dot32_avx512": r"vfmadd\w+ps\s+%zmm",
     "dot32_avx2": r"vfmadd\w+ps\s+%ymm",
     "gram32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "gram16_avx512vnni": r"vpdpwssd\s.*%zmm",
+    "gram16_avxvnni": r"vpdpwssd\s.*%ymm",
+    "gram16_avx2": r"vpmaddwd\s+%ymm\d+, %ymm\d+, %ymm",
     "score32_avx512": r"vfmadd\w+ps\s.*%zmm",
     "partial32_avx512": r"vfmadd\w+ps\s.*%zmm",
 }
@@ -138,7 +141,9 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
 
 
-@pytest.mark.parametrize("name", [name for name in INNER if name.startswith(("dot", "manhattan"))])
+@pytest.mark.parametrize(
+    "name", [name for name in INNER if name.startswith(("dot", "manhattan", "gram16"))]
+)
 def test_the_limit_of_the_hardware_can_be_measured(name):
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")

@@ -146,6 +146,7 @@ class KnownLayer:
         weights: np.ndarray | None = None,
         mean: np.ndarray | None = None,
         out: tuple[np.ndarray, np.ndarray] | None = None,
+        grid: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add HᵀH and HᵀT of weighted rows, H less its mean, to the two arrays."""
         m = len(self.centers)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends.arrays import to_host
+from gpurbf.backends.arrays import mirror, to_host
 from gpurbf.network.layer import Layer
 from gpurbf.network.solvers import NormalEquations
 
@@ -39,7 +39,9 @@ def iterates(
 def grown(normal: NormalEquations, m: int, places: np.ndarray) -> NormalEquations:
     """The sums for m centers, of which those at `places` are old: new ones were silent before."""
     larger = NormalEquations(m, len(normal.targets))
-    larger.G[np.ix_(places, places)] = to_host(normal.G)
+    G = to_host(normal.G)
+    mirror(G)  # places need not be in order
+    larger.G[np.ix_(places, places)] = G
     larger.B[places] = to_host(normal.B)
     larger.targets, larger.weight = normal.targets, normal.weight
     larger.shift = np.zeros(m)

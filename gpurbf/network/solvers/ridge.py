@@ -18,8 +18,10 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf._checks import check_number
 from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import activations, factorizations, is_resident, to_host
+from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
+from gpurbf.backends.sums import Grid
 from gpurbf.network.layer import Layer
+from gpurbf.network.solvers.fixed_point import fixed_point
 
 __all__ = ["NormalEquations", "Ridge", "RidgeSolution"]
 
@@ -97,17 +99,23 @@ class NormalEquations:
 
     H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
     is nearly the same number, and sums of its squares would keep no digits of the differences.
+    Where a ridge is told and it allows that, the sums are exact on a ``grid``; see `fixed_point`.
 
     Parameters
     ----------
     n_centers, n_outputs : int
         m and k.
+    alpha : float, optional
+        The least relative ridge that the sums are to be solved with.
     """
 
-    def __init__(self, n_centers: int, n_outputs: int) -> None:
+    def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+        self.alpha = alpha
         # Where the layer computes; NumPy's before the first rows and in a pickle.
         self.layer: Layer | None = None
         self.shift: np.ndarray | None = None
+        self.grid: Grid | None = None
+        # Sums on the CPU are those of the lower triangle.
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
         self.B: Any = np.zeros((n_centers, n_outputs + 1))
@@ -127,15 +135,24 @@ class NormalEquations:
         self.layer = layer
         with layer.working():
             self._move(layer.xp)
-            if self.shift is None:
-                # Any shift is right; one that float32 holds exactly is the same number everywhere.
-                first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
-                self.shift = to_host(first).astype(np.float32).astype(np.float64)
             targets = np.column_stack([T, np.ones(len(T))])
-            layer.normal(X, targets, weights, self.shift, out=(self.G, self.B))
+            if self.shift is None:
+                self.shift, self.grid = self._relative_to(layer, X, targets, weights)
+            out = self.G, self.B
+            layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
         w = np.ones(len(T)) if weights is None else weights
         self.targets = self.targets + w @ T
         self.weight += float(w.sum())
+
+    def _relative_to(
+        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, Grid | None]:
+        """The shift and, if there is one, the grid of these and all later sums."""
+        if self.alpha and (found := fixed_point(layer, self.alpha, T, weights)):
+            return found
+        # Any shift is right; one that float32 holds exactly is the same number everywhere.
+        first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
+        return to_host(first).astype(np.float32).astype(np.float64), None
 
     def _working(self) -> AbstractContextManager[None]:
         return nullcontext() if self.layer is None else self.layer.working()
@@ -179,6 +196,8 @@ class NormalEquations:
         with self._working():
             shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
             A = self.G.copy() if keep else self.G
+            if xp is np:
+                mirror(A)
             if fit_intercept:
                 offset = sums / n
                 mean, target_mean = self.shift + to_host(offset), self.targets / n

@@ -14,6 +14,6 @@ The hidden layer, a matrix or a user's function are the same to the solver.
 
 from gpurbf.network.solvers.smo.binary import Solution
 from gpurbf.network.solvers.smo.kernel import Kernel
-from gpurbf.network.solvers.smo.pairs import solve_pairs
+from gpurbf.network.solvers.smo.pairs import MATRIX, solve_pairs
 
-__all__ = ["Kernel", "Solution", "solve_pairs"]
+__all__ = ["MATRIX", "Kernel", "Solution", "solve_pairs"]

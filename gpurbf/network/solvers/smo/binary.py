@@ -8,17 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends.loops_smo import solve_block
+from gpurbf.backends.loops_smo import gained, open_ends, solve_block
+from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
 
-__all__ = ["Solution", "solve_binary"]
+__all__ = ["Solution", "solve_binary", "working_set_size"]
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix.
 WHOLE = 2048
-# Smaller sets need many more outer steps, larger ones cost more than they save (docs/svc.md).
-WORKING_SET = 1024
-# The inner loop ends when the violation is this part of what it was over all samples.
-INNER = 0.05
+# Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
+# larger ones' blocks cost more than the rows that they save (docs/svc.md).
+WORKING_SET = 512, 2048
+_PART = 12
+# f is evaluated again, in float64, where four standard deviations of what rounding may have done to
+# it are more than this part of the violation; after so many times all that follows is float64.
+_TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 4
+# The inner loop ends when the violation is this part of what it was over all samples. A problem
+# that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
+INNER, _LOOSE, _MANY = 0.05, 0.2, 32
+# A step ahead may need rows, by this part of those of the set before it.
+_FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
 _CALL = 50_000_000
 
@@ -89,6 +98,12 @@ class _Problem:
     tol: float
     max_iter: int
     check: Callable[[int, float], bool]
+    # Of all changes of beta since f was last evaluated; and how often it was.
+    squares: float = 0.0
+    evaluated: int = 0
+
+    def __post_init__(self) -> None:
+        self.plane = Plane(len(self.f))
 
     def whole(self) -> tuple[int, float]:
         """All samples are the working set."""
@@ -99,27 +114,69 @@ class _Problem:
     def by_working_sets(self) -> tuple[int, float]:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         f, beta, low, high = self.f, self.beta, self.low, self.high
-        members = np.zeros(0, np.intp)
-        steps = 0
+        members, size = np.zeros(0, np.intp), working_set_size(len(f))
+        up, down = np.empty_like(f), np.empty_like(f)
+        steps = sets = 0
         while True:
-            up = np.where(beta < high, f, -np.inf)
-            down = np.where(beta > low, f, np.inf)
-            violation = float(up.max() - down.min())
+            violation = open_ends(beta, low, high, f, up, down)
+            if np.isnan(violation):
+                raise FloatingPointError("not finite")
+            if not self._trusted(max(violation, self.tol)):
+                self._evaluate()
+                continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
-            members = _working_set(up, down, members)
+            members = _working_set(up, down, members, size)
             before = beta[members]
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
             K = self.kernel.block(members)
-            goal = max(self.tol, INNER * violation)
+            goal = max(self.tol, (INNER if sets < _MANY else _LOOSE) * violation)
             done = self._inner(K, *parts, inside, f_inside, goal, steps)[0]
             if done == steps:
                 return steps, violation
-            steps = done
+            steps, sets = done, sets + 1
             changed = np.flatnonzero(inside != before)
+            change = (inside - before)[changed]
             beta[members] = inside
-            self.kernel.subtract(members[changed], (inside - before)[changed], f)
+            self._subtract(members[changed], change, f)
+            self._go_ahead(len(changed) // _FEW)
+
+    def _subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``; changes are counted where they may be wrong."""
+        self.kernel.subtract(members, change, f, wide=self.evaluated >= _AGAIN)
+        self.squares += float(change @ change)
+
+    def _go_ahead(self, most: int) -> None:
+        """Go on where the last two changes lead, if it is better there and takes few rows."""
+        plane = self.plane
+        plane.add(self.beta, self.f)
+        ahead = plane.ahead(self.low, self.high, most)
+        if ahead is None:
+            return
+        self._subtract(ahead.members, ahead.change, ahead.point[1])
+        # The difference of two objectives would be lost in rounding.
+        gain, square = gained(plane.newest, ahead.point)
+        if gain > 0:
+            self.beta[:], self.f[:] = ahead.point
+            self.squares += square
+            plane.add(self.beta, self.f)
+
+    def _trusted(self, violation: float) -> bool:
+        """Whether rounding of kernel values has moved f by little beside the violation."""
+        if self.evaluated >= _AGAIN:
+            return True
+        error = _DEVIATIONS * self.kernel.rounding * self.squares**0.5
+        return error <= _TRUSTED * violation
+
+    def _evaluate(self) -> None:
+        """f = y - K beta in float64."""
+        self.f[:] = np.where(self.high > 0, 1.0, -1.0)
+        support = np.flatnonzero(self.beta)
+        self.kernel.subtract(support, self.beta[support], self.f, wide=True)
+        self.squares = 0.0
+        self.evaluated += 1
+        self.plane.forget()
 
     def _inner(
         self,
@@ -147,15 +204,21 @@ class _Problem:
                 return steps, violation
 
 
-def _working_set(up: np.ndarray, down: np.ndarray, previous: np.ndarray) -> np.ndarray:
+def working_set_size(n: int) -> int:
+    """Samples of a working set where there are n, a multiple of 128."""
+    least, most = WORKING_SET
+    return min(most, max(least, n // _PART // 128 * 128))
+
+
+def _working_set(up: np.ndarray, down: np.ndarray, previous: np.ndarray, size: int) -> np.ndarray:
     """The newer half of the previous set, then the worst of those that may rise and may fall.
 
-    Keeping half stops the sets from alternating: what one solves the next would undo.
+    Keeping half stops the sets from alternating: what one solves the next would undo. ``up`` and
+    ``down`` are written to.
     """
     kept = previous[len(previous) // 2 :]
-    up, down = up.copy(), down.copy()
     up[kept], down[kept] = -np.inf, np.inf
-    half = (WORKING_SET - len(kept)) // 2
+    half = (size - len(kept)) // 2
     rising = np.argpartition(up, len(up) - half)[len(up) - half :]
     rising = rising[up[rising] > -np.inf]
     down[rising] = np.inf

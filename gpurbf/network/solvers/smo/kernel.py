@@ -17,15 +17,28 @@ class Kernel(Protocol):
     ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and nothing else is
     asked; otherwise values are evaluated block by block, in `dtype`, by a backend whose arrays are
     those of the library `xp` (NumPy or a device's) and count against its memory in ``working()``.
+
+    ``cost`` is that of evaluating a value, 1 for one of no inputs. ``rounding`` is the error of a
+    value, root mean square, beside that of exact distances: 0 where nobody shall look after it.
     """
 
     diagonal: np.ndarray
     dtype: np.dtype
     matrix: np.ndarray | None
     xp: ModuleType
+    cost: float
+    rounding: float
 
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: Any) -> None:
         """Write K[samples, columns] into ``out``; a slice is a class, an array any samples."""
+
+    def gathered(self, samples: np.ndarray) -> Any:
+        """The samples as :meth:`weighted` takes them."""
+
+    def weighted(
+        self, rows: Any, samples: np.ndarray, weights: np.ndarray, wide: bool = False
+    ) -> np.ndarray:
+        """K[rows, samples] @ weights of gathered rows, nothing stored; wide: in float64."""
 
     def working(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
@@ -38,6 +51,7 @@ class PairKernel(Protocol):
     """Kernel of one pair's samples: class a first, then class b."""
 
     diagonal: np.ndarray
+    rounding: float
 
     def block(self, members: np.ndarray) -> np.ndarray:
         """K[members][:, members], an array that may be kept until the next call."""
@@ -45,5 +59,7 @@ class PairKernel(Protocol):
     def whole(self) -> np.ndarray:
         """K of all samples."""
 
-    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``, in float64 if it is to be wide."""

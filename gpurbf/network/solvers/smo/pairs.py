@@ -11,15 +11,17 @@ import numpy as np
 
 from gpurbf.backends.threads import parallel_for
 from gpurbf.network.solvers.smo.binary import Solution, solve_binary
+from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
-from gpurbf.network.solvers.smo.rows import CachedPair, MatrixPair, RowCache
+from gpurbf.network.solvers.smo.matrix import MatrixPair
+from gpurbf.network.solvers.smo.rows import CachedPair, RowCache
 from gpurbf.network.solvers.smo.schedule import Schedule, Stopped
 from gpurbf.network.solvers.smo.slots import Budget
 
-__all__ = ["solve_pairs"]
+__all__ = ["MATRIX", "solve_pairs"]
 
 # Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it.
-_MATRIX = 4096
+MATRIX = 4096
 # Below so many samples a second thread costs more than it brings.
 _ALONE = 400
 
@@ -71,7 +73,7 @@ def solve_pairs(
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
     workers = max(1, (len(starts) - 1) // 2)
     try:
-        parallel_for(lambda _: problems.solve_with_rows(kernel), workers)
+        parallel_for(lambda _: problems.solve_in_blocks(kernel), workers)
     finally:
         # Caches know their budget and it knows them: else they would wait for the collector.
         budget.clear()
@@ -83,7 +85,7 @@ def _matrix(kernel: Kernel, cache_bytes: float) -> np.ndarray | None:
     if kernel.matrix is not None:
         return kernel.matrix
     N = len(kernel.diagonal)
-    if N > _MATRIX or N * N * kernel.dtype.itemsize > cache_bytes:
+    if N > MATRIX or N * N * kernel.dtype.itemsize > cache_bytes:
         return None
     K = np.empty((N, N), kernel.dtype)
     kernel.values(np.arange(N), slice(0, N), K)
@@ -117,18 +119,27 @@ class _Problems:
         with self._schedule.failing():
             self._solve(p, MatrixPair(K, diagonal, *self._classes_of(p)))
 
-    def solve_with_rows(self, kernel: Kernel) -> None:
-        """Solve pairs until none is left, with rows that are kept for the classes' other pairs."""
+    def solve_in_blocks(self, kernel: Kernel) -> None:
+        """Solve pairs until none is left, their kernel evaluated block by block."""
         while (p := self._schedule.take()) is not None:
             with self._schedule.failing(), kernel.working():
-                caches = [
-                    self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget)
-                    for c in self.pairs[p]
-                ]
-                self._solve(p, CachedPair(kernel, *caches))
-                for c, cache in zip(self.pairs[p], caches):
-                    self.budget.park(c, cache)
+                a, b = self._classes_of(p)
+                n = a.stop - a.start + b.stop - b.start
+                if recompute(kernel.cost, n, self.budget.total):
+                    self._solve(p, FusedPair(kernel, a, b))
+                else:
+                    self._solve_with_rows(p, kernel)
             self._schedule.release(p)
+
+    def _solve_with_rows(self, p: int, kernel: Kernel) -> None:
+        """Solve a pair with rows that are kept for its classes' other pairs."""
+        caches = [
+            self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget)
+            for c in self.pairs[p]
+        ]
+        self._solve(p, CachedPair(kernel, *caches))
+        for c, cache in zip(self.pairs[p], caches):
+            self.budget.park(c, cache)
 
     def _classes_of(self, p: int) -> tuple[slice, slice]:
         a, b = self.pairs[p]

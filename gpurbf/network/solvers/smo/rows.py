@@ -9,9 +9,10 @@ import numpy as np
 from gpurbf.backends.arrays import to_host
 from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.network.solvers.smo import slots
+from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
 
-__all__ = ["CachedPair", "MatrixPair", "RowCache"]
+__all__ = ["CachedPair", "RowCache"]
 
 # Rows evaluated at once where they cannot be written to their final place.
 _ROWS = 256
@@ -100,45 +101,6 @@ class RowCache:
             self.rows[self.kernel.xp.asarray(where[start : start + n_rows])] = rows
 
 
-class _WorkingBlock:
-    """K between the members of a working set, float32; evaluated, which is faster than gathering.
-
-    Members that were the end of the last set come first and are not evaluated again.
-    """
-
-    def __init__(self, kernel: Kernel, samples: np.ndarray, scratch: np.ndarray) -> None:
-        self.kernel, self.samples, self._scratch = kernel, samples, scratch
-        self._members = np.zeros(0, np.intp)
-        self._block = np.zeros((0, 0), np.float32)
-        self._spare = self._block
-
-    def of(self, members: np.ndarray) -> np.ndarray:
-        """K[members][:, members], valid until the call after the next."""
-        n, kept = len(members), self._kept(members)
-        K = self._spare if self._spare.shape == (n, n) else np.empty((n, n), np.float32)
-        old = len(self._members) - kept
-        K[:kept, :kept] = self._block[old:, old:]
-        fresh = self._evaluate(self.samples[members], kept)
-        K[:, kept:] = fresh
-        K[kept:, :kept] = fresh[:kept].T
-        self._members, self._block, self._spare = members, K, self._block
-        return K
-
-    def _kept(self, members: np.ndarray) -> int:
-        """How many of the first members are the last half of the last set, all or none."""
-        old = self._members[len(self._members) // 2 :]
-        return len(old) if np.array_equal(members[: len(old)], old) else 0
-
-    def _evaluate(self, samples: np.ndarray, kept: int) -> np.ndarray:
-        """K[samples][:, samples[kept:]], in memory that is written again by the next call."""
-        shape = len(samples), len(samples) - kept
-        size = shape[0] * shape[1]
-        flat = self._scratch if size <= len(self._scratch) else np.empty(size, np.float32)
-        fresh = flat[:size].reshape(shape)
-        self.kernel.values(samples, samples[kept:], fresh)
-        return fresh
-
-
 class CachedPair:
     """Kernel of a pair out of the row caches of its classes."""
 
@@ -148,12 +110,13 @@ class CachedPair:
         self.n_a, self.n_b = a.stop - a.start, b.stop - b.start
         self.samples = np.r_[a, b]
         self.diagonal = kernel.diagonal[self.samples]
+        self.rounding = kernel.rounding
         # Memory touched for the first time costs as much as the values in it, so it is kept.
         scratch: Any = kernel.xp.empty(_ROWS * max(self.n_a, self.n_b), np.float32)
         over_a.pair_with(b, scratch)
         over_b.pair_with(a, scratch)
         on_host = scratch if kernel.xp is np else np.empty(0, np.float32)
-        self._block = _WorkingBlock(kernel, self.samples, on_host)
+        self._block = WorkingBlock(kernel, self.samples, on_host)
 
     def block(self, members: np.ndarray) -> np.ndarray:
         """K[members][:, members]."""
@@ -171,40 +134,15 @@ class CachedPair:
         K[n_a:, :n_a] = across.T
         return K
 
-    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``, in float64 and past the rows if it is to be wide."""
+        if wide:
+            rows = self.kernel.gathered(self.samples)
+            f -= self.kernel.weighted(rows, self.samples[members], change, wide)
+            return
         self.over_a.subtract(members, change, f[: self.n_a])
         # Over b, the samples of b come first.
         seen_from_b = np.where(members < self.n_a, members + self.n_b, members - self.n_a)
         self.over_b.subtract(seen_from_b, change, f[self.n_a :])
-
-
-class MatrixPair:
-    """Kernel of a pair as a part of a ready matrix K (N, N) in the solver's order."""
-
-    def __init__(self, K: np.ndarray, diagonal: np.ndarray, a: slice, b: slice) -> None:
-        self.K, self.a, self.b = K, a, b
-        self.samples = np.r_[a, b]
-        self.diagonal = diagonal[self.samples]
-
-    def block(self, members: np.ndarray) -> np.ndarray:
-        """K[members][:, members]."""
-        samples = self.samples[members]
-        return self.K[np.ix_(samples, samples)]
-
-    def whole(self) -> np.ndarray:
-        """K of all samples."""
-        if len(self.samples) == len(self.K):
-            return self.K
-        a, b, n_a, n = self.a, self.b, self.a.stop - self.a.start, len(self.samples)
-        K = np.empty((n, n), self.K.dtype)
-        # Four copies of slices take a tenth of the time of an indexed one.
-        K[:n_a, :n_a], K[:n_a, n_a:] = self.K[a, a], self.K[a, b]
-        K[n_a:, :n_a], K[n_a:, n_a:] = self.K[b, a], self.K[b, b]
-        return K
-
-    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
-        n_a, slots = self.a.stop - self.a.start, self.samples[members]
-        subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
-        subtract_rows(self.K, slots, change, f[n_a:], self.b.start)

@@ -1,0 +1,47 @@
+"""The grid on which sums over H are exact: found from the centers, before any sample is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpurbf.backends.arrays import activations, to_host
+from gpurbf.backends.sums import Grid
+from gpurbf.network.layer import Layer
+
+__all__ = ["fixed_point"]
+
+# Fewer centers than this leave HᵀH so little work that there is nothing to gain.
+_FEWEST = 256
+_SAMPLE = 1024
+# What rounding may add to the ridge, as a part of it.
+_NOISE = 0.1
+
+
+def fixed_point(
+    layer: Layer, alpha: float, T: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, Grid] | None:
+    """What H is taken relative to (m,), and the grid it is then rounded to; None if too coarse.
+
+    H rounded is another H: its errors, independent and step²/12 each on average, add that much to
+    the mean diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, alpha
+    times the mean diagonal. Both means, and the range that is to fit into 15 bits, are taken from
+    the activations of up to 1,024 of the centers, so that every batch and every machine
+    with these centers finds the same. Weights and targets T of the first batch scale the grid.
+    """
+    m = len(layer.centers)
+    if m < _FEWEST:
+        return None
+    rows = np.arange(0, m, -(-m // _SAMPLE))
+    V = to_host(activations(layer, layer.centers[rows]))
+    shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
+    V -= shift.astype(V.dtype)
+    largest = np.abs(V).max()
+    if not np.isfinite(largest):
+        return None
+    w = np.ones(1) if weights is None else weights
+    grid = Grid.of(largest, np.abs(T).max(initial=0), w.max(initial=0))
+    V[np.arange(len(rows)), rows] = 0  # a center answers to itself as to no other sample
+    spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * w.mean()
+    if grid.step**2 / 12 > _NOISE * alpha * spread:
+        return None
+    return shift.astype(np.float64), grid

@@ -1,0 +1,44 @@
+"""The kernel of a pair as a part of a ready matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpurbf.backends.loops_smo import subtract_rows
+
+__all__ = ["MatrixPair"]
+
+
+class MatrixPair:
+    """Kernel of a pair as a part of a ready matrix K (N, N) in the solver's order."""
+
+    rounding = 0.0
+
+    def __init__(self, K: np.ndarray, diagonal: np.ndarray, a: slice, b: slice) -> None:
+        self.K, self.a, self.b = K, a, b
+        self.samples = np.r_[a, b]
+        self.diagonal = diagonal[self.samples]
+
+    def block(self, members: np.ndarray) -> np.ndarray:
+        """K[members][:, members]."""
+        samples = self.samples[members]
+        return self.K[np.ix_(samples, samples)]
+
+    def whole(self) -> np.ndarray:
+        """K of all samples."""
+        if len(self.samples) == len(self.K):
+            return self.K
+        a, b, n_a, n = self.a, self.b, self.a.stop - self.a.start, len(self.samples)
+        K = np.empty((n, n), self.K.dtype)
+        # Four copies of slices take a tenth of the time of an indexed one.
+        K[:n_a, :n_a], K[:n_a, n_a:] = self.K[a, a], self.K[a, b]
+        K[n_a:, :n_a], K[n_a:, n_a:] = self.K[b, a], self.K[b, b]
+        return K
+
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``."""
+        n_a, slots = self.a.stop - self.a.start, self.samples[members]
+        subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
+        subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
