@@ -207,8 +207,9 @@ def _load(
     except (OSError, ValueError, ImportError) as error:
         tried.append(f"OpenML's {openml_name!r}: {type(error).__name__}: {error}")
         raise FileNotFoundError(
-            f"{title} was not found. Tried: {' | '.join(tried)} Give data_home, a folder that "
-            f"holds {_FILES[0]} (or .gz) and the other three files."
+            f"{title} was not found. Tried: {' | '.join(tried)} Name a folder that holds "
+            f"{_FILES[0]} (or .gz) and the other three files: data_home=, or --data on the "
+            "command line."
         ) from error
 
 

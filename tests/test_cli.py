@@ -2,7 +2,9 @@
 
 import csv
 import gzip
+import importlib
 import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -13,7 +15,7 @@ from gpurbf import backends, bench
 from gpurbf.backends import BackendUnavailable
 from gpurbf.bench import paper as bench_paper
 from gpurbf.bench import tune as bench_tune
-from gpurbf.cli import COMMANDS, classify, main, picture
+from gpurbf.cli import COMMANDS, classify, main, picture, warmup
 
 
 def call(*arguments):
@@ -101,6 +103,8 @@ def test_worst_mistakes_are_the_most_confident_ones():
     scores = np.array([[1, 0, 0], [0, 0.2, 0.9], [2, 0, 0], [0, 0, 1], [9, 0, 8]], float)
     assert picture.worst_mistakes(y[:4], predicted[:4], classes, scores[:4]).tolist() == [2, 1]
     assert set(picture.worst_mistakes(y, predicted, classes, scores)) == {1, 2, 4}
+    calls = picture.closest_calls(y, predicted, np.r_[scores[:3], [[0, 0.4, 1]], scores[4:]])
+    assert calls.tolist() == [3, 0]
     binary = picture.worst_mistakes(
         np.array([0, 1, 1]), np.array([1, 0, 1]), np.array([0, 1]), np.array([0.1, -3.0, 2.0])
     )
@@ -110,7 +114,6 @@ def test_worst_mistakes_are_the_most_confident_ones():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "COMMAND"),
         (("train",), "invalid choice: 'train'"),
         (("classify", "--data", "/no/such/folder"), "/no/such/folder"),
         (("classify", "--backend", "abacus"), "invalid choice: 'abacus'"),
@@ -126,8 +129,8 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message)
     assert call(*arguments) == 2
     out, err = capsys.readouterr()
     assert message in err and "Traceback" not in err
-    lines = [line for line in err.splitlines() if not line.startswith("reading ")]
-    assert len(lines) == 1
+    errors = [line for line in err.splitlines() if line.startswith("gpurbf")]
+    assert errors == err.splitlines()[-1:]
     assert not out
 
 
@@ -186,16 +189,94 @@ def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkey
 
 
 def test_every_command_has_help(capsys):
-    for command in COMMANDS:
+    for command, summary in COMMANDS.items():
         assert call(command, "--help") == 0
-        assert command in capsys.readouterr().out
+        assert f"gpurbf {command}" in capsys.readouterr().out
+        module = importlib.import_module(f"gpurbf.cli.{command}")
+        assert module.__doc__.splitlines()[0] == summary
+
+
+def test_without_a_command_there_is_help_and_a_version(capsys):
+    assert call() == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in COMMANDS)
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"gpurbf {gpurbf.__version__}\n"
+
+
+def test_help_imports_no_library():
+    code = "import sys; from gpurbf.cli import main; main([]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not {"numpy", "scipy", "sklearn", "numba"} & set(done.stdout.splitlines()[-1].split())
+
+
+def test_a_reader_who_has_seen_enough_gets_no_traceback():
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(['info']))"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    assert program.wait() == 1
+    program.stderr.close()
+
+
+def test_named_data_are_found_in_the_folder_of_the_variable(monkeypatch, tmp_path, folder):
+    folder.rename(tmp_path / "mnist")
+    seen = []
+    monkeypatch.setattr(classify.datasets, "load_mnist", lambda home: seen.append(home) or 1 / 0)
+    monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        call("classify", "--data", "mnist")
+    assert seen == [str(tmp_path)]
+
+
+def test_data_that_are_nowhere_name_the_option(capsys, monkeypatch, tmp_path):
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
+    monkeypatch.setattr("gpurbf.datasets._SYSTEM", tmp_path)
+    monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
+    assert call("classify", "--data", "mnist") == 2
+    assert "--data" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder):
+    printed = []
+
+    def watched(name, *rest):
+        printed.append(capsys.readouterr().out)
+        return original(name, *rest)
+
+    original = classify._classify
+    monkeypatch.setattr(classify, "_classify", watched)
+    call("classify", "--data", folder, "--estimator", "all", "--out", tmp_path / "o")
+    first, second, third = printed
+    assert not first and "RBFClassifier" in second and "FSVC" in third
+    assert len({len(line) for line in (second + third).splitlines()}) == 1
+
+
+def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
+    monkeypatch.setattr(warmup, "_KINDS", {"float64": lambda X: X})
+    assert call("warmup") == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
+        assert any(name in line and line.startswith("float64") for line in lines)
+    assert last.startswith("kernels are kept in ")
 
 
 def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     out = tmp_path / "profile.png"
     assert call("profile", "--quick", "--centers", 100, "--backend", "numpy", "--out", out) == 0
-    text = capsys.readouterr().out
+    text, progress = capsys.readouterr()
+    assert [line.split(" ")[0] for line in progress.splitlines()] == [
+        "reading",
+        "warming",
+        "fitting",
+        "predicting",
+    ]
     assert "1,400 × 64 samples, 100 centers" in text and "| hidden layer " in text
     assert "Training: " in text and "Prediction: " in text and f"written: {out}" in text
     assert out.read_bytes().startswith(b"\x89PNG")

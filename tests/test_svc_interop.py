@@ -69,7 +69,8 @@ def test_fitted_attributes_are_those_that_scikit_learn_sets():
     ours = SVC(class_weight={1: 3.0}).fit(X_TRAIN, Y_TRAIN)
     theirs = sklearn.svm.SVC(class_weight={1: 3.0}).fit(X_TRAIN, Y_TRAIN)
     made = ours.to_sklearn()
-    assert vars(made).keys() == vars(theirs).keys()
+    later = {"_effective_probability"}  # which scikit-learn 1.9 added
+    assert vars(made).keys() - later == vars(theirs).keys() - later
     for name, value in vars(theirs).items():
         twin = getattr(made, name)
         assert isinstance(value, type(twin)), name

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gpurbf.backends import BackendUnavailable
+from gpurbf import __version__
 
 __all__ = ["COMMANDS", "UserError", "main"]
 
-# A module has add_arguments(parser) and run(arguments); its docstring is the command's help.
+# A command is a module here, imported when it is asked for: add_arguments(parser), run(arguments),
+# and a docstring that begins with these words.
 COMMANDS = {
-    "classify": "gpurbf.cli.classify",
-    "info": "gpurbf.cli.info",
-    "profile": "gpurbf.cli.profile",
-    "bench": "gpurbf.cli.bench",
-    "tune": "gpurbf.cli.tune",
-    "run": "gpurbf.cli.run",
+    "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
+    "info": "Show the machine, its CPU's instructions, each backend, its tiles, and versions.",
+    "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",
+    "bench": "Measure this machine against the peers and write the results page.",
+    "tune": "Measure which tiles are fastest on this machine, and keep them for all layers.",
+    "run": "Run a program, its code unchanged, with scikit-learn's SVC replaced by ours.",
+    "warmup": "Compile now what the estimators use on this CPU, so that no first call waits.",
 }
 
 
@@ -47,13 +50,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     status : int
         0, or 2 after an error that the user can put right, or 130 after an interrupt.
     """
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: list[str]) -> int:
     parser = _Parser(prog="gpurbf", description="RBF networks for scikit-learn, fast.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    modules = {name: importlib.import_module(path) for name, path in COMMANDS.items()}
-    for name, module in modules.items():
-        summary = (module.__doc__ or "").splitlines()[0]
-        module.add_arguments(commands.add_parser(name, help=summary, description=module.__doc__))
+    parser.add_argument("--version", action="version", version=f"gpurbf {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    modules = {}
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name in argv:  # others are imported for nothing
+            module = modules[name] = importlib.import_module(f"gpurbf.cli.{name}")
+            command.description = module.__doc__
+            module.add_arguments(command)
     arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
+    from gpurbf.backends import BackendUnavailable
+
     try:
         modules[arguments.command].run(arguments)
     except (UserError, BackendUnavailable) as error:

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=list(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
+        "--data",
         "--data-home",
+        dest="data_home",
         default=os.environ.get("GPURBF_TEST_DATA"),
         metavar="DIR",
         help="holds MNIST (default: $GPURBF_TEST_DATA, else as gpurbf.datasets finds it)",
@@ -39,5 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder = Path(arguments.out)
     try:
         run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
+    except BrokenPipeError:
+        raise
     except OSError as error:  # no data, no room
         raise UserError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import warnings
@@ -41,9 +42,9 @@ def _digits() -> Task:
     return Task("digits", train, y_train, test, y_test)
 
 
-def _named(title: str, load: Callable[[], datasets.Images]) -> Task:
+def _named(title: str, load: Callable[[str | None], datasets.Images]) -> Task:
     """One of the 28 × 28 data sets."""
-    X_train, y_train, X_test, y_test = load()
+    X_train, y_train, X_test, y_test = load(os.environ.get("GPURBF_TEST_DATA"))
     return Task(title, X_train.reshape(-1, 28, 28), y_train, X_test.reshape(-1, 28, 28), y_test)
 
 
@@ -52,6 +53,9 @@ DATA: dict[str, Callable[[], Task]] = {
     "mnist": lambda: _named("mnist", datasets.load_mnist),
     "fashion-mnist": lambda: _named("fashion-mnist", datasets.load_fashion_mnist),
 }
+
+_HEADER = ("estimator", "backend", "centers", "fit s", "predict s", "accuracy %")
+_WIDEST = ("RBFClassifier", "numba-cuda", "100,000", "1000.00", "1000.00", "100.00")
 
 # An estimator for a training set of N samples and a backend.
 ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
@@ -69,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         default="digits",
         metavar="digits|mnist|fashion-mnist|DIR",
-        help="DIR holds IDX files, gzip or plain, under MNIST's names (default: digits)",
+        help="DIR holds IDX files, gzip or plain, under MNIST's names; data with a name are "
+        "looked for in $GPURBF_TEST_DATA first (default: digits)",
     )
     parser.add_argument("--estimator", default="rbf", choices=[*ESTIMATORS, "all"])
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
@@ -91,14 +96,17 @@ def run(arguments: argparse.Namespace) -> None:
         f"{task.title}: {N:,} training and {len(task.test):,} test images of {height} × {width}, "
         f"{len(np.unique(task.y_train))} classes"
     )
-    try:
-        results = [_classify(name, task, arguments) for name in names]
-    except ValueError as error:  # data that an estimator refuses, one class only for instance
-        raise UserError(str(error)) from error
-    header = ("estimator", "backend", "centers", "fit s", "predict s", "accuracy %")
-    print(markdown_table(header, [row for row, _ in results]))
-    for note in dict.fromkeys(note for _, notes in results for note in notes):
-        print(note)
+    notes: list[str] = []
+    for name in names:
+        try:
+            row, about = _classify(name, task, arguments)
+        except ValueError as error:  # data that an estimator refuses, one class only for instance
+            raise UserError(str(error)) from error
+        # Of a table whose columns are as wide as any row makes them, the lines not printed yet.
+        lines = markdown_table(_HEADER, [_WIDEST, row]).splitlines()
+        print(*(lines[3:] if notes else [*lines[:2], lines[3]]), sep="\n", flush=True)
+        notes += about
+    print(*dict.fromkeys(notes), sep="\n")
 
 
 def _load(name: str) -> Task:

@@ -1,4 +1,4 @@
-"""Show the machine, what its CPU can multiply with, each backend, its tiles, and versions."""
+"""Show the machine, its CPU's instructions, each backend, its tiles, and versions."""
 
 from __future__ import annotations
 

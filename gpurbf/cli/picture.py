@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NoMatplotlib", "draw", "worst_mistakes"]
+__all__ = ["NoMatplotlib", "closest_calls", "draw", "worst_mistakes"]
 
-SIDE = 5  # the mistakes fill a square of this many images a side
+SIDE = 5  # the images shown fill a square of this many a side
+_SMALL = 16  # pixels a side below which images are drawn smooth, to be recognised
 
 
 class NoMatplotlib(ImportError):
@@ -28,6 +29,17 @@ def worst_mistakes(
         column = order[np.searchsorted(classes, y[wrong], sorter=order).clip(max=len(classes) - 1)]
         margin = scores[wrong].max(axis=1) - scores[wrong, column]
     return wrong[np.argsort(-margin, kind="stable")]
+
+
+def closest_calls(y: np.ndarray, predicted: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Indices of the right predictions, the least confident first."""
+    right = np.flatnonzero(predicted == y)
+    if scores.ndim == 1:
+        margin = np.abs(scores[right])
+    else:
+        second, first = np.sort(scores[right], axis=1)[:, -2:].T
+        margin = first - second
+    return right[np.argsort(margin, kind="stable")]
 
 
 def draw(
@@ -56,12 +68,20 @@ def draw(
     labels = np.union1d(classes, y)
     _confusion(left, confusion_matrix(y, predicted, labels=labels), labels)
     axes = right.subplots(SIDE, SIDE)
-    right.suptitle("worst mistakes: true → predicted")
+    mistakes = worst_mistakes(y, predicted, classes, scores)
+    shown = np.append(mistakes, closest_calls(y, predicted, scores))[: SIDE**2]
+    few = len(mistakes) < len(shown)
+    right.suptitle(
+        ("all mistakes (red), then the closest calls" if few else "worst mistakes")
+        + ": true → predicted"
+    )
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, i in zip(axes.flat, worst_mistakes(y, predicted, classes, scores)):
-        axis.imshow(images[i], cmap="gray_r")
-        axis.set_title(f"{y[i]} → {predicted[i]}", fontsize=9)
+    smooth = "bicubic" if max(images.shape[1:]) < _SMALL else None
+    for axis, i in zip(axes.flat, shown):
+        axis.imshow(images[i], cmap="gray_r", interpolation=smooth)
+        color = "firebrick" if few and y[i] != predicted[i] else "black"
+        axis.set_title(f"{y[i]} → {predicted[i]}", fontsize=9, color=color)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
 

@@ -1,18 +1,20 @@
-"""Show where the time of a fit and a prediction goes, beside this machine's ceilings."""
+"""Show where the time of a fit and a prediction goes, beside the ceilings."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpurbf.backends import LOADERS, get_backend
-from gpurbf.bench.data import images
 from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS
-from gpurbf.profiling import Profile, Row, profile_from
+
+if TYPE_CHECKING:
+    from gpurbf.profiling import Profile
 
 # The parameter that says how many centers there are, or may be.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
@@ -26,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--centers", type=int, metavar="m", help="of rbf; at the most of fsvc (default: theirs)"
     )
     parser.add_argument(
+        "--data",
         "--data-home",
+        dest="data_home",
         default=os.environ.get("GPURBF_TEST_DATA"),
         metavar="DIR",
         help="holds MNIST (default: $GPURBF_TEST_DATA; without it scikit-learn's digits)",
@@ -39,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Profile one estimator, print the table and write what was asked for."""
+    from gpurbf.bench.data import images
+    from gpurbf.profiling import profile_from
+
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
@@ -55,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
         if arguments.centers is not None:
             estimator.set_params(**{_COUNTS[arguments.estimator]: arguments.centers})
-        found = profile_from(estimator, load)
+        found = profile_from(estimator, load, say=_say)
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)
@@ -65,6 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(found: Profile, out: Path) -> None:
     """The picture or the rows."""
+    from gpurbf.profiling import Row
+
     try:
         if out.suffix == ".csv":
             with out.open("w", newline="", encoding="utf-8") as file:
@@ -80,3 +89,8 @@ def _write(found: Profile, out: Path) -> None:
         raise UserError(f"--out {out}: {error}") from error
     else:
         print(f"written: {out}")
+
+
+def _say(text: str) -> None:
+    """Progress, on stderr so that the table can be piped."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Run a program, its code unchanged, with scikit-learn's SVC replaced by this package's."""
+"""Run a program, its code unchanged, with scikit-learn's SVC replaced by ours."""
 
 from __future__ import annotations
 

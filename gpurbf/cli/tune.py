@@ -1,4 +1,4 @@
-"""Measure which tiles are fastest on this machine, and keep them for all layers to come."""
+"""Measure which tiles are fastest on this machine, and keep them for all layers."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 
 from gpurbf.backends import Lattice, get_backend
 from gpurbf.estimators._validation import check_layer_parameters
+from gpurbf.estimators._wide import warn_if_dense_takes_long
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import choose_layer
 
@@ -104,6 +105,7 @@ class ChosenLayerMixin(FittedLayerMixin):
             precision=self.precision,
             random_state=check_random_state(self.random_state),
         )
+        warn_if_dense_takes_long(X, len(layer.centers))
         self._keep_layer(layer)
         self.gamma_ = layer.activation.gamma
         self.__dict__.pop("center_indices_", None)

@@ -22,6 +22,11 @@ def check_parameters(estimator: Any, kernels: tuple[str, ...]) -> None:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
+    if estimator.probability not in (False, "deprecated"):
+        raise ValueError(
+            f"SVC has no probability={estimator.probability!r}: wrap it, as scikit-learn advises, "
+            "in sklearn.calibration.CalibratedClassifierCV(SVC(...), ensemble=False)."
+        )
     if estimator.C != np.inf:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
     if not callable(estimator.kernel):

@@ -159,7 +159,7 @@ def from_sklearn(cls: type, model: Any) -> Any:
     result._n_support = model.n_support_
     result._sparse = sp.issparse(model.dual_coef_)
     result._fitted_kernel, result._activation, result._lattices = model.kernel, None, None
-    result._cache = {}
+    result._tol, result._cache = float(model.tol), {}
     result.backend_ = "none"
     if callable(model.kernel):
         result._X_fit = getattr(model, _X_FIT)

@@ -88,11 +88,11 @@ def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, n
         if masked:
             raise ValueError(
                 "Invalid input - all samples with positive weights belong to the same class label: "
-                f"{classes[0]!r}; {name} needs at least 2 classes."
+                f"{classes.tolist()[0]!r}; {name} needs at least 2 classes."
             )
         raise ValueError(
             f"The number of classes has to be greater than one for {name}; got 1 class: the data "
-            f"contains only one class, {classes[0]!r}."
+            f"contains only one class, {classes.tolist()[0]!r}."
         )
     # Found one by one: sorting many labels would take several times their memory.
     return classes, np.searchsorted(classes, y)
@@ -149,7 +149,8 @@ def stream_data(
         known = estimator.classes_
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(
-                f"classes={list(classes)} is not what the first call gave: {list(known)}."
+                f"classes={np.unique(classes).tolist()} is not what the first call gave: "
+                f"{known.tolist()}."
             )
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
@@ -160,7 +161,7 @@ def stream_data(
     )
     unknown = np.setdiff1d(y, known)
     if len(unknown):
-        raise ValueError(f"Labels {list(unknown)} are not among classes={list(known)}.")
+        raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
     return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
 
 
@@ -227,7 +228,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
-    if not callable(estimator.kernel) and estimator.kernel not in PROFILES:
+    if not callable(estimator.kernel) and estimator.kernel not in (*PROFILES, "rbf"):
         raise ValueError(
             f"Unknown kernel {estimator.kernel!r}: use one of {list(PROFILES)} or a function of d²."
         )

@@ -30,10 +30,11 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
     kernel : str or callable, default="gaussian"
-        With d the metric's distance: ``"gaussian"`` exp(-gamma d²), ``"laplacian"`` exp(-gamma d),
-        ``"triangular"`` max(0, 1 - gamma d), ``"multiquadric"`` sqrt(1 + gamma d²),
-        ``"inverse-multiquadric"`` 1 / sqrt(1 + gamma d²), ``"thin-plate"`` s log(s) / 2 with
-        s = gamma d²; or a function that maps an array of d² to an array of the same shape.
+        With d the metric's distance: ``"gaussian"`` (or ``"rbf"``) exp(-gamma d²),
+        ``"laplacian"`` exp(-gamma d), ``"triangular"`` max(0, 1 - gamma d),
+        ``"multiquadric"`` sqrt(1 + gamma d²), ``"inverse-multiquadric"`` 1 / sqrt(1 + gamma d²),
+        ``"thin-plate"`` s log(s) / 2 with s = gamma d²; or a function that maps an array of d² to
+        an array of the same shape.
     metric : {"euclidean", "manhattan"}, default="euclidean"
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"

@@ -25,6 +25,7 @@ from gpurbf.estimators._validation import (
     check_X,
     with_class_weights,
 )
+from gpurbf.estimators._wide import warn_if_sparse_takes_long
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
 from gpurbf.network.one_vs_one import class_scores, votes
@@ -57,6 +58,8 @@ class SVC(
     shrinking : bool, default=True
         Accepted for scikit-learn's sake. The working sets leave out what shrinking would, and the
         gradient of all samples is kept exact, so there is nothing to switch off.
+    probability : bool, default=False
+        Accepted for scikit-learn's sake, which is removing it; only False.
     tol : float, default=1e-3
         Largest violation of the optimality conditions in the end, as in LIBSVM.
     cache_size : float, default=200
@@ -115,7 +118,7 @@ class SVC(
 
     Notes
     -----
-    There is no ``probability`` (scikit-learn is removing it): wrap the classifier in
+    There is no ``predict_proba``: wrap the classifier in
     ``CalibratedClassifierCV(SVC(), ensemble=False)``.
 
     References
@@ -141,6 +144,7 @@ class SVC(
         gamma: Any = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,
+        probability: bool = False,
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -159,6 +163,7 @@ class SVC(
         self.gamma = gamma
         self.coef0 = coef0
         self.shrinking = shrinking
+        self.probability = probability
         self.tol = tol
         self.cache_size = cache_size
         self.class_weight = class_weight
@@ -224,7 +229,7 @@ class SVC(
     @staged("read and validate", "X")
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
         """X and y validated; X is a matrix of kernel values if the kernel is a function."""
-        self._sparse = sp.issparse(X) and not callable(self.kernel)
+        self._sparse = False
         self._fitted_kernel = self.kernel
         if callable(self.kernel):
             check_consistent_length(X, y)
@@ -234,9 +239,10 @@ class SVC(
             if K.shape[0] != K.shape[1]:
                 raise ValueError("X.shape[0] should be equal to X.shape[1]")
             return K, y
-        if self._sparse and self.kernel == "precomputed":
+        if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         X, y = check_X(self, X, y=y, reset=True)
+        self._sparse = sp.issparse(X)  # as frames of sparse columns are by now
         self.shape_fit_ = X.shape
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
@@ -275,6 +281,7 @@ class SVC(
                     f"backend={self.backend!r} works on dense tiles, and these sparse data are too "
                     "wide to be made dense: use backend='auto', which takes sparse products."
                 )
+            warn_if_sparse_takes_long(X.values)
         try:
             models = train_pairs(
                 X,

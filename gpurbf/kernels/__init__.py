@@ -13,6 +13,7 @@ and cached once for all of them.
     epilogue.py    the numbers of that pass, which a GPU shares
     scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
+    compiling.py   a line on stderr while they are compiled
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
 
@@ -32,5 +33,9 @@ try:
 finally:
     if _collecting:
         gc.enable()
+
+from gpurbf.kernels.compiling import announce  # noqa: E402 (imports Numba)
+
+announce()
 
 __all__ = ["cpu_target", "numba"]

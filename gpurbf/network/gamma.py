@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.backends.profiles import OF_DISTANCE
 from gpurbf.backends.threads import parallel_for
 
 __all__ = ["resolve_gamma"]
 
-_OF_DISTANCE = ("laplacian", "triangular")
 _SAMPLE = 1000
 _ROWS = 4096
 _TILE = 1 << 17  # numbers that stay in cache
@@ -56,7 +56,7 @@ def resolve_gamma(
         squared = 2 * _median_distance(X, metric, random_state) ** 2
     if not squared > 0:
         squared = 1.0
-    if profile not in _OF_DISTANCE:
+    if profile not in OF_DISTANCE:
         return 1.0 / squared
     return (0.5 if profile == "triangular" else 1.0) / float(np.sqrt(squared))
 

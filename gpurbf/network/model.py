@@ -44,6 +44,7 @@ def choose_layer(
     FloatingPointError
         If the samples are so large or small that float64 does not hold their squares.
     """
+    kernel = "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
     number = resolve_gamma(
         gamma, X, metric=metric, profile=kernel, weights=weights, random_state=random_state
     )

@@ -19,6 +19,10 @@ __all__ = ["profile", "profile_from"]
 _WARM_UP = 200
 
 
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
 def profile(
     estimator: Any, X: Any, y: Any, *, X_test: Any = None, y_test: Any = None, warm_up: bool = True
 ) -> Profile:
@@ -73,25 +77,35 @@ def profile(
     Training: output training is 71 %: HᵀH at 62 % of the float32 ceiling.
     Prediction: hidden layer is 66 %: H and H @ W, fused at 41 % of the 8-bit products ceiling.
     """
-    return _profile(estimator, None, (X, y, X_test, y_test), warm_up)
+    return _profile(estimator, None, (X, y, X_test, y_test), warm_up, _silent)
 
 
 def profile_from(
-    estimator: Any, load: Callable[[], tuple[Any, Any, Any, Any]], *, warm_up: bool = True
+    estimator: Any,
+    load: Callable[[], tuple[Any, Any, Any, Any]],
+    *,
+    warm_up: bool = True,
+    say: Callable[[str], None] = _silent,
 ) -> Profile:
-    """As :func:`profile`, of what ``load()`` reads: X, y, X_test and y_test."""
+    """As :func:`profile`, of what ``load()`` reads: X, y, X_test and y_test; says what it does."""
+    say("reading")
     with Recorder() as reading, stage("read and validate", "files"):
         data = load()
-    return _profile(estimator, reading, data, warm_up)
+    return _profile(estimator, reading, data, warm_up, say)
 
 
 def _profile(
-    estimator: Any, reading: Recorder | None, data: tuple[Any, Any, Any, Any], warm_up: bool
+    estimator: Any,
+    reading: Recorder | None,
+    data: tuple[Any, Any, Any, Any],
+    warm_up: bool,
+    say: Callable[[str], None],
 ) -> Profile:
     X, y, X_test, y_test = data
     if X_test is None:
         X_test, y_test = X, y
     if warm_up and not get_tags(estimator).input_tags.pairwise:
+        say("warming up; the first time, kernels are compiled")
         rows = np.union1d(np.arange(min(_WARM_UP, len(y))), np.unique(y, return_index=True)[1])
         few = _safe_indexing(X, rows)
         with warnings.catch_warnings():
@@ -99,11 +113,13 @@ def _profile(
             clone(estimator).fit(few, _safe_indexing(y, rows)).predict(few)
     model = clone(estimator)
     gc.collect()
+    say("fitting")
     with Recorder() as training:
         model.fit(X, y)
     if reading is not None:
         training.include(reading)
     accuracy = None
+    say("predicting")
     with Recorder() as prediction:
         predicted = model.predict(X_test)
         if y_test is not None:

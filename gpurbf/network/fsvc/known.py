@@ -114,6 +114,8 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
 class KnownLayer:
     """A hidden layer over known distances: samples are row numbers of D, centers columns."""
 
+    exact_sums = False
+
     def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
         self.D = D
         self.centers = columns

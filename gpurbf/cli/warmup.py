@@ -1,0 +1,79 @@
+"""Compile now what the estimators use on this CPU, so that no first call waits.
+
+For images of containers, and for installations that several users share: run it with
+NUMBA_CACHE_DIR set to a folder that all of them can write to (Numba asks for that even where it
+only reads), and set it to the same folder where the package is used. On another kind of CPU the
+kernels are compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import gpurbf
+from gpurbf.backends import LOADERS, get_backend
+from gpurbf.backends.compiling import cache_folder, say_nothing
+from gpurbf.cli import UserError
+from gpurbf.network.hidden import METRICS, PROFILES
+
+_KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "uint8": lambda X: X.astype(np.uint8),
+    "whole numbers": np.round,
+    "float32": lambda X: X.astype(np.float32),
+    "float64": lambda X: X,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fit and predict a little of everything; say what it was, and where the result is kept."""
+    get_backend(arguments.backend)
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:
+        raise UserError(str(error)) from error
+    say_nothing()
+    for kind, convert in _KINDS.items():
+        X, y = _samples()
+        X = convert(X)
+        for title, model in _models(arguments.backend):
+            began = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(X, y)
+                (model.predict if hasattr(model, "predict") else model.transform)(X)
+            took = time.perf_counter() - began
+            print(f"{kind:13}  {title:42} {took:6.1f} s", flush=True)
+    print(f"kernels are kept in {folder}")
+
+
+def _samples() -> tuple[np.ndarray, np.ndarray]:
+    """Two classes, easily told apart, large enough for every path of the solvers."""
+    rng = np.random.default_rng(0)
+    y = np.arange(2600) % 2
+    X = rng.uniform(1, 100, (len(y), 8))
+    X[y == 1, 0] += 100
+    return X, y
+
+
+def _models(backend: str) -> Iterator[tuple[str, Any]]:
+    """Estimators that between them use all kernels, and what they are called."""
+    yield "RBFClassifier", gpurbf.RBFClassifier(50, backend=backend, random_state=0)
+    yield "FSVC", gpurbf.FSVC(60.0, backend=backend, random_state=0)
+    yield "FSVC.published", gpurbf.FSVC.published(100.0, learning_rate=0.1, backend=backend)
+    for kernel in ("rbf", "laplacian", "linear", "poly", "sigmoid"):
+        yield f"SVC, {kernel}", gpurbf.SVC(kernel=kernel, gamma=1e-4, max_iter=500, backend=backend)
+    for metric in METRICS:
+        for kernel in PROFILES:
+            layer = gpurbf.RBFLayer(20, kernel=kernel, metric=metric, backend=backend)
+            yield f"RBFLayer, {kernel}, {metric}", layer

@@ -1,0 +1,79 @@
+"""A line on stderr when a first call has compiled for a second: why it takes so long."""
+
+import sys
+import time
+
+from numba import njit
+from numba.core import event
+
+SECONDS = 1.0
+
+
+def _cached():
+    """Never called: Numba says where it keeps what it has compiled of this folder."""
+
+
+try:
+    _cached = njit(cache=True)(_cached)
+except RuntimeError as error:
+    raise RuntimeError(
+        "Numba found no folder to keep compiled kernels in: set NUMBA_CACHE_DIR to one that this "
+        f"user can write to ({error})."
+    ) from error
+
+
+def cache_folder():
+    """Where compiled kernels are kept."""
+    return _cached.stats.cache_path
+
+
+class Announcer(event.Listener):
+    """Says once in a process that kernels are being compiled; silent where all are in the cache.
+
+    Passes of Numba's compiler are counted, which only compilation has, one inside another once.
+    """
+
+    def __init__(self, clock=time.perf_counter):
+        self.clock = clock
+        self.depth, self.began, self.spent, self.said = 0, 0.0, 0.0, False
+
+    def on_start(self, event):
+        """A pass begins."""
+        if self.depth or _is_ours(event):
+            if not self.depth:
+                self.began = self.clock()
+            self.depth += 1
+
+    def on_end(self, event):
+        """A pass ends."""
+        if not self.depth:
+            return
+        self.depth -= 1
+        now = self.clock()
+        if not self.depth:
+            self.spent += now - self.began
+            self.began = now
+        if not self.said and self.spent + now - self.began > SECONDS:
+            self.said = True
+            print(message(), file=sys.stderr, flush=True)
+
+
+def _is_ours(event):
+    return str((event.data or {}).get("module", "")).startswith("gpurbf.")
+
+
+def message():
+    """The line."""
+    return (
+        "gpurbf compiles kernels for this CPU at their first use and keeps them in "
+        f"{cache_folder()}: this call takes longer than the next. `python -m gpurbf warmup` does "
+        "it ahead; NUMBA_CACHE_DIR names another folder."
+    )
+
+
+announcer = Announcer()
+
+
+def announce():
+    """Install the listener."""
+    event.register("numba:run_pass", announcer)

@@ -1,0 +1,77 @@
+"""While kernels are compiled, one line says so; where they are in the cache, none."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpurbf.kernels import compiling
+
+OURS, OTHERS = ({"module": name} for name in ("gpurbf.kernels.layer", "numba.np.arrayobj"))
+
+
+@pytest.fixture
+def play(capsys):
+    """Play passes on a clock of our own: (+1: begins, -1: ends; seconds since the last; whose)."""
+
+    def played(*moments):
+        clock = SimpleNamespace(now=0.0)
+        announcer = compiling.Announcer(lambda: clock.now)
+        for step, seconds, data in moments:
+            clock.now += seconds
+            (announcer.on_start if step > 0 else announcer.on_end)(SimpleNamespace(data=data))
+        return capsys.readouterr().err.splitlines()
+
+    return played
+
+
+def test_a_second_of_passes_says_one_line(play):
+    passes = [(1, 0.0, OURS), (-1, 0.4, OURS)] * 10
+    (line,) = play(*passes)
+    assert compiling.cache_folder() in line and "warmup" in line
+
+
+def test_a_pass_inside_another_counts_once(play):
+    nested = [(1, 0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
+    assert not play(*nested)
+    assert play(*nested, *nested)
+
+
+def test_the_line_comes_before_a_long_pass_ends(play):
+    assert play((1, 0, OURS), (1, 0.1, OTHERS), (-1, 1.0, OTHERS))
+
+
+def test_time_between_passes_and_others_kernels_do_not_count(play):
+    assert not play(*[(1, 9.0, OURS), (-1, 0.1, OURS)] * 3)
+    assert not play((1, 0, OTHERS), (-1, 9, OTHERS))
+
+
+@pytest.mark.slow
+def test_a_first_call_says_it_and_a_second_does_not(tmp_path):
+    code = "from gpurbf import RBFLayer; RBFLayer(5, backend='numba').fit([[0.0], [2.0]] * 9)"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    lines = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr.splitlines()
+        for _ in range(2)
+    ]
+    assert len(lines[0]) == 1 and str(tmp_path) in lines[0][0]
+    assert not lines[1]
+
+
+def test_without_a_folder_the_error_says_what_to_set():
+    code = (
+        "import numba\n"
+        "def refuse(**options): raise RuntimeError('cannot cache function')\n"
+        "numba.njit = lambda *a, **k: refuse() if k.get('cache') else None\n"
+        "import gpurbf.kernels\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "set NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]
