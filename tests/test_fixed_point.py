@@ -8,6 +8,7 @@ import reference
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier
+from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.solvers.fixed_point import fixed_point
 from gpurbf.network.solvers.ridge import NormalEquations
@@ -130,3 +131,14 @@ def test_a_fit_is_the_same_bits_as_its_batches():
         parts.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
     np.testing.assert_array_equal(parts.coef_, whole.coef_)
     np.testing.assert_array_equal(parts.intercept_, whole.intercept_)
+
+
+@pytest.mark.parametrize("weights", [None, w])
+def test_products_with_targets_can_be_had_alone(backend, weights):
+    hidden = layer(backend=backend)
+    xp = hidden.xp
+    both = xp.zeros((300, 300)), xp.zeros((300, 3))
+    hidden.normal(X, T, weights, np.full(300, 0.25), both)
+    G, B = hidden.normal(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
+    assert G is None
+    np.testing.assert_array_equal(to_host(B), to_host(both[1]))

@@ -5,7 +5,7 @@ A backend is data, not a class: a name, an array namespace and four functions.
     network ─► prepare(C, activation, dtype, lattice) ─► operand   once per fitted layer
                outputs(operand, X, out)        H         (N, m)    H = phi(d(X, C))
                scores(operand, X, W)           H @ W     (N, k)    H never stored
-               normal(operand, X, T, w, mean, G, B)
+               normal(operand, X, T, w, mean, G, B, grid=None)
                                        G += HᵀH, B += HᵀT  of H - mean, never stored
 
                                                  CPU             NVIDIA GPU

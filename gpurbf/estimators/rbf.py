@@ -97,6 +97,9 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     Notes
     -----
+    ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
+    `precision` forces another arithmetic or rounding would add more than a tenth to the penalty.
+
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 2,000
     training samples by their closed-form leave-one-out outputs (``"ridge"``) or their outputs, so
     their order is the order of ``decision_function``. For isotonic or cross-validated calibration
