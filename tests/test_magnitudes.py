@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from gpurbf import FSVC, RBFClassifier, RBFLayer
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.backends import get_backend
 from gpurbf.network.hidden import PROFILES
 
@@ -92,3 +92,10 @@ def test_a_sample_from_afar_gets_finite_outputs_or_the_error(kernel, dtype, back
 @pytest.mark.parametrize("model", [FSVC(random_state=0), RBFClassifier(2, random_state=0)], ids=str)
 def test_two_samples_of_two_classes_are_told_apart(model):
     assert clone(model).fit(X[[0, 60]], [0, 1]).score(X[[0, 60]], [0, 1]) == 1
+
+
+def test_svc_names_them_too_and_answers_where_scikit_learn_does():
+    with pytest.raises(ValueError, match=r"not finite.*column 4 of X reaches.*Scale the data"):
+        SVC().fit(1e155 * np.random.default_rng(0).normal(size=(120, 6)), CLASSES)
+    large = (X * 1e19).astype(np.float32)
+    assert SVC().fit(large, y).score(large, y) > 0.95

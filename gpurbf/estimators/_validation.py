@@ -188,7 +188,7 @@ def finite(estimator: Any, X: Any) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise _overflow(estimator, X, str(error)) from None
+        raise overflow(estimator, X, str(error)) from None
 
 
 def check_finite(estimator: Any, X: Any, **results: Any) -> None:
@@ -203,10 +203,10 @@ def check_finite(estimator: Any, X: Any, **results: Any) -> None:
         with np.errstate(all="ignore"):
             # A sum takes no memory; one of finite numbers may overflow.
             if not (np.isfinite(float(values.sum())) or bool((values - values == 0).all())):
-                raise _overflow(estimator, X, name)
+                raise overflow(estimator, X, name)
 
 
-def _overflow(estimator: Any, X: Any, name: str) -> ValueError:
+def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     """What to raise where squares of X, or sums of them, are beyond all numbers or vanish."""
     largest = abs(X).max(axis=0)
     largest = np.asarray(largest.toarray() if sp.issparse(largest) else to_host(largest)).ravel()

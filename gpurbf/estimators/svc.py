@@ -23,6 +23,7 @@ from gpurbf.estimators._validation import (
     check_labels,
     check_weights,
     check_X,
+    overflow,
     with_class_weights,
 )
 from gpurbf.estimators._wide import warn_if_sparse_takes_long
@@ -267,7 +268,7 @@ class SVC(
         if not isinstance(used, slice):
             X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
-        self._activation, self._gamma, self._lattices = None, 0.0, None
+        data, self._activation, self._gamma, self._lattices = X, None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
@@ -298,9 +299,10 @@ class SVC(
                 solved=progress.solved,
             )
         except FloatingPointError:
+            # scikit-learn's words, then ours.
             raise ValueError(
                 "The dual coefficients or intercepts are not finite. The input data may contain "
-                "large values and need to be preprocessed."
+                f"large values and need to be preprocessed. {overflow(self, data, 'Kernel values')}"
             ) from None
         progress.finish()
         return models
