@@ -75,7 +75,8 @@ class Cublas:
         """The matrix, columns first, at an address that an array of the device covers."""
         dtype = np.dtype(_TYPES[kind])
         count = leading * (columns - 1) + rows
-        for buffer in list(self.gpu.live.values()):
+        # One step, unlike values(): other threads make and drop buffers meanwhile.
+        for buffer in filter(None, (find() for find in self.gpu.live.valuerefs())):
             start = buffer.array.ctypes.data
             if start <= pointer < start + buffer.array.nbytes:
                 end = pointer + count * dtype.itemsize
