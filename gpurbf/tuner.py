@@ -228,7 +228,7 @@ def _rounds(
 ) -> dict[Tile, list[float]]:
     """Seconds of each, in turn and every other round in reverse: ``least`` rounds, or until end."""
     rounds = _counting(least, end)
-    return clock.in_turn(tiles, rounds, lambda tile: clock.seconds(calls[tile]))
+    return clock.in_turn(tiles[::-1], rounds, lambda tile: clock.seconds(calls[tile]))
 
 
 def _counting(least: int, end: float) -> Iterator[int]:

@@ -104,6 +104,7 @@ ESTIMATORS = {
     "lms": gpurbf.RBFClassifier(60, solver="lms", random_state=0),
     "class": gpurbf.RBFClassifier(60, centers="fsvc-class", kernel="laplacian", random_state=0),
     "fsvc": gpurbf.FSVC(40.0, random_state=0),
+    "sfsvc": gpurbf.FSVC.sfsvc(40.0),
     "fsvc-ridge": gpurbf.FSVC(40.0, kernel="gaussian", solver="ridge", random_state=0),
     "svc": gpurbf.SVC(C=10, gamma=0.001),
     "poly": gpurbf.SVC(kernel="poly"),
@@ -124,7 +125,8 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
     model = ESTIMATORS[name]
     scale = 1.0 if dtype == np.uint8 else 16.0
     if "radius" in model.get_params():
-        model = type(model)(**model.get_params() | {"radius": 40.0 / scale})
+        power = 2 if model.metric == "sqeuclidean" else 1
+        model = type(model)(**model.get_params() | {"radius": (40.0 / scale) ** power})
     elif name == "svc":
         model = type(model)(**model.get_params() | {"gamma": 0.001 * scale**2})
     here = type(model)(**model.get_params()).set_params(backend="cupy").fit(X, y)

@@ -8,6 +8,7 @@ import reference
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier
+from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.solvers.fixed_point import fixed_point
 from gpurbf.network.solvers.ridge import NormalEquations
@@ -104,6 +105,24 @@ def test_outliers_that_no_center_tells_of_are_summed_exactly():
     np.testing.assert_array_equal(*sums)
 
 
+def test_leave_one_out_is_of_the_samples_as_they_were_summed():
+    # With as many centers as samples a leverage is nearly 1: rounding apart would be all there is.
+    C = np.arange(300)
+    normal = NormalEquations(300, 3, 1e-6)
+    normal.add(layer(0.01), X[C], T[C], None)
+    assert normal.grid is not None
+    left = normal.solve(1e-6, True).leave_one_out(layer(0.01).outputs(X[C]), T[C])
+    H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
+    rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
+    ridge = 1e-6 * np.square(rounded - rounded.mean(axis=0)).sum()
+    for i in (0, 99, 250):
+        kept = C != i
+        Z = rounded[kept]
+        alpha = ridge / np.square(Z - Z.mean(axis=0)).sum()
+        W, b = reference.ridge(Z, T[C][kept], None, alpha, True)
+        np.testing.assert_allclose(left[i], rounded[i] @ W + b, rtol=1e-2, atol=1e-2)
+
+
 def test_a_fit_is_the_same_bits_as_its_batches():
     y = T.argmax(axis=1)
     options = {"centers": X[:300], "gamma": 0.05, "backend": "numba"}
@@ -112,3 +131,14 @@ def test_a_fit_is_the_same_bits_as_its_batches():
         parts.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
     np.testing.assert_array_equal(parts.coef_, whole.coef_)
     np.testing.assert_array_equal(parts.intercept_, whole.intercept_)
+
+
+@pytest.mark.parametrize("weights", [None, w])
+def test_products_with_targets_can_be_had_alone(backend, weights):
+    hidden = layer(backend=backend)
+    xp = hidden.xp
+    both = xp.zeros((300, 300)), xp.zeros((300, 3))
+    hidden.normal(X, T, weights, np.full(300, 0.25), both)
+    G, B = hidden.normal(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
+    assert G is None
+    np.testing.assert_array_equal(to_host(B), to_host(both[1]))

@@ -10,12 +10,15 @@ from sklearn.datasets import load_digits
 
 from gpurbf import FSVC, RBFClassifier, RBFLayer, config_context
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
+
 X, y = load_digits(n_class=4, return_X_y=True)
 X, REAL = X / 16, X + 0.1 * np.sqrt(X)
 MODELS = [
     RBFClassifier(40, random_state=0),
     RBFLayer(40, random_state=0),
     FSVC(2.0, solver="one-hot", random_state=0),
+    FSVC.sfsvc(4.0),
 ]
 
 
@@ -30,8 +33,7 @@ def copies(model):
     return clone(model).fit(X, y), used, pickle.loads(pickle.dumps(used))
 
 
-@pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 def test_the_kernel_is_that_of_the_fit_whatever_is_set_later(model):
     later = {"kernel": "triangular", "metric": "manhattan", "gamma": 3.0, "n_centers": 7}
     later |= {"radius": 0.1, "eval_radius": 9.0, "overlap": 3.0, "solver": "ridge", "alpha": 1.0}
@@ -43,7 +45,7 @@ def test_the_kernel_is_that_of_the_fit_whatever_is_set_later(model):
 
 
 @pytest.mark.parametrize("how", ["parameter", "context", "environment"])
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 def test_another_backend_holds_at_once_and_again_the_first(model, how, monkeypatch):
     model = clone(model).set_params(backend="numpy" if how == "parameter" else "auto")
     for copy in copies(model):
@@ -67,7 +69,7 @@ def test_another_backend_holds_at_once_and_again_the_first(model, how, monkeypat
         assert np.array_equal(outputs(copy), before)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 def test_another_precision_holds_at_once(model):
     for copy in copies(model):
         copy.set_params(precision="float32")
@@ -86,7 +88,7 @@ def test_a_stream_goes_on_with_the_unit_that_it_began_with():
     assert np.array_equal(outputs(model), outputs(expected))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 def test_first_answers_of_many_threads_are_those_of_one(model):
     pickled = pickle.dumps(clone(model).fit(X, y))
     batches = [X[:50], X[:50].astype(np.float32), (16 * X[:50]).astype(np.uint8), REAL[:50]]

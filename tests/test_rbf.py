@@ -223,7 +223,7 @@ def test_bad_parameters_are_named(parameters, error, message):
         (np.where(X == 5, np.inf, X), y, None, "infinity"),
         (X, np.zeros(len(y)), None, "only one class"),
         (X, y, -np.ones(len(y)), "Negative values in sample_weight"),
-        (X, y, np.zeros(len(y)), "zero for all samples"),
+        (X, y, np.zeros(len(y)), "all samples have zero or negative weights"),
         (X, y, np.full(len(y), np.nan), "NaN"),
         (X, y, np.ones(3), "sample_weight must be 1D"),
         (X, X[:, 2] / 3, None, "Unknown label type"),

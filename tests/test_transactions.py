@@ -215,3 +215,37 @@ def test_warnings_name_the_line_that_called_fit():
         FSVC(20.0, kernel="triangular").fit(A, a).predict(X + 1000)
     for each in (caught, more, short, anew, outside):
         assert {warning.filename for warning in each} == {__file__}
+
+
+class Failing:
+    """A callback that raises at the end of a task, and counts how often it was torn down."""
+
+    def __init__(self):
+        self.fails, self.torn_down = False, 0
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context):
+        self.torn_down += 1
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context):
+        if self.fails:
+            raise ArithmeticError("of the callback")
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if hasattr(m, "set_callbacks")], ids=str)
+def test_a_callback_that_raises_leaves_the_model_and_is_torn_down(model):
+    failing = Failing()
+    fitted = clone(model).fit(A, a).set_callbacks(failing)
+    state = State(fitted)
+    failing.fails = True
+    with pytest.raises(ArithmeticError, match="of the callback"):
+        fitted.fit(B, OTHER)
+    assert failing.torn_down == 1
+    failing.fails, failing.torn_down = False, 0
+    state.assert_unchanged()
+    fitted.fit(B, OTHER)
+    assert failing.torn_down == 1 and set(fitted.classes_) == set(OTHER)
+    assert not [name for name in vars(fitted) if name.startswith("_callback")]

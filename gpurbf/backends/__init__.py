@@ -5,7 +5,7 @@ A backend is data, not a class: a name, an array namespace and four functions.
     network ─► prepare(C, activation, dtype, lattice) ─► operand   once per fitted layer
                outputs(operand, X, out)        H         (N, m)    H = phi(d(X, C))
                scores(operand, X, W)           H @ W     (N, k)    H never stored
-               normal(operand, X, T, w, mean, G, B)
+               normal(operand, X, T, w, mean, G, B, grid=None)
                                        G += HᵀH, B += HᵀT  of H - mean, never stored
 
                                                  CPU             NVIDIA GPU
@@ -114,6 +114,8 @@ class Backend:
     host arrays for host samples, its own for samples that are on the device. ``out``, ``T`` and
     ``w`` may be on either side; ``G`` and ``B`` are its own. What is computed with ``xp`` inside
     ``working()`` counts against the device's memory budget, of which ``room()`` bytes are left.
+    ``normal`` takes a grid after ``B`` where ``exact_sums()``, see `sums`. Of ``G`` it may leave
+    the upper triangle as it is; a ``G`` that is None asks for HᵀT alone.
     ``precisions`` names the arithmetic that ``prepare`` takes as a keyword beyond exact, float32
     and float64: ``tf32=True``.
     """
@@ -132,6 +134,7 @@ class Backend:
     precisions: tuple[str, ...] = ()
     working: Callable[[], AbstractContextManager[None]] = nullcontext
     room: Callable[[], float] = lambda: math.inf
+    exact_sums: Callable[[], bool] = lambda: False
 
 
 def _module(name: str) -> Callable[[], Backend]:

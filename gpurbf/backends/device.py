@@ -326,9 +326,8 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
 
     @ready
     def normal_here(
-        operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any, grid: Any = None
+        operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any, grid: None = None
     ) -> None:
-        # Floating-point sums, on a grid or not.
         mean = xp.asarray(mean)
         size = row_bytes(operand) + _row_size(X) + 2 * _row_size(T)
 

@@ -20,12 +20,10 @@ def walk(*arguments: Any) -> tuple[int, int]:
 
 
 def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:
-    """An uninitialised array that starts on a cache line: vectors that straddle two cost double."""
-    dtype = np.dtype(dtype)
-    size = shape[0] * shape[1] * dtype.itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
+    """See :func:`gpurbf.kernels.packing.aligned`."""
+    from gpurbf.kernels import packing
+
+    return packing.aligned(shape, dtype)
 
 
 def lms_rows(

@@ -122,6 +122,7 @@ class MatrixProduct:
             weights=self.weights,
             tiled=self.whole,
             tiles={} if self.whole else {"euclidean": _TRIED},
+            exact_sums=sums.fast,
         )
 
     def prepare(
@@ -216,10 +217,10 @@ class MatrixProduct:
     ) -> None:
         """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), float64, of H less its mean, weighted.
 
-        Exact sums on a grid, on a CPU with 16-bit products.
+        Exact sums on a grid.
         """
         xp, m = self.xp, operand.centers.shape[0]
-        if grid is not None and xp is np and sums.fast():
+        if grid is not None:
             self._rounded(operand, X, T, weights, mean, grid, G, B)
             return
         # HᵀH wants many rows: each part of them reads and writes all of G.

@@ -334,6 +334,6 @@ def load() -> Backend:
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, tiled=kernel != "generic",
+        weights=weights, tiled=kernel != "generic", exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

@@ -10,6 +10,7 @@ the same grid, where the same holds. A sum has one grid, and two sums on one gri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,13 +38,20 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, largest: float, target: float, weight: float = 1.0) -> Grid:
-        """The grid for |H - mean| up to ``largest`` in 15 bits, |T| and weights up to these.
+        """The grid for |H - mean| up to ``largest``, in 15 bits, |T| and weights up to these.
 
-        Twice as much of each still fits; 0 is taken as 1.
+        A little more fits, up to four times as much where the weights are equal. 0 is taken as 1.
         """
-        exponent = np.ceil(np.log2([value or 1.0 for value in (largest, target, weight)]))
-        root = np.ceil(exponent[2] / 2)
-        return cls(2.0 ** (exponent[0] + root - 14), 2.0 ** (exponent[1] + root) / _TARGET)
+        h, t, root = (math.log2(value or 1.0) for value in (largest, target, math.sqrt(weight)))
+        return cls(
+            2.0 ** (math.ceil(h) + math.floor(root) - 14),
+            2.0 ** (math.ceil(t) + math.ceil(root)) / _TARGET,
+        )
+
+    def nearest(self, H: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """H (N, m) in float64, as it is summed with weights of 1."""
+        steps = np.rint((H - mean.astype(H.dtype)) * H.dtype.type(1 / self.step))
+        return mean + steps.astype(np.float64) * self.step
 
 
 def fast() -> bool:

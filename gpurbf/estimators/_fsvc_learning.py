@@ -17,7 +17,13 @@ from gpurbf.backends.hashes import row_hashes
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
-from gpurbf.estimators._validation import TrainingData, check_X, with_class_weights
+from gpurbf.estimators._validation import (
+    TrainingData,
+    check_finite,
+    check_X,
+    finite,
+    with_class_weights,
+)
 from gpurbf.network.fsvc.known import distances, draw_sample, nearest_centers
 from gpurbf.network.fsvc.order import Order, as_drawn, as_given
 from gpurbf.network.fsvc.passes import Selection
@@ -25,6 +31,7 @@ from gpurbf.network.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.network.fsvc.training import grown, iterates
 from gpurbf.network.fsvc.units import Unit
 from gpurbf.network.hidden import HiddenLayer
+from gpurbf.network.magnitude import with_room
 from gpurbf.network.model import one_hot
 from gpurbf.network.samples import lattices_of, look
 from gpurbf.network.solvers import NormalEquations
@@ -85,12 +92,14 @@ class FSVCLearningMixin(FittedLayerMixin):
             else:
                 votes = class_votes(self.class_weight, self.classes_, codes, data.weights)
                 W = self._trained(solver, X, codes, weights, votes, order.rows, old)
+            check_finite(self, X, coef_=W)
             self._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
         y = self.classes_[codes]
         # There is no model before the last of them, so none can be asked to be the last.
-        for work in steps(self, (radii, centers, outputs), 3, X, y, "stage", stops=False):
-            work()
+        with finite(self, X):
+            for work in steps(self, (radii, centers, outputs), 3, X, y, "stage", stops=False):
+                work()
 
     @staged("prepare", "order of the samples")
     def _order(
@@ -167,7 +176,7 @@ class FSVCLearningMixin(FittedLayerMixin):
         unit = chosen.unit._replace(radius=self.eval_radius_)
         self._keep_layer(
             HiddenLayer(
-                chosen.centers,
+                with_room(chosen.centers),
                 unit.activation(),
                 backend=self.backend,
                 precision=self.precision,
@@ -222,6 +231,7 @@ class FSVCLearningMixin(FittedLayerMixin):
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
         scores = self._layer().scores(X, W)
+        check_finite(self, X, outputs=scores)
         scores, activity = scores[:, :-1], scores[:, -1]
         outside = np.flatnonzero(activity == 0)
         if len(outside):
@@ -232,13 +242,14 @@ class FSVCLearningMixin(FittedLayerMixin):
                 "radius or eval_radius reaches further."
             )
             if self.outside == "nearest":
-                nearest = nearest_centers(
-                    X[outside],
-                    self.centers_,
-                    self._selection.unit.metric,
-                    backend=self.backend,
-                    precision=self.precision,
-                )
+                with finite(self, X):
+                    nearest = nearest_centers(
+                        X[outside],
+                        self.centers_,
+                        self._selection.unit.metric,
+                        backend=self.backend,
+                        precision=self.precision,
+                    )
                 scores[outside] = self.coef_.T[nearest]
         return scores
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
-from gpurbf.backends.arrays import is_resident
+from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
@@ -46,13 +47,16 @@ def check_samples(estimator: Any, X: Any) -> Any:
     return X
 
 
-def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
-    """Sample weights (N,) in float64, or None.
+@staged("read and validate", "weights")
+def check_weights(
+    sample_weight: Any, n_samples: int, *, negative: bool = False
+) -> np.ndarray | None:
+    """Sample weights (N,) in float64, or None; those below zero count as zero if they may be.
 
     Raises
     ------
     ValueError
-        If they have another shape, are negative, not finite or all zero.
+        If they have another shape, are not finite, negative though they may not, or none is > 0.
     """
     if sample_weight is None:
         return None
@@ -67,22 +71,28 @@ def check_weights(sample_weight: Any, n_samples: int) -> np.ndarray | None:
         )
     if not np.isfinite(weights).all():
         raise ValueError("sample_weight contains NaN or infinity: every weight must be finite.")
-    if (weights < 0).any():
+    if not negative and (weights < 0).any():
         raise ValueError("Negative values in sample_weight: every weight must be >= 0.")
-    if not weights.any():
-        raise ValueError("sample_weight is zero for all samples: at least one must be > 0.")
-    return weights
+    if not (weights > 0).any():
+        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    return np.maximum(weights, 0.0) if negative else weights
 
 
 @staged("read and validate", "y")
-def check_labels(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted classes and each label's number; at least two classes."""
+def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted classes and each label's number; `masked`: some samples have no weight."""
     check_classification_targets(y)
     classes = np.unique(y)
     if len(classes) < 2:
+        # In scikit-learn's words where its tests of SVC ask for them.
+        if masked:
+            raise ValueError(
+                "Invalid input - all samples with positive weights belong to the same class label: "
+                f"{classes.tolist()[0]!r}; {name} needs at least 2 classes."
+            )
         raise ValueError(
-            f"{name} needs samples of at least 2 classes with positive weight in the data, but the "
-            f"data contains only one class: {classes[0]}."
+            f"The number of classes has to be greater than one for {name}; got 1 class: the data "
+            f"contains only one class, {classes.tolist()[0]!r}."
         )
     # Found one by one: sorting many labels would take several times their memory.
     return classes, np.searchsorted(classes, y)
@@ -106,7 +116,8 @@ class TrainingData(NamedTuple):
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
     """All samples of a fit, of two classes or more."""
     X, y, weights, n_samples, rows = _weighted(estimator, X, y, sample_weight, reset=True)
-    classes, codes = check_labels(y, type(estimator).__name__)
+    masked = len(y) < n_samples
+    classes, codes = check_labels(y, type(estimator).__name__, masked)
     return TrainingData(X, codes, weights, classes, n_samples, rows)
 
 
@@ -169,6 +180,44 @@ def with_class_weights(
     else:
         raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
     return factors[codes] if weights is None else factors[codes] * weights
+
+
+@contextmanager
+def finite(estimator: Any, X: Any) -> Iterator[None]:
+    """Numbers that overflow in the block are an error that names the column of X and the cure."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise _overflow(estimator, X, str(error)) from None
+
+
+def check_finite(estimator: Any, X: Any, **results: Any) -> None:
+    """Refuse results of data X that are NaN or infinite.
+
+    Raises
+    ------
+    ValueError
+        Naming the column of X with the largest numbers, and the cure.
+    """
+    for name, values in results.items():
+        with np.errstate(all="ignore"):
+            # A sum takes no memory; one of finite numbers may overflow.
+            if not (np.isfinite(float(values.sum())) or bool((values - values == 0).all())):
+                raise _overflow(estimator, X, name)
+
+
+def _overflow(estimator: Any, X: Any, name: str) -> ValueError:
+    """What to raise where squares of X, or sums of them, are beyond all numbers or vanish."""
+    largest = abs(X).max(axis=0)
+    largest = np.asarray(largest.toarray() if sp.issparse(largest) else to_host(largest)).ravel()
+    column = int(largest.argmax())
+    names = getattr(estimator, "feature_names_in_", None)
+    called = "" if names is None else f" ({names[column]!r})"
+    return ValueError(
+        f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
+        "and squares of such numbers are too large or too small for the arithmetic. Scale the "
+        "data first, for example by sklearn.preprocessing.StandardScaler."
+    )
 
 
 def check_layer_parameters(estimator: Any, n_features: int) -> Any:

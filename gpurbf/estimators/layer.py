@@ -11,9 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
+    check_finite,
     check_samples,
     check_weights,
     check_X,
+    finite,
 )
 
 
@@ -128,7 +130,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             rows = np.flatnonzero(weights)
             X, weights = X[rows], weights[rows]
             codes = None if codes is None else codes[rows]
-        self._choose_layer(X, codes, weights, rows)
+        with finite(self, X):
+            self._choose_layer(X, codes, weights, rows)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:
@@ -150,7 +153,10 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             float64 if the centers are float64, else float32; a CuPy array if X is one.
         """
         check_is_fitted(self)
-        return self._layer().outputs(check_samples(self, X))
+        X = check_samples(self, X)
+        H = self._layer().outputs(X)
+        check_finite(self, X, outputs=H)
+        return H
 
     @property
     def _n_features_out(self) -> int:

@@ -14,12 +14,17 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from gpurbf._stages import stage, staged
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._svc_checks import check_parameters, effective_weights, labels
+from gpurbf.estimators._svc_checks import check_parameters
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
 from gpurbf.estimators._svc_progress import Progress
 from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
 from gpurbf.estimators._transaction import transaction
-from gpurbf.estimators._validation import check_X, with_class_weights
+from gpurbf.estimators._validation import (
+    check_labels,
+    check_weights,
+    check_X,
+    with_class_weights,
+)
 from gpurbf.estimators._wide import warn_if_sparse_takes_long
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
@@ -206,11 +211,12 @@ class SVC(
         check_parameters(self, tuple(KERNELS))
         X, y = self._check_training_data(X, y)
         y = column_or_1d(y, warn=True)
-        weights = effective_weights(sample_weight, X, y)
+        weights = check_weights(sample_weight, len(y), negative=True)
         used: Any = slice(None)
         if weights is not None and not weights.all():
             used = np.flatnonzero(weights)
-        self.classes_, codes = labels(y[used], masked=not isinstance(used, slice))
+        masked = not isinstance(used, slice)
+        self.classes_, codes = check_labels(y[used], type(self).__name__, masked)
         weights = None if weights is None else weights[used]
         C = with_class_weights(self.class_weight, self.classes_, codes, weights)
         C = np.full(len(codes), float(self.C)) if C is None else C * self.C

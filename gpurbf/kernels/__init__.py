@@ -34,9 +34,8 @@ finally:
     if _collecting:
         gc.enable()
 
-# After the block that makes Numba quick.
-from gpurbf.kernels import compiling  # noqa: E402
+from gpurbf.kernels.compiling import announce  # noqa: E402 (imports Numba)
 
-compiling.announce()
+announce()
 
-__all__ = ["compiling", "cpu_target", "numba"]
+__all__ = ["cpu_target", "numba"]

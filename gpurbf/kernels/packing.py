@@ -13,12 +13,13 @@ from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 
-def aligned(size, dtype):
-    """An uninitialised array of `size` numbers at an address divisible by 64."""
-    dtype = np.dtype(dtype)
-    raw = np.empty(size * dtype.itemsize + 64, np.uint8)
+def aligned(shape, dtype):
+    """An uninitialised array on a cache line's start: vectors that straddle two cost double."""
+    size = math.prod(shape) if isinstance(shape, tuple) else shape
+    n_bytes = size * np.dtype(dtype).itemsize
+    raw = np.empty(n_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + size * dtype.itemsize].view(dtype)
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 @njit(nogil=True)
@@ -106,7 +107,7 @@ def pack_many(W, dtype):
     """W (m, k) as panels [m][16 outputs]."""
     m, k = W.shape
     shape = -(-k // LANES), m, LANES
-    panels = aligned(math.prod(shape), dtype).reshape(shape)
+    panels = aligned(shape, dtype)
     fill_panels(panels, W)
     return panels
 
@@ -115,7 +116,7 @@ def pack_few(W, dtype, multiple):
     """W (m, k) as blocks [k, padded to a multiple][BLOCK centers]; zeros beyond the data."""
     m, k = W.shape
     shape = -(-m // BLOCK), -(-k // multiple) * multiple, BLOCK
-    blocks = aligned(math.prod(shape), dtype).reshape(shape)
+    blocks = aligned(shape, dtype)
     blocks[:] = 0
     for b, block in enumerate(blocks):
         part = W[b * BLOCK : (b + 1) * BLOCK]

@@ -276,6 +276,37 @@ def gained(before, after):
     return gain, square
 
 
+@_compiled
+def summary(beta, f, y, C):
+    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
+
+    The intercept is LIBSVM's: the mean over free samples, else the middle of what is allowed. The
+    output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    """
+    total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
+    product_y, product_f = 0.0, 0.0
+    for k in range(len(f)):
+        product_y += beta[k] * y[k]
+        product_f += beta[k] * f[k]
+        alpha = beta[k] * y[k]
+        if 0 < alpha < C[k]:
+            total += f[k]
+            n_free += 1
+        # Both classes may rise towards their own side: +1 by more alpha, -1 by less.
+        if (alpha < C[k]) if y[k] > 0 else (alpha > 0):
+            top = max(top, f[k])
+        if (alpha > 0) if y[k] > 0 else (alpha < C[k]):
+            bottom = min(bottom, f[k])
+    intercept = total / n_free if n_free else (top + bottom) / 2
+    loss = 0.0
+    for k in range(len(f)):
+        hinge = y[k] * (f[k] - intercept)
+        if hinge > 0:
+            loss += C[k] * hinge
+    objective = -(product_y + product_f) / 2
+    return intercept, objective, (product_y - product_f) / 2 + loss + objective
+
+
 @nb.njit(nogil=True, cache=True)
 def _spread_bits(x):
     """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""

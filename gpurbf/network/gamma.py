@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.backends.profiles import OF_DISTANCE
 from gpurbf.backends.threads import parallel_for
 
 __all__ = ["resolve_gamma"]
 
-_OF_DISTANCE = ("laplacian", "triangular")
 _SAMPLE = 1000
 _ROWS = 4096
 _TILE = 1 << 17  # numbers that stay in cache
@@ -56,7 +56,7 @@ def resolve_gamma(
         squared = 2 * _median_distance(X, metric, random_state) ** 2
     if not squared > 0:
         squared = 1.0
-    if profile not in _OF_DISTANCE:
+    if profile not in OF_DISTANCE:
         return 1.0 / squared
     return (0.5 if profile == "triangular" else 1.0) / float(np.sqrt(squared))
 
@@ -77,7 +77,8 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
 
             def tile(i: int, part: Any = part, sums: np.ndarray = sums) -> None:
                 rows = slice(i * n_rows, (i + 1) * n_rows)
-                sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
+                with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+                    sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
 
             parallel_for(tile, -(-len(part) // n_rows))
             total += float(w @ sums)
@@ -96,7 +97,8 @@ def _sparse_variance(X: Any, weights: np.ndarray | None) -> float:
     values = X.data.astype(np.float64)
     centre = float(entry_weights @ values) / mass
     rest = mass - entry_weights.sum()
-    return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
+    with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+        return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:

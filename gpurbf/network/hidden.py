@@ -161,6 +161,11 @@ class HiddenLayer:
         """See :class:`gpurbf.network.layer.Layer`."""
         return self.backend.working()
 
+    @property
+    def exact_sums(self) -> bool:
+        """See :class:`gpurbf.network.layer.Layer`; a precision that is forced is not rounded."""
+        return self.precision not in FORCED and self.backend.exact_sums()
+
     def room(self) -> float:
         """See :class:`gpurbf.network.layer.Layer`."""
         return self.backend.room()
@@ -223,14 +228,12 @@ class HiddenLayer:
 
         H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``, of
         the backend's library, on a CPU to the lower triangle of the first; where that is None, HᵀT
-        alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact where
-        no precision is forced and the backend can.
+        alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact.
         """
         m, xp = len(self.centers), self.backend.xp
         with self.backend.working():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             mean = np.zeros(m) if mean is None else mean
-            grid = None if self.precision in FORCED else grid
             for rows, operand, values, _ in self._parts(X):
                 w = None if weights is None else weights[rows]
                 self.backend.normal(operand, values, T[rows], w, mean, G, B, grid)

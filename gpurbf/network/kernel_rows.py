@@ -15,11 +15,12 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
 from gpurbf.backends.arrays import to_host
+from gpurbf.backends.profiles import PROFILES
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import float32_error
 from gpurbf.network.samples import FORCED, Samples
 from gpurbf.network.solvers.smo import MATRIX
-from gpurbf.network.sparse_layer import PROFILES, SparseLayer
+from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["GivenKernel", "KernelRows"]
 

@@ -33,6 +33,10 @@ class Layer(Protocol):
     def room(self) -> float:
         """Bytes of memory that are left for such work; infinite where nobody counts."""
 
+    @property
+    def exact_sums(self) -> bool:
+        """Whether `normal` takes a grid, on which its sums are exact."""
+
     def outputs(self, X: Any, out: Any = None) -> Any:
         """H, shape (N, m), in `dtype`; into ``out``, an array of that shape, if given."""
 
@@ -51,6 +55,6 @@ class Layer(Protocol):
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
 
         Where the first array of ``out`` is None, HᵀT alone is wanted; on a CPU its lower triangle
-        is what is added to. A ``grid`` (`backends.sums.Grid`) asks for exact sums of H rounded to
-        it, from those who can.
+        is what is added to. On a ``grid`` (`backends.sums.Grid`) the sums are exact, of H rounded
+        to it.
         """

@@ -13,6 +13,7 @@ from gpurbf._stages import staged
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.magnitude import with_room
 from gpurbf.network.samples import shared_lattices
 
 __all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
@@ -37,11 +38,18 @@ def choose_layer(
 
     Parameters are RBFLayer's; ``y`` are class numbers, ``weights`` positive, ``random_state`` a
     RandomState.
+
+    Raises
+    ------
+    FloatingPointError
+        If the samples are so large or small that float64 does not hold their squares.
     """
     kernel = "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
     number = resolve_gamma(
         gamma, X, metric=metric, profile=kernel, weights=weights, random_state=random_state
     )
+    if not 0 < number < np.inf:
+        raise FloatingPointError(f"gamma={gamma!r}")
     activation = Activation(metric, kernel, number)
     indices = None
     if isinstance(centers, str):
@@ -63,6 +71,7 @@ def choose_layer(
             C = C.astype(np.float32, copy=False)
     else:
         C = centers
+    C = with_room(C)
     lattices = shared_lattices(C, X, precision)
     layer = HiddenLayer(C, activation, backend=backend, precision=precision, lattices=lattices)
     return layer, indices

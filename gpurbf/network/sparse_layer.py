@@ -12,19 +12,13 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Activation
+from gpurbf.backends.profiles import PROFILES
 from gpurbf.backends.weighted import row_products
 from gpurbf.network.samples import Samples
 
-__all__ = ["PROFILES", "SparseLayer"]
+__all__ = ["SparseLayer"]
 
 _BYTES = 32 << 20
-
-PROFILES = {
-    "gaussian": lambda d2, a: np.exp(-a.gamma * d2),
-    "linear": lambda t, a: t,
-    "poly": lambda t, a: (a.gamma * t + a.coef0) ** a.degree,
-    "sigmoid": lambda t, a: np.tanh(a.gamma * t + a.coef0),
-}
 
 
 class SparseLayer:

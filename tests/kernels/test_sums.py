@@ -213,20 +213,26 @@ def test_no_eigenvalue_is_negative():
 
 
 def test_a_forced_precision_is_not_rounded():
-    X, C, T = data(300, 40, 2)
-    grid = sums.Grid.of(0.75, 1.0)
+    C = data(300, 40, 2)[1]
     for precision in ("float64", "float32"):
-        layer = HiddenLayer(C, GAUSSIAN, backend="numba", precision=precision)
-        out = [np.zeros((40, 40)), np.zeros((40, 2))], [np.zeros((40, 40)), np.zeros((40, 2))]
-        layer.normal(X, T, None, None, out[0])
-        layer.normal(X, T, None, None, out[1], grid)
-        for a, b in zip(*out):
-            np.testing.assert_array_equal(np.tril(a), np.tril(b))
+        assert not HiddenLayer(C, GAUSSIAN, backend="numba", precision=precision).exact_sums
+    for precision in ("auto", "exact"):
+        assert HiddenLayer(C, GAUSSIAN, backend="numba", precision=precision).exact_sums
+
+
+def test_the_nearest_on_the_grid_is_what_is_summed():
+    X, C, T = data(40, 50, 1)
+    layer, mean = HiddenLayer(C, GAUSSIAN, backend="numba"), np.full(50, 0.25)
+    grid = sums.Grid.of(0.1, 1.0)
+    H = grid.nearest(layer.outputs(X), mean) - mean
+    out = np.zeros((50, 50)), np.zeros((50, 1))
+    layer.normal(X, T, None, mean, out, grid)
+    np.testing.assert_array_equal(np.tril(out[0]), np.tril(H.T @ H))
 
 
 def test_a_grid_holds_what_it_is_made_for():
     for largest, target, weight in RNG.lognormal(0, 5, (50, 3)):
         grid = sums.Grid.of(largest, target, weight)
         assert np.frexp(grid.step)[0] == np.frexp(grid.target_step)[0] == 0.5
-        assert 2**11 < np.sqrt(weight) * largest / grid.step <= 2**14
-        assert 2**18 < np.sqrt(weight) * target / grid.target_step <= 2**21
+        assert 2**13 < np.sqrt(weight) * largest / grid.step < 2**15
+        assert 2**19 < np.sqrt(weight) * target / grid.target_step <= 2**21

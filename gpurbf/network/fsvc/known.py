@@ -17,6 +17,7 @@ from gpurbf.network.fsvc.order import Order, held_out
 from gpurbf.network.fsvc.passes import MARGIN
 from gpurbf.network.fsvc.units import WIDTH, Unit
 from gpurbf.network.hidden import HiddenLayer
+from gpurbf.network.magnitude import holds_squares
 
 __all__ = ["KnownLayer", "Sample", "distances", "draw_sample", "nearest_centers", "select"]
 
@@ -65,10 +66,13 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
 
 @staged("hidden layer", "distances")
 def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
-    """The distances (N, m) that the unit takes, float32."""
+    """The distances (N, m) that the unit takes, float32 if that holds their squares."""
     inside = "manhattan" if metric == "manhattan" else "euclidean"
-    D = HiddenLayer(C, Activation(inside, _squared), dtype=np.float32, **options).outputs(X)
-    D = D.astype(np.float32, copy=False)  # a forced precision decides otherwise
+    dtype = np.float32 if holds_squares(np.float32, X, C) else np.float64
+    D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).outputs(X)
+    D = D.astype(dtype, copy=False)  # a forced precision decides otherwise
+    if not np.isfinite(D.max()):
+        raise FloatingPointError("squared distances")
     return D if metric == "sqeuclidean" else np.sqrt(D, out=D)
 
 
@@ -109,6 +113,8 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
 
 class KnownLayer:
     """A hidden layer over known distances: samples are row numbers of D, centers columns."""
+
+    exact_sums = False
 
     def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
         self.D = D

@@ -219,9 +219,12 @@ class Pass:
             low, high = np.minimum(low, self._range[0]), np.maximum(high, self._range[1])
         self._range = low, high
         kernel, metric, radius = self.unit
-        spread = np.square(np.subtract(high, low, dtype=np.float64)).sum()
+        with np.errstate(over="ignore"):
+            spread = np.square(np.subtract(high, low, dtype=np.float64)).sum()
+        if not np.isfinite(spread):
+            raise FloatingPointError("squared distances")
         error = 4 * (len(low) + 8) * np.finfo(np.float64).eps * spread
-        relative = error / (radius if metric == "sqeuclidean" else radius**2)
+        relative = error / (radius if metric == "sqeuclidean" else radius * radius)
         if metric == "manhattan":
             relative = 0.0
         elif metric == "euclidean" and kernel == "triangular":

@@ -184,9 +184,9 @@ def _grid(
 def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:
     """The least and the most centers that a search aims at: 1 to 10 % of the samples.
 
-    Small data may have more, half of the samples up to 1,000.
+    Small data may have more, half of the samples up to 1,000, and one of each class.
     """
-    high = max(0.1 * n_samples, min(0.5 * n_samples, _FEW), 1.0)
+    high = max(0.1 * n_samples, min(0.5 * n_samples, _FEW), n_classes)
     if max_centers is not None:
         high = min(high, max_centers)
     return min(max(0.01 * n_samples, n_classes), high), high

@@ -28,7 +28,7 @@ class Unit(NamedTuple):
         """phi(d) for an array of distances, into `out`, which may be d itself, if given."""
         if self.kernel == "gaussian":
             H = np.multiply(d, d, out=out)
-            H = np.divide(H, -2 * float(self.radius) ** 2, out=H)
+            H = np.divide(H, -2 * float(self.radius) * float(self.radius), out=H)
             return np.exp(H, out=H)
         H = np.divide(d, WIDTH * float(self.radius), out=out)
         H = np.subtract(1, H, out=H)
@@ -39,7 +39,7 @@ class Unit(NamedTuple):
         if self.metric == "sqeuclidean":
             return Activation("euclidean", self.of_distance)
         radius = self.radius
-        gamma = 1 / (2 * radius**2) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
+        gamma = 1 / (2 * radius * radius) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
         return Activation(self.metric, self.kernel, gamma)
 
     def direct(self, x: np.ndarray, C: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ def fixed_point(
     with these centers finds the same. Weights and targets T of the first batch scale the grid.
     """
     m = len(layer.centers)
-    if m < _FEWEST:
+    if m < _FEWEST or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _SAMPLE))
     V = to_host(activations(layer, layer.centers[rows]))

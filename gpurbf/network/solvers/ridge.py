@@ -64,7 +64,7 @@ class RidgeSolution:
 
     ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
     intercept), all NumPy's. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
-    where L Lᵀ is the matrix that was solved.
+    where L Lᵀ is the matrix that was solved; ``summed`` gives H as it went into that.
     """
 
     W: np.ndarray
@@ -74,6 +74,7 @@ class RidgeSolution:
     fit_intercept: bool
     whiten: Callable[[Any], Any]
     xp: ModuleType = np
+    summed: Callable[[Any], Any] = lambda H: H
 
     @staged("back and evaluate", "leave-one-out")
     def leave_one_out(self, H: Any, T: np.ndarray) -> np.ndarray:
@@ -82,7 +83,7 @@ class RidgeSolution:
         The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
         copy of weight 1 of each row.
         """
-        xp = self.xp
+        xp, H = self.xp, self.summed(H)
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self.whiten((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
         m = len(half)
@@ -184,6 +185,11 @@ class NormalEquations:
         keep : bool, default=False
             Whether the sums are needed again; otherwise HᵀH is overwritten.
 
+        Raises
+        ------
+        FloatingPointError
+            If the sums are not finite.
+
         Warns
         -----
         ConvergenceWarning
@@ -209,12 +215,17 @@ class NormalEquations:
                 _add_outer(A, sums + n * shift, shift)
                 _add_outer(A, shift, sums)
             scale = float(xp.trace(A)) / m
+            if not np.isfinite(scale):
+                raise FloatingPointError("sums over the hidden layer")
             if not scale > 0:  # no center answers to any sample
                 scale = 1.0
             W, whiten = _solve(xp, A, B, alpha * scale)
             W = to_host(W)
         intercept = target_mean - mean @ W
-        return RidgeSolution(W, intercept, mean, self.weight, fit_intercept, whiten, xp)
+        solution = RidgeSolution(W, intercept, mean, self.weight, fit_intercept, whiten, xp)
+        if self.grid is not None:
+            solution.summed = partial(self.grid.nearest, mean=self.shift)
+        return solution
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends.loops_smo import gained, open_ends, solve_block
+from gpurbf.backends.loops_smo import gained, open_ends, solve_block, summary
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
 
@@ -79,11 +79,12 @@ def solve_binary(
     FloatingPointError
         If the kernel or the coefficients are not finite.
     """
-    low, high = np.where(y > 0, 0.0, -C), np.where(y > 0, C, 0.0)
+    low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
     beta, f = np.zeros(len(y)), y.astype(np.float64)
     problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check)
     steps, violation = problem.whole() if len(y) <= WHOLE else problem.by_working_sets()
-    return _solution(beta, f, y, C, low, high, steps, violation, tol)
+    intercept, objective, gap = summary(beta, f, y, C)
+    return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
 
 
 @dataclass
@@ -101,9 +102,7 @@ class _Problem:
     # Of all changes of beta since f was last evaluated; and how often it was.
     squares: float = 0.0
     evaluated: int = 0
-
-    def __post_init__(self) -> None:
-        self.plane = Plane(len(self.f))
+    plane: Plane = field(init=False)
 
     def whole(self) -> tuple[int, float]:
         """All samples are the working set."""
@@ -116,6 +115,7 @@ class _Problem:
         f, beta, low, high = self.f, self.beta, self.low, self.high
         members, size = np.zeros(0, np.intp), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
+        self.plane = Plane(len(f))
         steps = sets = 0
         while True:
             violation = open_ends(beta, low, high, f, up, down)
@@ -225,29 +225,3 @@ def _working_set(up: np.ndarray, down: np.ndarray, previous: np.ndarray, size: i
     falling = np.argpartition(down, half)[:half]
     falling = falling[down[falling] < np.inf]
     return np.concatenate([kept, rising, falling])
-
-
-def _solution(
-    beta: np.ndarray,
-    f: np.ndarray,
-    y: np.ndarray,
-    C: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    steps: int,
-    violation: float,
-    tol: float,
-) -> Solution:
-    """Intercept as in LIBSVM: the mean over free samples, else the middle of what is allowed."""
-    free = (beta > low) & (beta < high)
-    if free.any():
-        intercept = float(f[free].mean())
-    else:
-        intercept = float(f[beta < high].max() + f[beta > low].min()) / 2
-    objective = -float(beta @ (y + f)) / 2
-    # The output without the intercept is y - f, so the hinge loss is max(0, y (f - intercept)).
-    hinge = np.maximum(0.0, y * (f - intercept))
-    loss = float(C[hinge > 0] @ hinge[hinge > 0])
-    gap = float(beta @ (y - f)) / 2 + loss + objective
-    converged = violation < tol
-    return Solution(beta, intercept, steps, violation, objective, gap, converged)

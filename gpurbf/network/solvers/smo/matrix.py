@@ -16,7 +16,8 @@ class MatrixPair:
 
     def __init__(self, K: np.ndarray, diagonal: np.ndarray, a: slice, b: slice) -> None:
         self.K, self.a, self.b = K, a, b
-        self.samples = np.r_[a, b]
+        # Several times faster than np.r_, which shows where problems are small.
+        self.samples = np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
         self.diagonal = diagonal[self.samples]
 
     def block(self, members: np.ndarray) -> np.ndarray:

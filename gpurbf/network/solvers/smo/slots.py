@@ -112,8 +112,11 @@ class Slots:
 
     def _give_way(self, n: int) -> np.ndarray:
         """n slots, ascending: vacant ones first, in order; then the longest unused."""
-        where = np.argsort(self._used[: self.filled], kind="stable")[:n] if n else np.zeros(0, int)
-        where.sort()
+        where = np.flatnonzero(self._owner[: self.filled] < 0)[:n]
+        if len(where) < n:
+            # Vacant ones were used at time -1.
+            where = np.argsort(self._used[: self.filled], kind="stable")[:n]
+            where.sort()
         evicted = self._owner[where]
         self._slot_of[evicted[evicted >= 0]] = -1
         return where
