@@ -198,7 +198,7 @@ def test_more_centers_than_samples_is_said_and_works():
         ({"centers": "best"}, ValueError, "Unknown centers 'best': use one of"),
         ({"centers": np.ones((3, 5))}, ValueError, r"centers must have shape \(m, 64\)"),
         ({"centers": np.full((3, 64), np.nan)}, ValueError, "centers contains NaN"),
-        ({"kernel": "cosine"}, ValueError, "Unknown kernel 'cosine': use one of"),
+        ({"kernel": "cubic"}, ValueError, "Unknown kernel 'cubic': use one of"),
         ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),
         ({"gamma": 0}, ValueError, "gamma must be > 0"),
         ({"gamma": -1.0}, ValueError, "gamma must be > 0"),
