@@ -343,6 +343,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @staged("back and evaluate", "scores")
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
 
