@@ -175,8 +175,9 @@ def test_outputs_that_predict_drops_keep_to_the_budget():
     X, _ = data(np.uint8, N=9000, n=5)
     y = np.arange(9000) % 100
     model = RBFClassifier(20, random_state=0).fit(X, y)
-    seen, scores = [], model._scores
-    model._scores = lambda part: seen.append(len(part)) or scores(part)
+    layer, seen = model._layer(), []
+    scored = layer.scored
+    layer.scored = lambda X, W: ((rows, seen.append(len(S)) or S) for rows, S in scored(X, W))
     with config_context(memory=4):
         model.predict(X)
     assert sum(seen) == 9000

@@ -209,7 +209,7 @@ class HiddenLayer:
     def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
         W = W if isinstance(W, OutputWeights) else OutputWeights(W)
-        for part in self._parts(X, 2 * W.shape[1] * self.dtype.itemsize):
+        for part in self._parts(X, 16 * W.shape[1]):
             ready = W.ready(self.backend, part.operand)
             S = self.backend.scores(part.operand, part.values, ready)
             yield part.rows, S.astype(self.dtype, copy=False)

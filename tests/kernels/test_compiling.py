@@ -50,7 +50,10 @@ def test_time_between_passes_and_others_kernels_do_not_count(play):
 
 @pytest.mark.slow
 def test_a_first_call_says_it_and_a_second_does_not(tmp_path):
-    code = "from gpurbf import RBFLayer; RBFLayer(5, backend='numba').fit([[0.0], [2.0]] * 9)"
+    code = (
+        "from gpurbf import RBFLayer\n"
+        "RBFLayer(5, centers='random', backend='numba').fit_transform([[0.0], [2.1]] * 9)"
+    )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     lines = [
         subprocess.run(
