@@ -80,6 +80,7 @@ def test_fitted_attributes_are_those_that_scikit_learn_sets():
 
 
 def test_parameters_that_both_have_are_kept():
+    pytest.importorskip("pandas")
     data = load_iris(as_frame=True)
     ours = SVC(C=2.5, max_iter=99_999, break_ties=True, gamma="auto").fit(data.data, data.target)
     made = ours.to_sklearn()
