@@ -36,7 +36,10 @@ def encode(X: np.ndarray, lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
         rows = slice(i * _ROWS, (i + 1) * _ROWS)
         encode_rows(X[rows], q, inverse, X.dtype.type(lattice.zero), codes[rows], off[rows])
 
-    parallel_for(tile, -(-len(X) // _ROWS))
+    if len(X) <= _ROWS:
+        tile(0)
+    else:
+        parallel_for(tile, -(-len(X) // _ROWS))
     return codes, off
 
 

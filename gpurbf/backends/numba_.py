@@ -204,7 +204,9 @@ def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> No
     # A task is about two blocks of rows, and every thread gets as many.
     work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
     useful = 1 + work // _WORTH_A_THREAD
-    n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
+    n_threads = 1
+    if useful > 1:
+        n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
     n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
     rows = -(-len(X) // (n_tasks * part.kernel.rows)) * part.kernel.rows
 
@@ -213,7 +215,11 @@ def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> No
 
     fused = consumer.mode in (layer.SCORES, layer.PARTIAL)
     with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
-        parallel_for(task, -(-len(X) // rows), n_threads)
+        if useful > 1:
+            parallel_for(task, -(-len(X) // rows), n_threads)
+        else:  # over before anyone would have been asked for help
+            for i in range(-(-len(X) // rows)):
+                task(i)
         size, itemsize = len(X) * operand.m, part.dtype.itemsize
         count(operations=2 * size * X.shape[1], kind=part.arithmetic)
         count(nbytes=X.nbytes + part.centers.panels.nbytes)

@@ -19,6 +19,8 @@ from gpurbf.backends.threads import parallel_for
 __all__ = ["Weights", "pack_weights", "row_products", "times"]
 
 _ROWS = 192
+# Outputs that a plain loop is fast enough for.
+_FEW = 3
 # Multiplications that take longer than it takes to wake a thread.
 _WORTH_A_THREAD = 1 << 20
 
@@ -82,8 +84,10 @@ def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:
 
 def times(W: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
     """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
-    weights = pack_weights(W, np.dtype(dtype), cpu.VECTORS[cpu.choose_kernel()[0]])
-    return partial(_multiply, weights)
+    dtype = np.dtype(dtype)
+    if W.shape[1] <= _FEW:
+        return partial(_multiply_few, np.ascontiguousarray(W.T, dtype))
+    return partial(_multiply, pack_weights(W, dtype, cpu.VECTORS[cpu.choose_kernel()[0]]))
 
 
 def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -93,17 +97,33 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
     return S
 
 
+def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
+    from gpurbf.kernels import stored
+
+    sums = np.zeros(S.shape)
+    _rows(lambda begin, end: stored.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
+
+
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
     from gpurbf.kernels import stored
 
     sums = np.zeros(S.shape)
     consumer = tuple(weights.consumer(sums, H.dtype))
+    _rows(
+        lambda begin, end: stored.stored_rows(begin, end, H, consumer),
+        H, S, sums, weights.W.nbytes,
+    )  # fmt: skip
+
+
+def _rows(
+    add: Callable[[int, int], None], H: np.ndarray, S: np.ndarray, sums: np.ndarray, nbytes: int
+) -> None:
+    """Let ``add(begin, end)`` make the sums of all rows of H, and put them into S."""
 
     def task(i: int) -> None:
-        stored.stored_rows(i * _ROWS, min((i + 1) * _ROWS, len(H)), H, consumer)
+        add(i * _ROWS, min((i + 1) * _ROWS, len(H)))
 
     with stage("hidden layer", "H @ W"):
         parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
         S[...] = sums
-        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name)
-        count(nbytes=H.nbytes + weights.W.nbytes)
+        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name, nbytes=H.nbytes + nbytes)

@@ -1,5 +1,6 @@
-"""H @ W of activations that are in memory already, with the sums of the tile driver."""
+"""H @ W of activations that are in memory already; a row's sum is its own."""
 
+import numpy as np
 from numba import njit
 
 from gpurbf.kernels.layer import CHUNK, PARTIAL, Consumer, store
@@ -11,7 +12,7 @@ from gpurbf.kernels.tiles import BLOCK, LANES
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def stored_rows(begin, end, A, consumer):
-    """Add rows begin … end of A @ W to the consumer's scores; each row's sum is its own."""
+    """Add rows begin … end of A @ W to the consumer's scores, as the tile driver does."""
     use_widest_vectors()
     consumer = Consumer(*consumer)
     mode, W, m, size = consumer.mode, consumer.W, A.shape[1], A.itemsize
@@ -36,3 +37,17 @@ def stored_rows(begin, end, A, consumer):
                     collect(sums[:n], scores)
             else:
                 add_scores(H, count, W, first, consumer.kernel, consumer.rows, sums, scores)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def dot_rows(begin, end, A, W, scores):
+    """The same for a few outputs, W (k, m): reading A takes longer than its few products."""
+    use_widest_vectors()
+    for i in range(begin, end):
+        row = A[i]
+        for o in range(W.shape[0]):
+            w = W[o]
+            total = 0.0
+            for j in range(row.size):
+                total += np.float64(row[j]) * np.float64(w[j])
+            scores[i, o] += total
