@@ -176,7 +176,7 @@ def _verify(name: str, models: dict[str, Any], case: Case) -> dict[str, float]:
         objective = objectives(model, case.X) if len(case.X) < 25_000 else None
         if objective is not None:
             worst = float((np.abs(objective - expected) / np.abs(expected)).max())
-            if worst > 1e-3:
+            if worst > 1e-4:
                 raise AssertionError(f"{name}, {key}: an objective differs by {worst:.2g}")
         found[key] = 100 * float((model.predict(case.new[:_NEW]) != labels).mean())
     return found
