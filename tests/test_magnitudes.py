@@ -99,3 +99,12 @@ def test_svc_names_them_too_and_answers_where_scikit_learn_does():
         SVC().fit(1e155 * np.random.default_rng(0).normal(size=(120, 6)), CLASSES)
     large = (X * 1e19).astype(np.float32)
     assert SVC().fit(large, y).score(large, y) > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_predict_gives_no_label_where_decision_function_gives_no_number():
+    model = RBFClassifier(30, kernel="multiquadric", gamma=0.5, random_state=0).fit(X, y)
+    far = np.full((3, 4), 1e200)
+    for method in (model.decision_function, model.predict):
+        with pytest.raises(ValueError, match="column 0 of X reaches 1e\\+200"):
+            method(far)

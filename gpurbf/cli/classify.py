@@ -172,7 +172,7 @@ def _classify(
 
 def _prepare(name: str, X: np.ndarray, y: np.ndarray, backend: str) -> None:
     """Fit on a few samples of every class, so that compilation is not in the times."""
-    rows = np.union1d(np.arange(min(200, len(y))), np.unique(y, return_index=True)[1])
+    rows = np.union1d(np.arange(min(600, len(y))), np.unique(y, return_index=True)[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ESTIMATORS[name](len(rows), backend).fit(X[rows], y[rows]).predict(X[rows])

@@ -362,6 +362,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
             for rows, part in self._layer().scored(X, self.coef_.T):
                 with stage("back and evaluate", "labels"):
                     scores = to_host(part) + self.intercept_
+                    check_finite(self, X, outputs=scores)
                     winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
                     labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["holds_squares", "with_room"]
+__all__ = ["BOUNDED", "holds_squares", "with_room"]
+
+# Profiles that are finite wherever the squared distance is.
+BOUNDED = ("gaussian", "laplacian", "triangular", "inverse-multiquadric")
 
 
 def holds_squares(dtype: Any, *arrays: Any) -> bool:
