@@ -89,12 +89,12 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
         diagonal,
         beside,
         lambda V: _reflected(V, blocks),
-        lambda V: _reflected(V, [(i, Y, S.T) for i, Y, S in reversed(blocks)]),
+        lambda V: _reflected(V, [(i, Y, YS) for i, YS, Y in reversed(blocks)]),
     )
 
 
 def _block(reflected: np.ndarray, tau: np.ndarray, i: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """Reflectors i, i + 1, … in one: I - Y S Yᵀ on all columns from i + 1 on.
+    """Reflectors i, i + 1, … in one: I - Y S Yᵀ on all columns from i + 1 on, as YS and Y.
 
     S⁻¹ is the upper triangle of YᵀY with 1 / tau as its diagonal (Schreiber and Van Loan, 1989).
     """
@@ -104,15 +104,16 @@ def _block(reflected: np.ndarray, tau: np.ndarray, i: int) -> tuple[int, np.ndar
     Y[:, t == 0] = 0  # a reflector that is none
     upper = np.triu(Y.T @ Y, 1)
     np.fill_diagonal(upper, 1 / np.where(t == 0, 1, t))
-    return i + 1, Y, scipy.linalg.solve_triangular(upper, np.eye(len(t)), check_finite=False)
+    S = scipy.linalg.solve_triangular(upper, np.eye(len(t)), check_finite=False)
+    return i + 1, Y @ S, Y
 
 
 def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Rows V (n, m) after the reflectors of the blocks, in their order."""
+    """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
     turned = np.array(V, np.float64, order="C")
     for start in range(0, len(turned), _ROWS):
-        for i, Y, S in blocks:
+        for i, left, right in blocks:
             rows = turned[start : start + _ROWS, i:]
-            rows -= (rows @ Y @ S) @ Y.T
+            rows -= (rows @ left) @ right.T
     count(operations=2 * turned.size * turned.shape[1], kind="float64", nbytes=2 * turned.nbytes)
     return turned
