@@ -43,9 +43,9 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     Parameters
     ----------
-    n_centers : int, default=1000
-        Number of centers m. With fewer distinct samples than that, a rule that draws samples takes
-        all of them and warns.
+    n_centers : int or "auto", default="auto"
+        Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer. With
+        fewer than a number, a rule that draws samples takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
@@ -120,7 +120,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     def __init__(
         self,
-        n_centers: int = 1000,
+        n_centers: int | str = "auto",
         *,
         centers: Any = "stratified",
         kernel: Any = "gaussian",
