@@ -80,7 +80,10 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
                 with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
                     sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
 
-            parallel_for(tile, -(-len(part) // n_rows))
+            if len(part) <= n_rows:  # over before anyone would have been asked for help
+                tile(0)
+            else:
+                parallel_for(tile, -(-len(part) // n_rows))
             total += float(w @ sums)
         return float(total / mass)
 
