@@ -43,7 +43,7 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -
         For the page, its tables and its pictures.
     """
     module = importlib.import_module(BENCHMARKS[name])
-    report = Report(module.TITLE)
+    report = Report(module.TITLE, folder / f"{name}.md")
     report.text(_conditions(name, quick))
     module.run(report, quick, data_home)
     report.write(folder / f"{name}.md")
