@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.network.centers import CENTERS, COUNTS
+from gpurbf.network.exact import exact_sum
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
 # uint8 stays: it is the integer lattice itself, and eight times smaller than float64.
@@ -77,9 +78,11 @@ def check_samples(estimator: Any, X: Any) -> Any:
 
 @staged("read and validate", "weights")
 def check_weights(
-    sample_weight: Any, n_samples: int, *, negative: bool = False
+    sample_weight: Any, n_samples: int, *, negative: bool = False, part: bool = False
 ) -> np.ndarray | None:
     """Sample weights (N,) in float64, or None; those below zero count as zero if they may be.
+
+    A part of all samples may have none above zero.
 
     Raises
     ------
@@ -101,7 +104,7 @@ def check_weights(
         raise ValueError("sample_weight contains NaN or infinity: every weight must be finite.")
     if not negative and (weights < 0).any():
         raise ValueError("Negative values in sample_weight: every weight must be >= 0.")
-    if not (weights > 0).any():
+    if not part and not (weights > 0).any():
         raise ValueError("Invalid input - all samples have zero or negative weights.")
     return np.maximum(weights, 0.0) if negative else weights
 
@@ -204,14 +207,28 @@ def with_class_weights(
     """Sample weights times class weights; "balanced" makes the classes' weights equal."""
     if class_weight is None:
         return weights
-    if isinstance(class_weight, str) and class_weight == "balanced":
-        mass = np.bincount(codes, weights, minlength=len(classes))
-        factors = mass.sum() / (len(classes) * mass)
-    elif isinstance(class_weight, Mapping):
-        factors = compute_class_weight(class_weight, classes=classes, y=classes[codes])
-    else:
-        raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
+    n_classes = len(classes)
+    factors = class_factors(class_weight, classes, lambda: class_mass(codes, weights, n_classes))
     return factors[codes] if weights is None else factors[codes] * weights
+
+
+def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) -> np.ndarray:
+    """The weight of each class, summed exactly: a number for each class, or a fraction."""
+    if weights is None:
+        return np.bincount(codes, minlength=n_classes)
+    return np.array([exact_sum(weights[codes == c]) for c in range(n_classes)], object)
+
+
+def class_factors(
+    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The factor of each class, for which "balanced" asks for the classes' `class_mass`."""
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        found = mass().astype(float)
+        return found.sum() / (len(classes) * found)
+    if isinstance(class_weight, Mapping):
+        return compute_class_weight(class_weight, classes=classes, y=classes)
+    raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
 
 
 @contextmanager
