@@ -31,7 +31,7 @@ from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
 from gpurbf.network.one_vs_one import class_scores, votes
 from gpurbf.network.samples import FORCED, look
-from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
+from gpurbf.network.svm import PairModels, group_samples, train_pairs
 
 
 class SVC(
@@ -271,7 +271,7 @@ class SVC(
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
-            self._activation = self._resolve(X, groups, weights)
+            self._activation = self._resolve(X, weights)
             # Codes first: sorted, samples off the lattice are a copy of the data.
             X = look(X, self.precision)[groups.first]
             if self.precision not in FORCED:
@@ -306,14 +306,9 @@ class SVC(
         progress.finish()
         return models
 
-    def _resolve(self, X: Any, groups: Groups, weights: np.ndarray | None) -> Activation:
+    def _resolve(self, X: Any, weights: np.ndarray | None) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""
         metric, profile = KERNELS[self.kernel]
-        repeated = len(groups.starts) - 1 < X.shape[0]
-        if self.gamma == "scale" and (repeated or weights is not None):
-            # The variance of the weighted or repeated samples, summed in the same order for both.
-            mass = groups.sums(np.ones(X.shape[0]) if weights is None else weights)
-            X, weights = X[groups.first], mass
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 

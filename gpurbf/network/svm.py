@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._stages import staged
-from gpurbf.backends.loops_smo import row_keys
+from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
 from gpurbf.network.solvers.smo import Solution, solve_pairs
@@ -81,7 +81,7 @@ def group_samples(X: Any, y: np.ndarray, weights: np.ndarray | None) -> Groups:
     same = np.zeros(N, bool)
     order = np.argsort(y, kind="stable")
     if X is not None:
-        keys = row_keys(X)
+        keys = row_hashes(X, 0)
         by_key = np.lexsort((keys, y))
         adjacent = (np.diff(keys[by_key]) == 0) & (np.diff(y[by_key]) == 0)
         same[1:] = adjacent
