@@ -20,6 +20,7 @@ from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators.fsvc import FSVC
 from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
+from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.network.fsvc.units import WIDTH
 from gpurbf.network.one_vs_one import pair_weights
@@ -247,7 +248,7 @@ def _parse(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> A
     return operator.outputs
 
 
-for _estimator in (SVC, RBFClassifier, FSVC, RBFLayer):
+for _estimator in (SVC, RBFClassifier, RBFClassifierCV, FSVC, RBFLayer):
     update_registered_converter(
         _estimator,
         f"Gpurbf{_estimator.__name__}",
