@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -33,16 +34,25 @@ class Facts(NamedTuple):
     n_features: int
     names: Any
     dtype: np.dtype
-    labels: np.ndarray | None
+    labels: Any
 
 
 class Rows(NamedTuple):
     """Rows as the estimators take them; ``places`` is where they were among those given."""
 
     X: Any
-    y: np.ndarray | None
-    weights: np.ndarray | None
+    y: Any
+    weights: Any
     places: np.ndarray
+
+    def at(self, some: Any) -> Rows:
+        """Some of them."""
+        return Rows(*(None if values is None else values[some] for values in self))
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Rows]) -> Rows:
+        """All pieces, one after the other."""
+        return cls(*(None if own[0] is None else np.concatenate(own) for own in zip(*pieces)))
 
 
 class Reader(NamedTuple):
@@ -228,10 +238,7 @@ class Blocks:
         own = {i: rows[home == i] - self.starts[i] for i in np.unique(home).tolist()}
         found = self.tasks.results(self.each("rows", _taken, own))
         back = np.argsort(np.argsort(home, kind="stable"), kind="stable")
-        columns = (
-            None if values[0] is None else np.concatenate(values)[back] for values in zip(*found)
-        )
-        return Rows(*columns)
+        return Rows.joined(found).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.take(rows).X
@@ -282,7 +289,8 @@ def _check_alike(facts: list[Facts]) -> None:
             raise ValueError(f"Blocks differ in {what}: {values[0]} and {other[0]}.")
 
 
-class _OnRows(NamedTuple):
+@dataclass(frozen=True)
+class _OnRows:
     """Reads a block, then works on its rows."""
 
     reader: Reader
@@ -293,7 +301,8 @@ class _OnRows(NamedTuple):
         return self.function(rows._replace(places=given + rows.places), start, *own)
 
 
-class _Asked(NamedTuple):
+@dataclass(frozen=True)
+class _Asked:
     """A task of `over_rows`, given what it asks for."""
 
     task: Callable[..., Any]
@@ -306,7 +315,8 @@ class _Asked(NamedTuple):
         )
 
 
-class _ClassMass(NamedTuple):
+@dataclass(frozen=True)
+class _ClassMass:
     n_classes: int
 
     def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:
@@ -314,7 +324,7 @@ class _ClassMass(NamedTuple):
 
 
 def _taken(rows: Rows, start: int, some: np.ndarray) -> Rows:
-    return Rows(*(None if values is None else values[some] for values in rows))
+    return rows.at(some)
 
 
 def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import dask.array as da
 import distributed
@@ -100,7 +101,8 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         return self._lazily("predict_proba", X)
 
 
-class _Sums(NamedTuple):
+@dataclass(frozen=True)
+class _Sums:
     """The sums of a block, on a shift and a grid that all blocks share."""
 
     model: rbf.RBFClassifier
