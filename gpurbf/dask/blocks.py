@@ -23,7 +23,7 @@ from gpurbf.estimators._validation import (
     overflow,
 )
 
-__all__ = ["Blocks", "row_blocks"]
+__all__ = ["Blocks", "ClassMass", "Rows", "at_home", "row_blocks"]
 
 
 class Facts(NamedTuple):
@@ -47,12 +47,12 @@ class Rows(NamedTuple):
 
     def at(self, some: Any) -> Rows:
         """Some of them."""
-        return Rows(*(None if values is None else values[some] for values in self))
+        return Rows._make(None if values is None else values[some] for values in self)
 
     @classmethod
     def joined(cls, pieces: Iterable[Rows]) -> Rows:
         """All pieces, one after the other."""
-        return cls(*(None if own[0] is None else np.concatenate(own) for own in zip(*pieces)))
+        return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
 
 
 class Reader(NamedTuple):
@@ -181,7 +181,7 @@ class Blocks:
             found = np.unique(np.concatenate([fact.labels for fact in facts]))
             classes = found
             if hasattr(model, "predict"):
-                masked = sum(fact.n_rows for fact in facts) < given[-1]
+                masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
                 classes, _ = check_labels(found, type(model).__name__, masked)
         reader = Reader(copy.copy(model), negative, classes)
         return cls(tasks, parts, facts, reader, int(given[-1]))
@@ -203,7 +203,7 @@ class Blocks:
         n_classes = len(self.classes)
 
         def mass() -> np.ndarray:
-            return self.over_rows(_ClassMass(n_classes), np.add, True, True, "weights")
+            return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
 
         factors = class_factors(class_weight, self.classes, mass)
         reader = self.reader._replace(factors=factors)
@@ -234,11 +234,8 @@ class Blocks:
         """Some rows, brought here: an array of their numbers in order, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
-        home = np.searchsorted(self.starts, rows, side="right") - 1
-        own = {i: rows[home == i] - self.starts[i] for i in np.unique(home).tolist()}
-        found = self.tasks.results(self.each("rows", _taken, own))
-        back = np.argsort(np.argsort(home, kind="stable"), kind="stable")
-        return Rows.joined(found).at(back)
+        own, back = at_home(rows, self.starts)
+        return Rows.joined(self.tasks.results(self.each("rows", _taken, own))).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.take(rows).X
@@ -262,7 +259,7 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
         if A:
             return list(A)
         raise ValueError("There are no blocks: the list is empty.")
-    cut = like.chunks[0] if isinstance(like, da.Array) else None
+    cut: Any = like.chunks[0] if isinstance(like, da.Array) else None
     known = cut is not None and not np.isnan(cut).any()
     if not hasattr(A, "to_delayed"):
         if known and np.shape(A) == (sum(cut),):
@@ -278,6 +275,13 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
         if known and A.chunks[0] != cut and not np.isnan(A.chunks[0]).any():
             A = A.rechunk({0: cut})
     return list(np.ravel(A.to_delayed()))
+
+
+def at_home(rows: np.ndarray, starts: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """By block the numbers in it of rows of all blocks, and where what they give belongs."""
+    home = np.searchsorted(starts, rows, side="right") - 1
+    own = {i: rows[home == i] - starts[i] for i in np.unique(home).tolist()}
+    return own, np.argsort(np.argsort(home, kind="stable"), kind="stable")
 
 
 def _check_alike(facts: list[Facts]) -> None:
@@ -316,7 +320,9 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _ClassMass:
+class ClassMass:
+    """The weight of each class in a block."""
+
     n_classes: int
 
     def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import dask.array as da
-import distributed
-import numpy as np
-from sklearn.utils import gen_batches
 
-from gpurbf.backends.arrays import to_host
 from gpurbf.backends.threads import limited
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.layer import check_rule
+from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import rbf
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.network.exact import exact_sum
-from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["RBFClassifier"]
 
@@ -70,18 +64,10 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         with limited(self.n_jobs), blocks.finite(model):
             model._choose_layer(blocks, blocks, blocks.weights)
             blocks = blocks.with_class_weights(model.class_weight)
-            normal = model._new_normal(solver)
-            normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
-            work = _Sums(model, solver, normal.shift, normal.grid)
-            parts = blocks.each("hidden-layer", work)
-            total = blocks.tasks.merged("hidden-layer", NormalEquations.__add__, parts)
-            # Who waits for a block holds on to a word of it, not to its sums.
-            done = blocks.tasks.each("progress", _done, [(part,) for part in parts])
-            result, *waiting = blocks.tasks.start([total, *done])
-            come = distributed.as_completed(waiting)
-            for _ in steps(self, come, len(parts), X, y, "hidden layer", stops=False):
+            sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
+            for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
-            normal = result.result()
+            normal = sums.result()
             sample = blocks.take(rbf.calibration_rows(len(blocks)))
             model._solve(solver, normal, sample.X, sample.y, sample.weights, keep=False)
         self.model_ = model
@@ -99,42 +85,3 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         probabilities : dask array of shape (n_samples, n_classes)
         """
         return self._lazily("predict_proba", X)
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """The sums of a block, on a shift and a grid that all blocks share."""
-
-    model: rbf.RBFClassifier
-    solver: Any
-    shift: np.ndarray
-    grid: Any
-
-    def __call__(self, rows: Rows, start: int) -> NormalEquations:
-        normal = self.model._new_normal(self.solver)
-        normal.shift, normal.grid = self.shift, self.grid
-        assert rows.y is not None
-        for batch in gen_batches(len(rows.X), rbf._ROWS_A_STEP):
-            self.model._add(normal, rows.X[batch], rows.y, rows.weights, batch)
-        normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
-        return normal
-
-
-def _done(normal: NormalEquations) -> None:
-    """A block has been added."""
-
-
-def _weights(blocks: Blocks) -> tuple[float, float]:
-    """The largest and the mean weight of all rows."""
-    if blocks.weights is None:
-        return 1.0, 1.0
-    largest, total = blocks.over_rows(_scale, _larger_and_sum, False, True, "weights")
-    return float(largest), float(total / len(blocks))
-
-
-def _scale(X: Any, y: None, weights: np.ndarray, first: int) -> tuple[Any, Any]:
-    return weights.max(), exact_sum(weights)
-
-
-def _larger_and_sum(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-    return max(a[0], b[0]), a[1] + b[1]

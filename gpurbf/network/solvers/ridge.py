@@ -147,10 +147,11 @@ class NormalEquations:
             out = self.G, self.B
             layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
         if weights is None:  # targets are whole numbers
-            sums, weight = [Fraction(total) for total in T.sum(axis=0)], Fraction(len(T))
+            self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
+            self.weight += Fraction(len(T))
         else:
-            sums, weight = [exact_sum(column, weights) for column in T.T], exact_sum(weights)
-        self.targets, self.weight = self.targets + sums, self.weight + weight
+            self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
+            self.weight += exact_sum(weights)
 
     def begin(
         self, layer: Layer, X: Any, target: float = 1.0, weight: float = 1.0, mean: float = 1.0
