@@ -302,6 +302,8 @@ def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bench.BENCHMARKS)
 def test_quick_benchmarks_run_and_leave_the_pages_alone(capsys, monkeypatch, tmp_path, name):
+    if name == "dask":
+        pytest.importorskip("dask.array", reason="no Dask")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
     # Quick for a user is a minute or two of these.

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "tune": "gpurbf.bench.tune",
     "paper": "gpurbf.bench.paper",
     "scale": "gpurbf.bench.scale",
+    "dask": "gpurbf.bench.dask",
     "gpu": "gpurbf.bench.gpu",
 }
 

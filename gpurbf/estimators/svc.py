@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import combinations
 from typing import Any
 
@@ -23,6 +24,8 @@ from gpurbf.estimators._validation import (
     check_labels,
     check_weights,
     check_X,
+    class_factors,
+    class_mass,
     overflow,
     with_class_weights,
 )
@@ -220,10 +223,14 @@ class SVC(
         weights = None if weights is None else weights[used]
         C = with_class_weights(self.class_weight, self.classes_, codes, weights)
         C = np.full(len(codes), float(self.C)) if C is None else C * self.C
-        self._set_class_weight(codes, weights)
+        self.class_weight_ = np.ones(len(self.classes_))
+        if self.class_weight is not None:
+            mass = functools.partial(class_mass, codes, weights, len(self.classes_))
+            self.class_weight_ = class_factors(self.class_weight, self.classes_, mass)
         with limited(self.n_jobs):
             models = self._train(X, used, codes, weights, C)
-        self._keep(X, used, codes, models)
+        support = models.support if isinstance(used, slice) else used[models.support]
+        self._keep(support, None if self._given() else X[support], models)
         return self
 
     @staged("read and validate", "X")
@@ -250,12 +257,6 @@ class SVC(
                 f" Input is a {X.shape[0]}x{X.shape[1]} matrix."
             )
         return X, y
-
-    def _set_class_weight(self, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        factors = with_class_weights(self.class_weight, self.classes_, codes, weights)
-        first = np.unique(codes, return_index=True)[1]
-        own = np.ones(len(first)) if weights is None else weights[first]
-        self.class_weight_ = np.ones(len(first)) if factors is None else factors[first] / own
 
     @staged("prepare", "samples gathered")
     def _train(
@@ -306,18 +307,17 @@ class SVC(
         progress.finish()
         return models
 
-    def _resolve(self, X: Any, weights: np.ndarray | None) -> Activation:
+    def _resolve(self, X: Any, weights: Any) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""
         metric, profile = KERNELS[self.kernel]
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 
     @staged("back and evaluate", "fitted attributes")
-    def _keep(self, X: Any, used: Any, codes: np.ndarray, models: PairModels) -> None:
-        """Set the fitted attributes from the trained pairs."""
+    def _keep(self, support: np.ndarray, vectors: Any, models: PairModels) -> None:
+        """Set the fitted attributes from the trained pairs and the samples that support them."""
         solutions = models.solutions
-        numbers_used = np.arange(len(codes)) if isinstance(used, slice) else used
-        self.support_ = numbers_used[models.support].astype(np.int32)
+        self.support_ = support.astype(np.int32)
         self._n_support = models.n_support.astype(np.int32)
         self._dual_coef_ = models.dual_coef
         self._intercept_ = np.array([solution.intercept for solution in solutions])
@@ -325,10 +325,10 @@ class SVC(
         sign = -1.0 if len(self.classes_) == 2 else 1.0
         self.dual_coef_ = sign * self._dual_coef_
         self.intercept_ = sign * self._intercept_
-        if self._given():
+        if vectors is None:
             self.support_vectors_ = np.empty((0, 0))
         else:
-            self.support_vectors_ = X[self.support_].astype(np.float64, copy=False)
+            self.support_vectors_ = vectors.astype(np.float64, copy=False)
         if self._sparse:
             self.dual_coef_ = sp.csr_matrix(self.dual_coef_)
         self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)

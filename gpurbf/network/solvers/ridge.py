@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -141,9 +142,9 @@ class NormalEquations:
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
         self.B: Any = np.zeros((n_centers, n_outputs + 1))
-        # Numbers of any kind that add up exactly.
-        self.targets: Any = np.zeros(n_outputs)
-        self.weight: Any = 0.0
+        # Fractions, which add up exactly.
+        self.targets: Any = np.zeros(n_outputs, object)
+        self.weight: Any = 0
 
     def copy(self) -> NormalEquations:
         """The same sums, to be added to while these stay as they are."""
@@ -165,12 +166,12 @@ class NormalEquations:
                 self.begin(layer, X, *map(float, scale))
             out = self.G, self.B
             layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
-        if weights is None:
-            self.targets, self.weight = self.targets + T.sum(axis=0), self.weight + len(T)
+        if weights is None:  # targets are whole numbers
+            self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
+            self.weight += Fraction(len(T))
         else:
-            sums = [exact_sum(np.ascontiguousarray(column), weights) for column in T.T]
-            self.targets = self.targets + np.array(sums, object)
-            self.weight = self.weight + exact_sum(weights)
+            self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
+            self.weight += exact_sum(weights)
 
     def begin(
         self, layer: Layer, X: Any, target: float = 1.0, weight: float = 1.0, mean: float = 1.0
