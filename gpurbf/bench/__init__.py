@@ -19,6 +19,7 @@ BENCHMARKS = {
     "rbf": "gpurbf.bench.rbf",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "defaults": "gpurbf.bench.defaults",
     "pipelines": "gpurbf.bench.pipelines",
     "profile": "gpurbf.bench.profile",
     "tune": "gpurbf.bench.tune",
