@@ -42,7 +42,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     )
     rows = []
     for name, (X, y, X_test, y_test) in _problems(quick, data_home):
-        models = {key: clone(model) for key, model in MODELS.items()}
+        models: dict[str, Any] = {key: clone(model) for key, model in MODELS.items()}
         if len(X) <= _FEW:
             models["scikit-learn's SVC()"] = SklearnSVC()
         with warnings.catch_warnings():
