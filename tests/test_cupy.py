@@ -4,6 +4,7 @@ import os
 import pickle
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -208,6 +209,13 @@ def test_the_stand_in_has_no_name_that_cupy_lacks():
     compare(fake, real, "cupy")
     for name in vars(standin.ndarray):
         assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
+
+
+def test_what_cupy_does_with_a_newer_numpy_is_no_error():
+    where = {"filename": "elsewhere.py", "lineno": 1}
+    warnings.warn_explicit("old", DeprecationWarning, module="cupy._core.core", **where)
+    with pytest.raises(DeprecationWarning):
+        warnings.warn_explicit("old", DeprecationWarning, module="gpurbf.backends", **where)
 
 
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):

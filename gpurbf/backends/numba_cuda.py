@@ -342,19 +342,27 @@ def load() -> Backend:
     from gpurbf.backends.cupy_ import find_gpu, gram
 
     xp, gpu = find_gpu()
+    extras = (
+        'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
+        "(nvidia-smi says)"
+    )
     try:
-        from gpurbf.kernels.cuda.api import SIMULATED, cuda
+        from gpurbf.kernels.cuda import api
     except ImportError as error:
+        raise BackendUnavailable(f"no numba.cuda ({error}): {extras}") from None
+    if api.SIMULATED:
+        raise BackendUnavailable("Numba simulates its GPU: unset NUMBA_ENABLE_CUDASIM")
+    try:
+        api.find_compiler()
+    except Exception as error:  # each version of numba.cuda has its own
         raise BackendUnavailable(
-            f"no numba.cuda ({error}): in a copy of gpurbf, "
-            'pip install ".[cuda12]" or ".[cuda13]", whichever the driver has (nvidia-smi says)'
+            f"Numba finds no libNVVM, which compiles its kernels ({error}): {extras}; these extras "
+            "bring it as a wheel. Numba looks into the environment's own site-packages and a CUDA "
+            "toolkit that CUDA_HOME names, not into folders of `pip install --target`"
         ) from None
-    if SIMULATED or not cuda.is_available():
-        raise BackendUnavailable(
-            "CuPy finds a GPU but Numba does not: unset NUMBA_ENABLE_CUDASIM, and in a copy of "
-            'gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
-            "(nvidia-smi says)"
-        )
+    if not api.cuda.is_available():
+        why = " ".join(str(api.cuda.cuda_error()).split())
+        raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
     number = xp.cuda.runtime.getDevice()
     properties = xp.cuda.runtime.getDeviceProperties(number)
     capability = properties["major"], properties["minor"]

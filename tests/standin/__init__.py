@@ -306,7 +306,13 @@ def make(capacity=1 << 30):
         runtime=types.SimpleNamespace(
             memGetInfo=lambda: (gpu.free(), capacity),
             getDevice=lambda: 0,
-            getDeviceProperties=lambda _: {"name": b"stand-in", "major": 9, "minor": 0},
+            getDeviceProperties=lambda _: {
+                "name": b"stand-in",
+                "major": gpu.capability[0],
+                "minor": gpu.capability[1],
+                "multiProcessorCount": 1,
+                "l2CacheSize": gpu.l2,
+            },
         ),
     )
     cupy = module(

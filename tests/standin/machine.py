@@ -31,6 +31,8 @@ class Gpu:
 
     def __init__(self, capacity):
         self.capacity = capacity
+        # What a test may change before the backend is loaded: of its properties.
+        self.capability, self.l2 = (9, 0), 1 << 20
         self.copies, self.hazards, self.calls, self.pools = [], [], [], []
         self.live = weakref.WeakValueDictionary()
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
