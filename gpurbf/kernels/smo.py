@@ -6,9 +6,9 @@ y times LIBSVM's gradient), maximize ``y·beta - beta·K beta / 2`` for ``sum(be
 long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
 """
 
-import numba as nb
 import numpy as np
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
@@ -19,7 +19,7 @@ COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-_compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = cached(nogil=True, error_model="numpy")
 
 
 @_compiled
@@ -185,7 +185,7 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
                 g[k] -= a * A[k]
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def assemble_block(K, corner, fresh):
     """K between n samples of its first corner (k, k) and its last columns (n, n - k).
 
