@@ -176,7 +176,9 @@ class _Order:
     lattices: tuple[Lattice, ...] | None
 
     def __call__(self, rows: Rows) -> _Class:
-        groups = group_samples(rows.X, np.zeros(len(rows.X), np.int64), None, by_key=self.by_key)
+        # Without equal samples anywhere there is nothing to compare, and they keep their order.
+        X = rows.X if self.by_key else None
+        groups = group_samples(X, np.zeros(len(rows.X), np.int64), None, by_key=self.by_key)
         bounds = np.full(len(rows.X), self.C)
         if rows.weights is not None:
             bounds = rows.weights * self.C
