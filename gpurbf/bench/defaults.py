@@ -50,7 +50,9 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
             for model in models.values():
                 clone(model).fit(X[:400], y[:400]).predict(X_test[:10])  # compiles
             seconds = {key: once(functools.partial(m.fit, X, y)) for key, m in models.items()}
-            short = {k: functools.partial(models[k].fit, X, y) for k, s in seconds.items() if s < 1}
+            short: dict[str, Any] = {
+                k: functools.partial(models[k].fit, X, y) for k, s in seconds.items() if s < 1
+            }
             medians = in_turn(short, 1 if quick else _ROUNDS, warm_up=False) if short else {}
             seconds |= {key: times.median for key, times in medians.items()}
             for key, model in models.items():
