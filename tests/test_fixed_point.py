@@ -76,19 +76,24 @@ def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
 
 
 def test_the_grid_is_found_from_the_centers_alone():
-    found = fixed_point(layer(), 1e-6, T, None)
-    again = fixed_point(layer(), 1e-6, T[:1], None)
-    assert found[1] == again[1]
-    np.testing.assert_array_equal(found[0], again[0])
-    np.testing.assert_array_equal(found[0], found[0].astype(np.float32))
+    one, other = NormalEquations(300, 3, 1e-6), NormalEquations(300, 3, 1e-6)
+    one.add(layer(), X, T, None)
+    other.add(layer(), X[-10:], T[-10:], None)
+    assert one.grid == other.grid is not None
+    np.testing.assert_array_equal(one.shift, other.shift)
+    np.testing.assert_array_equal(one.shift, one.shift.astype(np.float32))
 
 
 def test_what_would_round_too_much_is_summed_in_floats():
-    assert fixed_point(layer(), 1e-9, T, None) is None  # the ridge is smaller than the rounding
-    assert fixed_point(layer(gamma=50.0), 1e-6, T, None) is None  # nearly all of H is 0, a few 1
-    assert fixed_point(layer(m=200), 1e-6, T, None) is None  # few centers: nothing to gain
+    assert (
+        fixed_point(layer(), 1e-9, 1.0, 1.0, 1.0) is None
+    )  # the ridge is smaller than the rounding
+    assert (
+        fixed_point(layer(gamma=50.0), 1e-6, 1.0, 1.0, 1.0) is None
+    )  # nearly all of H is 0, a few 1
+    assert fixed_point(layer(m=200), 1e-6, 1.0, 1.0, 1.0) is None  # few centers: nothing to gain
     few_heavy = np.where(np.arange(3000) < 3, 1e9, 1.0)
-    assert fixed_point(layer(), 1e-6, T, few_heavy) is None
+    assert fixed_point(layer(), 1e-6, 1.0, few_heavy.max(), few_heavy.mean()) is None
     assert solve([np.arange(3000)], alpha=0.0)[0].grid is None
 
 

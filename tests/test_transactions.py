@@ -35,8 +35,15 @@ MODELS = [
 ]
 STREAMS = [
     RBFClassifier(20, backend="numpy", random_state=0),
-    FSVC(20.0, backend="numpy"),
-    FSVC(20.0, solver="lms", selection="per-class", learning_rate=0.01, backend="numpy"),
+    FSVC(20.0, backend="numpy", random_state=0),
+    FSVC(
+        20.0,
+        solver="lms",
+        selection="per-class",
+        learning_rate=0.01,
+        backend="numpy",
+        random_state=0,
+    ),
 ]
 # Two more than the classes of the first fit, so that nothing of it can pass for the second.
 OTHER = np.append(b[:-2] + 100, [200, 201])

@@ -20,11 +20,13 @@ BENCHMARKS = {
     "rbf_cv": "gpurbf.bench.rbf_cv",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "defaults": "gpurbf.bench.defaults",
     "pipelines": "gpurbf.bench.pipelines",
     "profile": "gpurbf.bench.profile",
     "tune": "gpurbf.bench.tune",
     "paper": "gpurbf.bench.paper",
     "scale": "gpurbf.bench.scale",
+    "dask": "gpurbf.bench.dask",
     "gpu": "gpurbf.bench.gpu",
 }
 
@@ -44,7 +46,7 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -
         For the page, its tables and its pictures.
     """
     module = importlib.import_module(BENCHMARKS[name])
-    report = Report(module.TITLE)
+    report = Report(module.TITLE, folder / f"{name}.md")
     report.text(_conditions(name, quick))
     module.run(report, quick, data_home)
     report.write(folder / f"{name}.md")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,16 @@ def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
 
 
 def class_votes(
-    class_weight: Any, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
+    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """What a center of each class says before training: 1 for the class of the largest weight."""
+    """What a center of each class says before training: 1 for the class of the largest weight.
+
+    "balanced" asks for the classes' mass.
+    """
     if class_weight is None:
         return np.ones(len(classes))
     if class_weight == "balanced":
-        factors = 1 / np.bincount(codes, weights, minlength=len(classes))
+        factors = 1 / mass().astype(float)
     else:
         factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
     return factors / max(factors.max(), np.finfo(float).tiny)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from gpurbf.estimators._validation import (
     TrainingData,
     check_finite,
     check_X,
+    class_mass,
     finite,
     with_class_weights,
 )
@@ -90,8 +92,12 @@ class FSVCLearningMixin(FittedLayerMixin):
             if goes_on and solver.needs == "sums":
                 W = self._from_sums(solver, X, codes, weights, old)
             else:
-                votes = class_votes(self.class_weight, self.classes_, codes, data.weights)
-                W = self._trained(solver, X, codes, weights, votes, order.rows, old)
+                n_classes = len(self.classes_)
+                mass = functools.partial(class_mass, codes, data.weights, n_classes)
+                W = self._votes(mass)
+                if len(old):
+                    W[old] = self.coef_.T
+                W = self._trained(solver, X, codes, weights, W, order.rows)
             check_finite(self, X, coef_=W)
             self._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
@@ -172,6 +178,11 @@ class FSVCLearningMixin(FittedLayerMixin):
         # What the model has goes on in a copy, in case that this breaks off.
         chosen = self._new_selection(self.radius_) if first else self._selection.copy()
         old = chosen.feed(X, codes, stream, places)
+        self._keep_centers(chosen)
+        return old
+
+    def _keep_centers(self, chosen: Selection) -> None:
+        """The layer of the centers that were chosen."""
         self._selection = chosen
         unit = chosen.unit._replace(radius=self.eval_radius_)
         self._keep_layer(
@@ -184,7 +195,12 @@ class FSVCLearningMixin(FittedLayerMixin):
             )
         )
         self.center_indices_ = chosen.indices
-        return old
+
+    def _votes(self, mass: Callable[[], np.ndarray]) -> np.ndarray:
+        """Output weights (m, k) before training, see `class_votes`."""
+        votes = class_votes(self.class_weight, self.classes_, mass)
+        labels = self._selection.labels
+        return one_hot(labels, len(self.classes_)) * votes[labels, None]
 
     @staged("output training")
     def _trained(
@@ -193,16 +209,11 @@ class FSVCLearningMixin(FittedLayerMixin):
         X: Any,
         codes: np.ndarray,
         weights: np.ndarray | None,
-        votes: np.ndarray,
+        W: np.ndarray,
         rows: np.ndarray,
-        old: np.ndarray,
     ) -> np.ndarray:
-        """Output weights; `old` are the places of the centers that had some before."""
-        labels, n_classes = self._selection.labels, len(self.classes_)
-        W = one_hot(labels, n_classes) * votes[labels, None]
-        if len(old):
-            W[old] = self.coef_.T
-        T = one_hot(codes, n_classes)
+        """Output weights from those at the start, W."""
+        T = one_hot(codes, len(self.classes_))
         return deque(iterates(solver, self._layer(), X, T, weights, W, rows), maxlen=1).pop()
 
     @staged("output training", "sums")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,10 +17,15 @@ from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.network.centers import CENTERS, COUNTS
+from gpurbf.network.exact import exact_sum
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
 # uint8 stays: it is the integer lattice itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
+
+
+# Numbers that are looked at in less time than scikit-learn's validation takes to begin (50 µs).
+_FEW = 1 << 15
 
 
 @staged("read and validate", "X")
@@ -28,9 +33,33 @@ def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> A
     """X (N, n) as float64, float32 or uint8, dense or CSR, finite; with ``y=`` the pair."""
     if getattr(X, "dtype", None) != np.uint8:  # which are finite and stay: nobody looks at them
         count(nbytes=getattr(X, "nbytes", 0))
+    if _is_plain(estimator, X, reset, **options):
+        if reset:
+            estimator.n_features_in_ = X.shape[1]
+        return (X, options["y"]) if options else X
     return validate_data(
         estimator, X, reset=reset, accept_sparse="csr", dtype=list(DTYPES), **options
     )
+
+
+def _is_plain(estimator: Any, X: Any, reset: bool, **options: Any) -> bool:
+    """Whether validate_data would take these few samples as they are, and say nothing."""
+    return (
+        type(X) is np.ndarray
+        and X.ndim == 2
+        and 0 < X.size <= _FEW
+        and X.dtype in DTYPES
+        and not hasattr(estimator, "feature_names_in_")
+        and (reset or X.shape[1] == getattr(estimator, "n_features_in_", None))
+        and all(
+            name == "y" and _are_plain_labels(y) and len(y) == len(X) for name, y in options.items()
+        )
+        and (X.dtype == np.uint8 or bool(np.isfinite(X).all()))
+    )
+
+
+def _are_plain_labels(y: Any) -> bool:
+    return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "iub"
 
 
 def check_samples(estimator: Any, X: Any) -> Any:
@@ -49,9 +78,11 @@ def check_samples(estimator: Any, X: Any) -> Any:
 
 @staged("read and validate", "weights")
 def check_weights(
-    sample_weight: Any, n_samples: int, *, negative: bool = False
+    sample_weight: Any, n_samples: int, *, negative: bool = False, part: bool = False
 ) -> np.ndarray | None:
     """Sample weights (N,) in float64, or None; those below zero count as zero if they may be.
+
+    A part of all samples may have none above zero.
 
     Raises
     ------
@@ -73,7 +104,7 @@ def check_weights(
         raise ValueError("sample_weight contains NaN or infinity: every weight must be finite.")
     if not negative and (weights < 0).any():
         raise ValueError("Negative values in sample_weight: every weight must be >= 0.")
-    if not (weights > 0).any():
+    if not part and not (weights > 0).any():
         raise ValueError("Invalid input - all samples have zero or negative weights.")
     return np.maximum(weights, 0.0) if negative else weights
 
@@ -81,8 +112,12 @@ def check_weights(
 @staged("read and validate", "y")
 def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; `masked`: some samples have no weight."""
-    check_classification_targets(y)
-    classes = np.unique(y)
+    classes = np.unique(y) if _are_plain_labels(y) else None
+    # Whole numbers that come back are classes: nothing to refuse, and no warning that they may be
+    # measurements. What scikit-learn asks of others takes longer than to train on a few samples.
+    if classes is None or 2 * len(classes) > len(y):
+        check_classification_targets(y)
+        classes = np.unique(y)
     if len(classes) < 2:
         # In scikit-learn's words where its tests of SVC ask for them.
         if masked:
@@ -172,14 +207,28 @@ def with_class_weights(
     """Sample weights times class weights; "balanced" makes the classes' weights equal."""
     if class_weight is None:
         return weights
-    if isinstance(class_weight, str) and class_weight == "balanced":
-        mass = np.bincount(codes, weights, minlength=len(classes))
-        factors = mass.sum() / (len(classes) * mass)
-    elif isinstance(class_weight, Mapping):
-        factors = compute_class_weight(class_weight, classes=classes, y=classes[codes])
-    else:
-        raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
+    n_classes = len(classes)
+    factors = class_factors(class_weight, classes, lambda: class_mass(codes, weights, n_classes))
     return factors[codes] if weights is None else factors[codes] * weights
+
+
+def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) -> np.ndarray:
+    """The weight of each class, summed exactly: a number for each class, or a fraction."""
+    if weights is None:
+        return np.bincount(codes, minlength=n_classes)
+    return np.array([exact_sum(weights[codes == c]) for c in range(n_classes)], object)
+
+
+def class_factors(
+    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The factor of each class, for which "balanced" asks for the classes' `class_mass`."""
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        found = mass().astype(float)
+        return found.sum() / (len(classes) * found)
+    if isinstance(class_weight, Mapping):
+        return compute_class_weight(class_weight, classes=classes, y=classes)
+    raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
 
 
 @contextmanager

@@ -179,6 +179,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
                 normal = self._new_normal(solver)
+                self._begin(normal, X, weights)
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):

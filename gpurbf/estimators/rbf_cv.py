@@ -201,6 +201,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                 if batch.start == 0:
                     self._keep_layer(self._of_width(layer, gamma))
                     normal = NormalEquations(len(layer.centers), k, alphas.min())
+                    self._begin(normal, X, weights)
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
                     trials.append(self._try(normal, gamma, alphas, X, codes, left_out, score))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import combinations
 from typing import Any
 
@@ -23,6 +24,8 @@ from gpurbf.estimators._validation import (
     check_labels,
     check_weights,
     check_X,
+    class_factors,
+    class_mass,
     overflow,
     with_class_weights,
 )
@@ -31,7 +34,7 @@ from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation
 from gpurbf.network.one_vs_one import class_scores, votes
 from gpurbf.network.samples import FORCED, look
-from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
+from gpurbf.network.svm import PairModels, group_samples, train_pairs
 
 
 class SVC(
@@ -211,7 +214,6 @@ class SVC(
         """
         check_parameters(self, tuple(KERNELS))
         X, y = self._check_training_data(X, y)
-        y = column_or_1d(y, warn=True)
         weights = check_weights(sample_weight, len(y), negative=True)
         used: Any = slice(None)
         if weights is not None and not weights.all():
@@ -221,10 +223,14 @@ class SVC(
         weights = None if weights is None else weights[used]
         C = with_class_weights(self.class_weight, self.classes_, codes, weights)
         C = np.full(len(codes), float(self.C)) if C is None else C * self.C
-        self._set_class_weight(codes, weights)
+        self.class_weight_ = np.ones(len(self.classes_))
+        if self.class_weight is not None:
+            mass = functools.partial(class_mass, codes, weights, len(self.classes_))
+            self.class_weight_ = class_factors(self.class_weight, self.classes_, mass)
         with limited(self.n_jobs):
             models = self._train(X, used, codes, weights, C)
-        self._keep(X, used, codes, models)
+        support = models.support if isinstance(used, slice) else used[models.support]
+        self._keep(support, None if self._given() else X[support], models)
         return self
 
     @staged("read and validate", "X")
@@ -239,7 +245,7 @@ class SVC(
             K = self._call_kernel(X)
             if K.shape[0] != K.shape[1]:
                 raise ValueError("X.shape[0] should be equal to X.shape[1]")
-            return K, y
+            return K, column_or_1d(y, warn=True)
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         X, y = check_X(self, X, y=y, reset=True)
@@ -251,12 +257,6 @@ class SVC(
                 f" Input is a {X.shape[0]}x{X.shape[1]} matrix."
             )
         return X, y
-
-    def _set_class_weight(self, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        factors = with_class_weights(self.class_weight, self.classes_, codes, weights)
-        first = np.unique(codes, return_index=True)[1]
-        own = np.ones(len(first)) if weights is None else weights[first]
-        self.class_weight_ = np.ones(len(first)) if factors is None else factors[first] / own
 
     @staged("prepare", "samples gathered")
     def _train(
@@ -272,7 +272,7 @@ class SVC(
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
-            self._activation = self._resolve(X, groups, weights)
+            self._activation = self._resolve(X, weights)
             # Codes first: sorted, samples off the lattice are a copy of the data.
             X = look(X, self.precision)[groups.first]
             if self.precision not in FORCED:
@@ -307,23 +307,17 @@ class SVC(
         progress.finish()
         return models
 
-    def _resolve(self, X: Any, groups: Groups, weights: np.ndarray | None) -> Activation:
+    def _resolve(self, X: Any, weights: Any) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""
         metric, profile = KERNELS[self.kernel]
-        repeated = len(groups.starts) - 1 < X.shape[0]
-        if self.gamma == "scale" and (repeated or weights is not None):
-            # The variance of the weighted or repeated samples, summed in the same order for both.
-            mass = groups.sums(np.ones(X.shape[0]) if weights is None else weights)
-            X, weights = X[groups.first], mass
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 
     @staged("back and evaluate", "fitted attributes")
-    def _keep(self, X: Any, used: Any, codes: np.ndarray, models: PairModels) -> None:
-        """Set the fitted attributes from the trained pairs."""
+    def _keep(self, support: np.ndarray, vectors: Any, models: PairModels) -> None:
+        """Set the fitted attributes from the trained pairs and the samples that support them."""
         solutions = models.solutions
-        numbers_used = np.arange(len(codes)) if isinstance(used, slice) else used
-        self.support_ = numbers_used[models.support].astype(np.int32)
+        self.support_ = support.astype(np.int32)
         self._n_support = models.n_support.astype(np.int32)
         self._dual_coef_ = models.dual_coef
         self._intercept_ = np.array([solution.intercept for solution in solutions])
@@ -331,10 +325,10 @@ class SVC(
         sign = -1.0 if len(self.classes_) == 2 else 1.0
         self.dual_coef_ = sign * self._dual_coef_
         self.intercept_ = sign * self._intercept_
-        if self._given():
+        if vectors is None:
             self.support_vectors_ = np.empty((0, 0))
         else:
-            self.support_vectors_ = X[self.support_].astype(np.float64, copy=False)
+            self.support_vectors_ = vectors.astype(np.float64, copy=False)
         if self._sparse:
             self.dual_coef_ = sp.csr_matrix(self.dual_coef_)
         self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
@@ -380,8 +374,8 @@ class SVC(
         -------
         y : ndarray of shape (n_samples,)
         """
-        check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
+            check_is_fitted(self)
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         outputs, n_classes = self._outputs(X), len(self.classes_)
         by_scores = self.break_ties and n_classes > 2

@@ -1,12 +1,13 @@
 """Bilinear forms of inverse tridiagonal matrices, a few rows at a time for all shifts."""
 
-import numba as nb
 import numpy as np
+
+from gpurbf.kernels.caching import cached
 
 ROWS = 16  # at a time: side by side in vectors, and all of them in the second-level cache
 
 
-@nb.njit(nogil=True, cache=True, fastmath={"contract"})
+@cached(nogil=True, fastmath={"contract"})
 def bilinear_forms(first, Y, Z, factors, pivots, forms):
     """forms[s, i] = y_i·(T + shift_s)⁻¹ z_i for the rows from `first` on, ROWS at the most.
 

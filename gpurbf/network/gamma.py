@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,13 @@ import scipy.sparse as sp
 
 from gpurbf.backends.profiles import OF_DISTANCE
 from gpurbf.backends.threads import parallel_for
+from gpurbf.network.exact import exact_sum
+from gpurbf.network.over_rows import over_rows
 
 __all__ = ["resolve_gamma"]
 
 _SAMPLE = 1000
-_ROWS = 4096
+_PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
 _TILE = 1 << 17  # numbers that stay in cache
 
 
@@ -35,7 +39,7 @@ def resolve_gamma(
         over the distances of 1,000 samples; both are one over a squared length, so a profile of
         the distance takes the root. The Manhattan length that belongs to "scale" is n Std(X). The
         triangular profile is given twice the length, because it ends there.
-    X : ndarray or CSR of shape (N, n)
+    X : ndarray or CSR of shape (N, n), or what `over_rows` takes
         Any dtype; integers are not rescaled, so uint8, float32 and float64 give the same number.
     weights : ndarray of shape (N,), optional
         A sample of weight 2 counts twice in the variance.
@@ -62,43 +66,51 @@ def resolve_gamma(
 
 
 def _variance(X: Any, weights: np.ndarray | None) -> float:
-    """The weighted variance of all entries, in float64 whatever the dtype, two passes by parts."""
-    if sp.issparse(X):
-        return _sparse_variance(X, weights)
-    mass = (X.shape[0] if weights is None else weights.sum()) * X.shape[1]
+    """The weighted variance of all entries, whatever the dtype, in two passes.
+
+    Rows are summed in float64 each by itself and added up exactly: no order or part shows.
+    """
+    mass = X.shape[0] if weights is None else over_rows(_mass, add, X, None, weights, **_PARTS)
+    mass *= X.shape[1]
+
+    def mean(about: float | None) -> float:
+        task = functools.partial(_sum_of_rows, about)
+        return float(over_rows(task, add, X, None, weights, **_PARTS) / mass)
+
+    return mean(mean(None))
+
+
+def _mass(X: Any, y: None, weights: np.ndarray, first: int) -> Any:
+    return exact_sum(weights)
+
+
+def _sum_of_rows(
+    about: float | None, X: Any, y: None, weights: np.ndarray | None, first: int
+) -> Any:
+    """The exact sum of all rows' sums of x, or of (x - about)²."""
+    sums = np.empty(X.shape[0])
     n_rows = max(1, _TILE // max(1, X.shape[1]))
 
-    def mean(f: Any) -> float:
-        total = 0.0
-        for start in range(0, X.shape[0], _ROWS):
-            part = X[start : start + _ROWS]
-            w = np.ones(len(part)) if weights is None else weights[start : start + _ROWS]
-            sums = np.empty(len(part))
+    def term(values: np.ndarray) -> np.ndarray:
+        return values if about is None else np.square(values - about)
 
-            def tile(i: int, part: Any = part, sums: np.ndarray = sums) -> None:
-                rows = slice(i * n_rows, (i + 1) * n_rows)
-                with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
-                    sums[rows] = f(part[rows].astype(np.float64)).sum(axis=1)
+    def tile(i: int) -> None:
+        rows = slice(i * n_rows, (i + 1) * n_rows)
+        with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+            if sp.issparse(X):
+                part = X[rows].astype(np.float64)
+                part.data, stored = term(part.data), np.diff(part.indptr)
+                # The entries that are not stored are zero.
+                rest = (X.shape[1] - stored) * term(np.zeros(1))
+                sums[rows] = part @ np.ones(X.shape[1]) + rest
+            else:
+                sums[rows] = term(np.ascontiguousarray(X[rows], np.float64)).sum(axis=1)
 
-            parallel_for(tile, -(-len(part) // n_rows))
-            total += float(w @ sums)
-        return float(total / mass)
-
-    centre = mean(lambda part: part)
-    return mean(lambda part: np.square(part - centre))
-
-
-def _sparse_variance(X: Any, weights: np.ndarray | None) -> float:
-    """The same from the stored entries of CSR data; the others are zero."""
-    counts = np.diff(X.indptr)
-    w = np.ones(X.shape[0]) if weights is None else weights
-    entry_weights = np.repeat(w, counts)
-    mass = w.sum() * X.shape[1]
-    values = X.data.astype(np.float64)
-    centre = float(entry_weights @ values) / mass
-    rest = mass - entry_weights.sum()
-    with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
-        return float(entry_weights @ np.square(values - centre) + rest * centre**2) / float(mass)
+    if len(sums) <= n_rows:  # over before anyone would have been asked for help
+        tile(0)
+    else:
+        parallel_for(tile, -(-len(sums) // n_rows))
+    return exact_sum(sums, weights)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:

@@ -53,12 +53,22 @@ class KernelRows:
         The kernel.
     backend, precision : str
         As of :class:`HiddenLayer`.
+    n_samples : int, optional
+        Of all data, where X is a part that is to be treated as in it.
     """
 
     matrix = None
 
-    def __init__(self, X: Samples, activation: Activation, backend: str, precision: str) -> None:
+    def __init__(
+        self,
+        X: Samples,
+        activation: Activation,
+        backend: str,
+        precision: str,
+        n_samples: int | None = None,
+    ) -> None:
         self.X, self.activation, self.precision = X, activation, precision
+        self.n_samples = len(X) if n_samples is None else n_samples
         self.xp: ModuleType = np
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
         self.room: Callable[[], float] = lambda: math.inf
@@ -69,7 +79,7 @@ class KernelRows:
         self._there = X
         if not self._sparse:
             # What "auto" means depends on the number of all samples.
-            self._chosen = get_backend(backend, len(X))
+            self._chosen = get_backend(backend, self.n_samples)
             chosen = self._chosen[0]
             self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
             if self.xp is not np and X.values.nbytes < self.room() / 4:
@@ -95,7 +105,7 @@ class KernelRows:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.lattice is not None:
             return np.dtype(np.float32), 0.0, ""
-        if self._sparse or len(X) <= MATRIX:
+        if self._sparse or self.n_samples <= MATRIX:
             return wide, 0.0, ""
         between, itself = float32_error(X, self.activation, self._chosen)
         # One value of a row is that of a sample with itself.

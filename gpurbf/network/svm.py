@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._stages import staged
-from gpurbf.backends.loops_smo import row_keys
+from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
 from gpurbf.network.solvers.smo import Solution, solve_pairs
@@ -60,7 +60,9 @@ class PairModels:
 
 
 @staged("prepare", "samples grouped")
-def group_samples(X: Any, y: np.ndarray, weights: np.ndarray | None) -> Groups:
+def group_samples(
+    X: Any, y: np.ndarray, weights: np.ndarray | None, *, by_key: bool = False
+) -> Groups:
     """Group equal samples, and sort the groups by class.
 
     A sample given twice and one of weight 2 are the same term of the primal problem; made one,
@@ -76,21 +78,23 @@ def group_samples(X: Any, y: np.ndarray, weights: np.ndarray | None) -> Groups:
     y : ndarray of shape (N,)
         Class numbers, each of 0 … max present.
     weights : ndarray of shape (N,), optional
+    by_key : bool, default=False
+        Sort them by key in any case: they are a part of such data.
     """
     N, n_classes = len(y), int(y.max()) + 1
     same = np.zeros(N, bool)
     order = np.argsort(y, kind="stable")
     if X is not None:
-        keys = row_keys(X)
-        by_key = np.lexsort((keys, y))
-        adjacent = (np.diff(keys[by_key]) == 0) & (np.diff(y[by_key]) == 0)
+        keys = row_hashes(X, 0)
+        sorted_ = np.lexsort((keys, y))
+        adjacent = (np.diff(keys[sorted_]) == 0) & (np.diff(y[sorted_]) == 0)
         same[1:] = adjacent
         positions = np.flatnonzero(same)
         # Equal keys are a hint, equal values the fact.
-        same[positions] = _equal_rows(X, by_key[positions - 1], by_key[positions])
+        same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
         uniform = weights is None or (weights == weights[0]).all()
-        if same.any() or not uniform:
-            order = by_key
+        if by_key or same.any() or not uniform:
+            order = sorted_
     starts = np.append(np.flatnonzero(~same), N)
     codes = y[order][starts[:-1]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
@@ -120,6 +124,7 @@ def train_pairs(
     cache_bytes: float,
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
+    n_samples: int | None = None,
 ) -> PairModels:
     """Train a binary SVC for each pair of classes.
 
@@ -135,14 +140,14 @@ def train_pairs(
     activation : Activation or None
     groups : Groups
         See :func:`group_samples`.
-    backend, precision, tol, max_iter, cache_bytes, stepped, solved
+    backend, precision, tol, max_iter, cache_bytes, stepped, solved, n_samples
         See :class:`HiddenLayer` and :func:`solve_pairs`.
     """
     kernel: Any
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
-        kernel = KernelRows(X, activation, backend, precision)
+        kernel = KernelRows(X, activation, backend, precision, n_samples)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
             kernel,
@@ -153,6 +158,7 @@ def train_pairs(
             cache_bytes=cache_bytes,
             stepped=stepped,
             solved=solved,
+            n_samples=n_samples,
         )
     coefficients = _spread(_by_class(solutions, groups.class_starts), groups, C)
     is_support = (coefficients != 0).any(axis=0)

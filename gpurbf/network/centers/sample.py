@@ -8,12 +8,14 @@ centers.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf._warnings import warn
 from gpurbf.backends.hashes import mix, row_hashes
+from gpurbf.network.over_rows import over_rows
 
 # Rows whose hashes are compared at once.
 _BLOCK = 1 << 20
@@ -23,9 +25,9 @@ def random(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
     """Distinct samples, drawn without replacement in proportion to their weights."""
-    order, first, _ = _race(X, None, weights, random_state)
-    _tell_if_short(n_centers, len(order))
-    return first[order[:n_centers]]
+    race = _race(X, None, weights, random_state)
+    _tell_if_short(n_centers, len(race.first))
+    return race.first[race.order()[:n_centers]]
 
 
 def stratified(
@@ -34,16 +36,16 @@ def stratified(
     """As `random`, with every class represented in proportion to its weight (at least once)."""
     if y is None:
         raise ValueError("centers='stratified' draws by class: pass y, or use centers='random'.")
-    order, first, totals = _race(X, y, weights, random_state)
+    race = _race(X, y, weights, random_state)
+    order, labels = race.order(), race.labels
     _tell_if_short(n_centers, len(order))
-    labels = y[first]
-    mass = np.bincount(labels, totals)
+    mass = np.bincount(labels, race.totals)
     available = np.bincount(labels, minlength=len(mass))
     quotas = shares(mass, available, n_centers)
     ranked = order[np.argsort(labels[order], kind="stable")]
     starts = np.cumsum(available) - available
     chosen = [ranked[start : start + quota] for start, quota in zip(starts, quotas, strict=True)]
-    return first[np.concatenate(chosen)]
+    return race.first[np.concatenate(chosen)]
 
 
 def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
@@ -62,35 +64,55 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
     return quotas
 
 
-def _race(
-    X: Any, y: np.ndarray | None, weights: np.ndarray | None, random_state: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct rows in order of winning, the first index and the total weight of each."""
-    seed = random_state.randint(np.iinfo(np.int32).max)
-    unique, first, totals = distinct(X, y, weights, seed)
-    uniform = ((unique >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
-    return np.argsort(-np.log(uniform) / totals, kind="stable"), first, totals
+class Distinct(NamedTuple):
+    """Distinct rows by hash: of each the hash, its first index, its total weight, its class."""
+
+    hashes: np.ndarray
+    first: np.ndarray
+    totals: np.ndarray
+    labels: np.ndarray
+
+    def order(self) -> np.ndarray:
+        """The rows in the order in which they win."""
+        uniform = ((self.hashes >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+        return np.argsort(-np.log(uniform) / self.totals, kind="stable")
 
 
-def distinct(
-    X: Any, y: np.ndarray | None, weights: np.ndarray | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hashes of the distinct rows, rising, the first index and the total weight of each."""
-    unique, first = np.empty(0, np.uint64), np.empty(0, np.int64)
-    totals: np.ndarray = np.empty(0)
-    for start in range(0, X.shape[0], _BLOCK):
-        # What was found so far stands before the new rows: one of them each, with its weight.
-        rows = np.arange(start, min(start + _BLOCK, X.shape[0]))
-        hashes = row_hashes(X[start : start + _BLOCK], seed)
-        if y is not None:
-            # The same row in two classes is two candidates.
-            hashes = mix(hashes ^ mix(y[rows].astype(np.uint64) + np.uint64(1)))
-        w = np.ones(len(rows)) if weights is None else weights[rows]
-        candidates = np.concatenate([unique, hashes])
-        unique, index, inverse = np.unique(candidates, return_index=True, return_inverse=True)
-        first = np.concatenate([first, rows])[index]
-        totals = np.bincount(inverse, np.concatenate([totals, w]))
-    return unique, first, totals
+def _race(X: Any, y: Any, weights: Any, random_state: Any) -> Distinct:
+    return distinct(X, y, weights, random_state.randint(np.iinfo(np.int32).max))
+
+
+def distinct(X: Any, y: Any, weights: Any, seed: int) -> Distinct:
+    """The distinct rows of X; the same row in two classes is two of them."""
+    task = functools.partial(_candidates, seed)
+    return over_rows(task, _merged, X, y, weights, rows=_BLOCK, name="centers")
+
+
+def _candidates(
+    seed: int, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
+) -> Distinct:
+    hashes = row_hashes(X, seed)
+    labels = np.zeros(len(hashes), np.int64)
+    if y is not None:
+        labels = y
+        hashes = mix(hashes ^ mix(y.astype(np.uint64) + np.uint64(1)))
+    totals = np.ones(len(hashes))
+    if weights is not None:
+        # With 24 bits each, sums are exact and so the same for every order.
+        mantissas, exponents = np.frexp(weights)
+        totals = np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
+    return _once(Distinct(hashes, np.arange(first, first + len(hashes)), totals, labels))
+
+
+def _merged(a: Distinct, b: Distinct) -> Distinct:
+    return _once(Distinct(*map(np.concatenate, zip(a, b))))
+
+
+def _once(race: Distinct) -> Distinct:
+    """Each row once, by its first index and with the sum of its weights."""
+    hashes, index, inverse = np.unique(race.hashes, return_index=True, return_inverse=True)
+    totals = np.bincount(inverse, race.totals)
+    return Distinct(hashes, race.first[index], totals, race.labels[index])
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

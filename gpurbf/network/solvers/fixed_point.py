@@ -18,7 +18,7 @@ _NOISE = 0.1
 
 
 def fixed_point(
-    layer: Layer, alpha: float, T: np.ndarray, weights: np.ndarray | None
+    layer: Layer, alpha: float, target: float, weight: float, mean: float
 ) -> tuple[np.ndarray, Grid] | None:
     """What H is taken relative to (m,), and the grid it is then rounded to; None if too coarse.
 
@@ -26,7 +26,7 @@ def fixed_point(
     the mean diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, alpha
     times the mean diagonal. Both means, and the range that is to fit into 15 bits, are taken from
     the activations of up to 1,024 of the centers, so that every batch and every machine
-    with these centers finds the same. Weights and targets T of the first batch scale the grid.
+    with these centers finds the same. The largest target and weight scale it, and the mean weight.
     """
     m = len(layer.centers)
     if m < _FEWEST or not layer.exact_sums:
@@ -38,10 +38,9 @@ def fixed_point(
     largest = np.abs(V).max()
     if not np.isfinite(largest):
         return None
-    w = np.ones(1) if weights is None else weights
-    grid = Grid.of(largest, np.abs(T).max(initial=0), w.max(initial=0))
+    grid = Grid.of(largest, target, weight)
     V[np.arange(len(rows)), rows] = 0  # a center answers to itself as to no other sample
-    spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * w.mean()
+    spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
     if grid.step**2 / 12 > _NOISE * alpha * spread:
         return None
     return shift.astype(np.float64), grid

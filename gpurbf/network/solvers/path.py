@@ -52,7 +52,7 @@ class RidgePath:
         self.shifts = alphas * system.scale + self._lacking(alphas.min() * system.scale)
         # Of each penalty the weights (k, m), turned.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
-        self.copies = 1 / normal.weight if fit_intercept else 0.0
+        self.copies = 1 / float(normal.weight) if fit_intercept else 0.0
         self.summed = normal.summed()
 
     def _lacking(self, least: float) -> float:

@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
 from gpurbf.backends.sums import Grid
+from gpurbf.network.exact import exact_sum
 from gpurbf.network.layer import Layer
 from gpurbf.network.solvers.fixed_point import fixed_point
 
@@ -140,8 +142,9 @@ class NormalEquations:
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
         self.B: Any = np.zeros((n_centers, n_outputs + 1))
-        self.targets = np.zeros(n_outputs)
-        self.weight = 0.0
+        # Fractions, which add up exactly.
+        self.targets: Any = np.zeros(n_outputs, object)
+        self.weight: Any = 0
 
     def copy(self) -> NormalEquations:
         """The same sums, to be added to while these stay as they are."""
@@ -158,22 +161,42 @@ class NormalEquations:
             self._move(layer.xp)
             targets = np.column_stack([T, np.ones(len(T))])
             if self.shift is None:
-                self.shift, self.grid = self._relative_to(layer, X, targets, weights)
+                w = np.ones(1) if weights is None else weights
+                scale = np.abs(T).max(initial=1), w.max(initial=0), float(w.mean())
+                self.begin(layer, X, *map(float, scale))
             out = self.G, self.B
             layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
-        w = np.ones(len(T)) if weights is None else weights
-        self.targets = self.targets + w @ T
-        self.weight += float(w.sum())
+        if weights is None:  # targets are whole numbers
+            self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
+            self.weight += Fraction(len(T))
+        else:
+            self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
+            self.weight += exact_sum(weights)
 
-    def _relative_to(
-        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, Grid | None]:
-        """The shift and, if there is one, the grid of these and all later sums."""
-        if self.alpha and (found := fixed_point(layer, self.alpha, T, weights)):
-            return found
+    def begin(
+        self, layer: Layer, X: Any, target: float = 1.0, weight: float = 1.0, mean: float = 1.0
+    ) -> None:
+        """Choose the shift and, if there is one, the grid of these and all later sums.
+
+        By the largest target and weight and the mean weight of all rows, as far as they are known,
+        and the first rows of X.
+        """
+        if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
+            self.shift, self.grid = found
+            return
         # Any shift is right; one that float32 holds exactly is the same number everywhere.
         first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
-        return to_host(first).astype(np.float32).astype(np.float64), None
+        self.shift, self.grid = to_host(first).astype(np.float32).astype(np.float64), None
+
+    def __add__(self, other: NormalEquations) -> NormalEquations:
+        """The sums of both, which have the same shift and grid."""
+        both = self.copy()
+        with both.working():
+            both.G += other.G
+            both.B += other.B
+        both.targets = self.targets + other.targets
+        both.weight = self.weight + other.weight
+        return both
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext() if self.layer is None else self.layer.working()
@@ -223,7 +246,7 @@ class NormalEquations:
             W,
             system.intercept(W),
             system.mean,
-            self.weight,
+            float(self.weight),
             fit_intercept,
             whiten,
             system.xp,
@@ -234,19 +257,19 @@ class NormalEquations:
         """What is to be solved, in the arrays of where the layer computes; see `solve`."""
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
-        m, n = len(self.G), self.weight
+        m, n, sums_of_targets = len(self.G), float(self.weight), self.targets.astype(float)
         xp = np if self.layer is None else self.layer.xp
-        shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
+        shift, targets, sums = xp.asarray(self.shift), xp.asarray(sums_of_targets), self.B[:, -1]
         A = self.G.copy() if keep else self.G
         if xp is np:
             mirror(A)
         if fit_intercept:
             offset = sums / n
-            mean, target_mean = self.shift + to_host(offset), self.targets / n
+            mean, target_mean = self.shift + to_host(offset), sums_of_targets / n
             B = self.B[:, :-1] - offset[:, None] * targets
             _add_outer(A, -n * offset, offset)
         else:
-            mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
+            mean, target_mean = np.zeros(m), np.zeros(len(sums_of_targets))
             B = self.B[:, :-1] + shift[:, None] * targets
             _add_outer(A, sums + n * shift, shift)
             _add_outer(A, shift, sums)

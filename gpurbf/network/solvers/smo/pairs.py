@@ -36,6 +36,7 @@ def solve_pairs(
     cache_bytes: float,
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
+    n_samples: int | None = None,
 ) -> list[Solution]:
     """One binary problem for each pair of classes, in the order (0, 1), (0, 2), …, (1, 2), ….
 
@@ -54,12 +55,14 @@ def solve_pairs(
         Called with pair number, steps and violation now and then; True ends the pair.
     solved : callable
         Called with pair number and solution; True ends all pairs that have not begun.
+    n_samples : int, optional
+        Of the whole problem, where the kernel's are a part that is to be solved as in it.
 
     Returns
     -------
     solutions : list of Solution
     """
-    K = _matrix(kernel, cache_bytes)
+    K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal))
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
     problems = _Problems(starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
@@ -80,13 +83,13 @@ def solve_pairs(
     return problems.solutions
 
 
-def _matrix(kernel: Kernel, cache_bytes: float) -> np.ndarray | None:
-    """All of K if it is there or small enough to be made."""
+def _matrix(kernel: Kernel, cache_bytes: float, n_samples: int) -> np.ndarray | None:
+    """All of K if it is there or, for so many samples, small enough to be made."""
     if kernel.matrix is not None:
         return kernel.matrix
-    N = len(kernel.diagonal)
-    if N > MATRIX or N * N * kernel.dtype.itemsize > cache_bytes:
+    if n_samples > MATRIX or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
+    N = len(kernel.diagonal)
     K = np.empty((N, N), kernel.dtype)
     kernel.values(np.arange(N), slice(0, N), K)
     return K

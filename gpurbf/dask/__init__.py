@@ -1,0 +1,28 @@
+"""The estimators on a Dask cluster: samples stay where they are, sums and centers travel.
+
+    X, y ─► blocks ──► tasks, a block each ──► merged in a tree ──► the local estimator
+            where       hashes, sums, HᵀH      on the workers        solves and is the model
+            they are
+
+``RBFClassifier``, ``SVC``, ``FSVC`` and ``RBFLayer`` have the parameters of their local twins and
+``client``; what runs on a block is the twins' own code. The scheduler is Dask's.
+"""
+
+from __future__ import annotations
+
+try:
+    import dask.array
+    import distributed
+except ImportError as error:
+    raise ImportError(
+        f'gpurbf.dask needs Dask ({error}): in a copy of gpurbf, pip install ".[dask]"'
+    ) from None
+
+from gpurbf.dask.fsvc import FSVC
+from gpurbf.dask.layer import RBFLayer
+from gpurbf.dask.rbf import RBFClassifier
+from gpurbf.dask.svc import SVC
+
+__all__ = ["RBFClassifier", "RBFLayer", "FSVC", "SVC"]
+
+del dask, distributed

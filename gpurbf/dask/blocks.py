@@ -1,0 +1,337 @@
+"""The samples of a fit where they are: blocks of rows with their labels and weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import column_or_1d
+
+from gpurbf.dask.graph import Settings, Tasks, find_client
+from gpurbf.estimators._validation import (
+    check_labels,
+    check_weights,
+    check_X,
+    class_factors,
+    class_mass,
+    overflow,
+)
+
+__all__ = ["Blocks", "ClassMass", "Rows", "at_home", "row_blocks"]
+
+
+class Facts(NamedTuple):
+    """What is known of a block: rows given and those of weight > 0, what must agree, its labels."""
+
+    n_given: int
+    n_rows: int
+    n_features: int
+    names: Any
+    dtype: np.dtype
+    labels: Any
+
+
+class Rows(NamedTuple):
+    """Rows as the estimators take them; ``places`` is where they were among those given."""
+
+    X: Any
+    y: Any
+    weights: Any
+    places: np.ndarray
+
+    def at(self, some: Any) -> Rows:
+        """Some of them."""
+        return Rows._make(None if values is None else values[some] for values in self)
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Rows]) -> Rows:
+        """All pieces, one after the other."""
+        return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
+
+
+class Reader(NamedTuple):
+    """Makes what tasks work on of a block as it was given; rows of weight 0 are left out.
+
+    ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
+    below zero count as zero if they may be ``negative``.
+    """
+
+    model: Any
+    negative: bool
+    classes: np.ndarray | None = None
+    factors: np.ndarray | None = None
+
+    def look(self, X: Any, y: Any, weights: Any) -> Facts:
+        """The facts of a block, which is validated in full."""
+        model = copy.copy(self.model)
+        options: dict[str, Any] = {"ensure_min_samples": 0, "reset": True}
+        if y is None:
+            X = check_X(model, X, **options)
+        else:
+            X, y = check_X(model, X, y=column_or_1d(y, warn=True), **options)
+        if sp.issparse(X):
+            raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
+        used = self._weights(weights, X.shape[0])
+        labels = None if y is None else np.unique(y if used is None else y[used > 0])
+        n_rows = X.shape[0] if used is None else np.count_nonzero(used)
+        names = getattr(model, "feature_names_in_", None)
+        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels)
+
+    def rows(self, X: Any, y: Any, weights: Any) -> Rows:
+        """The rows of a block that was looked at before."""
+        X = check_X(self.model, X, ensure_min_samples=0, ensure_all_finite=False)
+        weights, places = self._weights(weights, len(X)), np.arange(len(X))
+        codes = None
+        if self.classes is not None:
+            codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
+        if weights is not None and not weights.all():
+            places = np.flatnonzero(weights)
+            X, weights = X[places], weights[places]
+            codes = None if codes is None else codes[places]
+        if self.factors is not None:
+            own = self.factors[codes]
+            weights = own if weights is None else own * weights
+        return Rows(X, codes, weights, places)
+
+    def _weights(self, weights: Any, n_samples: int) -> np.ndarray | None:
+        return check_weights(weights, n_samples, negative=self.negative, part=True)
+
+
+class Blocks:
+    """All rows of a fit; of the methods that arrays have it has those that centers are chosen by.
+
+    Parameters
+    ----------
+    tasks : Tasks
+    parts : list of tuple
+        Of each block its first row's number, samples, labels or None, and weights or None, as they
+        were given.
+    facts : list of Facts
+    reader : Reader
+    n_given : int
+        Rows with those of weight 0.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        parts: list[tuple[Any, ...]],
+        facts: list[Facts],
+        reader: Reader,
+        n_given: int,
+    ) -> None:
+        self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
+        self.n_given = n_given
+        self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
+        self.shape = int(self.starts[-1]), facts[0].n_features
+        self.dtype = facts[0].dtype
+        self.classes = reader.classes
+
+    @classmethod
+    def of(
+        cls,
+        estimator: Any,
+        model: Any,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        negative: bool = False,
+    ) -> Blocks:
+        """Look at all blocks once; ``model``, the local twin, gets what validation sets.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As the local twin does, or because blocks do not agree with each other.
+        """
+        tasks = Tasks(find_client(estimator.client), Settings.of(getattr(model, "n_jobs", None)))
+        blocks = row_blocks(X)
+        columns = (row_blocks(A, like=X) if A is not None else None for A in (y, sample_weight))
+        labels, weights = (column or [None] * len(blocks) for column in columns)
+        if not len(blocks) == len(labels) == len(weights):
+            raise ValueError(
+                f"X has {len(blocks)} blocks, y and sample_weight {len(labels)} and "
+                f"{len(weights)}: give them the same blocks of rows."
+            )
+        look = Reader(copy.copy(model), negative).look
+        every: list[Facts] = tasks.results(
+            tasks.each("look", look, list(zip(blocks, labels, weights)))
+        )
+        given = np.cumsum([0] + [fact.n_given for fact in every])
+        kept = [i for i, fact in enumerate(every) if fact.n_rows]
+        if not kept:
+            what = "samples of positive weight" if given[-1] else "samples"
+            raise ValueError(f"Invalid input - all blocks together have no {what}.")
+        facts = [every[i] for i in kept]
+        parts = [(int(given[i]), blocks[i], labels[i], weights[i]) for i in kept]
+        _check_alike(facts)
+        first = facts[0]
+        model.n_features_in_ = first.n_features
+        if first.names is not None:
+            model.feature_names_in_ = first.names
+        classes = None
+        if first.labels is not None:
+            found = np.unique(np.concatenate([fact.labels for fact in facts]))
+            classes = found
+            if hasattr(model, "predict"):
+                masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
+                classes, _ = check_labels(found, type(model).__name__, masked)
+        reader = Reader(copy.copy(model), negative, classes)
+        return cls(tasks, parts, facts, reader, int(given[-1]))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def weights(self) -> Blocks | None:
+        """Itself, for those who ask whether there are weights; or None."""
+        there = self.parts[0][3] is not None or self.reader.factors is not None
+        return self if there else None
+
+    def with_class_weights(self, class_weight: Any) -> Blocks:
+        """The same rows, weighted by class besides."""
+        if class_weight is None:
+            return self
+        assert self.classes is not None
+        n_classes = len(self.classes)
+
+        def mass() -> np.ndarray:
+            return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
+
+        factors = class_factors(class_weight, self.classes, mass)
+        reader = self.reader._replace(factors=factors)
+        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given)
+
+    def each(
+        self, name: str, function: Callable[..., Any], own: dict[int, Any] | None = None
+    ) -> list[Any]:
+        """A task for each block: ``function(rows, start)``, of a block that starts there.
+
+        With ``own`` for those blocks alone, each of which is given its own besides.
+        """
+        wanted: Any = range(len(self.parts)) if own is None else own
+        arguments = [
+            (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
+            for i in wanted
+        ]
+        return self.tasks.each(name, _OnRows(self.reader, function), arguments)
+
+    def over_rows(
+        self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
+    ) -> Any:
+        """See :func:`gpurbf.network.over_rows.over_rows`."""
+        parts = self.each(name, _Asked(task, y, weights))
+        return self.tasks.results(self.tasks.merged(name, merge, parts))
+
+    def take(self, rows: Any) -> Rows:
+        """Some rows, brought here: an array of their numbers in order, or a slice."""
+        if isinstance(rows, slice):
+            rows = np.arange(len(self))[rows]
+        own, back = at_home(rows, self.starts)
+        return Rows.joined(self.tasks.results(self.each("rows", _taken, own))).at(back)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.take(rows).X
+
+    @contextmanager
+    def finite(self, model: Any) -> Iterator[None]:
+        """Numbers that overflow in the block are an error that names the column and the cure."""
+        try:
+            yield
+        except FloatingPointError as error:
+            largest = self.over_rows(_largest, np.maximum, False, False, "largest")
+            raise overflow(model, largest, str(error)) from None
+
+
+def row_blocks(A: Any, like: Any = None) -> list[Any]:
+    """Blocks of rows of a dask array or data frame, or of a list of delayed or future ones.
+
+    ``like``: the samples whose labels or weights these are; an array here is cut as they are.
+    """
+    if isinstance(A, (list, tuple)) and all(hasattr(block, "key") for block in A):
+        if A:
+            return list(A)
+        raise ValueError("There are no blocks: the list is empty.")
+    cut: Any = like.chunks[0] if isinstance(like, da.Array) else None
+    known = cut is not None and not np.isnan(cut).any()
+    if not hasattr(A, "to_delayed"):
+        if known and np.shape(A) == (sum(cut),):
+            A = da.from_array(np.asarray(A), chunks=(cut,))
+        else:
+            raise TypeError(
+                "gpurbf.dask takes dask arrays, data frames and lists of delayed blocks, got "
+                f"{type(A).__name__}: for arrays in memory use the estimators of gpurbf."
+            )
+    if isinstance(A, da.Array):
+        if A.ndim == 2 and A.numblocks[1] > 1:
+            A = A.rechunk({1: -1})
+        if known and A.chunks[0] != cut and not np.isnan(A.chunks[0]).any():
+            A = A.rechunk({0: cut})
+    return list(np.ravel(A.to_delayed()))
+
+
+def at_home(rows: np.ndarray, starts: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """By block the numbers in it of rows of all blocks, and where what they give belongs."""
+    home = np.searchsorted(starts, rows, side="right") - 1
+    own = {i: rows[home == i] - starts[i] for i in np.unique(home).tolist()}
+    return own, np.argsort(np.argsort(home, kind="stable"), kind="stable")
+
+
+def _check_alike(facts: list[Facts]) -> None:
+    """Refuse blocks of different columns or types."""
+    for what in ("n_features", "dtype", "names"):
+        values = [getattr(fact, what) for fact in facts]
+        other = [value for value in values if not np.array_equal(value, values[0])]
+        if other:
+            raise ValueError(f"Blocks differ in {what}: {values[0]} and {other[0]}.")
+
+
+@dataclass(frozen=True)
+class _OnRows:
+    """Reads a block, then works on its rows."""
+
+    reader: Reader
+    function: Callable[..., Any]
+
+    def __call__(self, start: int, given: int, X: Any, y: Any, weights: Any, *own: Any) -> Any:
+        rows = self.reader.rows(X, y, weights)
+        return self.function(rows._replace(places=given + rows.places), start, *own)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A task of `over_rows`, given what it asks for."""
+
+    task: Callable[..., Any]
+    y: bool
+    weights: bool
+
+    def __call__(self, rows: Rows, start: int) -> Any:
+        return self.task(
+            rows.X, rows.y if self.y else None, rows.weights if self.weights else None, start
+        )
+
+
+@dataclass(frozen=True)
+class ClassMass:
+    """The weight of each class in a block."""
+
+    n_classes: int
+
+    def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:
+        return class_mass(y, weights, self.n_classes)
+
+
+def _taken(rows: Rows, start: int, some: np.ndarray) -> Rows:
+    return rows.at(some)
+
+
+def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
+    return np.abs(X).max(axis=0, initial=0)[None]

@@ -1,0 +1,89 @@
+"""RBFLayer on a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.twin import Twin, twin_of
+from gpurbf.estimators import layer
+
+__all__ = ["RBFLayer"]
+
+
+@twin_of(layer.RBFLayer)
+class RBFLayer(Twin):
+    """:class:`gpurbf.RBFLayer` for data on a Dask cluster: the same centers, the same gamma.
+
+    Parameters
+    ----------
+    **parameters
+        Those of :class:`gpurbf.RBFLayer`; rules of centers are "random" and "stratified", or give
+        an array.
+    client : distributed.Client, optional
+        By default the one that is there.
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:
+        """Choose the centers and gamma.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+        y : dask array, dask series or list of delayed blocks, optional
+        sample_weight : dask array, dask series or list of delayed blocks, optional
+
+        Returns
+        -------
+        self : RBFLayer
+        """
+        model = self._new_model()
+        check_rule(model)
+        y = y if isinstance(model.centers, str) else None
+        blocks = Blocks.of(self, model, X, y, sample_weight)
+        with blocks.finite(model):
+            model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
+            if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
+                model.center_indices_ = blocks.take(model.center_indices_).places
+        self.model_ = model
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> da.Array:
+        """`fit`, then `transform` of the same samples.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+        y : dask array, dask series or list of delayed blocks, optional
+        sample_weight : dask array, dask series or list of delayed blocks, optional
+
+        Returns
+        -------
+        H : dask array of shape (n_samples, m)
+        """
+        return self.fit(X, y, sample_weight).transform(X)
+
+    def transform(self, X: Any) -> da.Array:
+        """The activations H, block by block when they are computed.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+
+        Returns
+        -------
+        H : dask array of shape (n_samples, m)
+        """
+        return self._lazily("transform", X)
+
+
+def check_rule(model: Any) -> None:
+    """Refuse rules of centers that would have to see all samples in one place."""
+    if isinstance(model.centers, str) and model.centers not in ("random", "stratified"):
+        raise ValueError(
+            f"centers={model.centers!r} has to see all samples in one place: on a cluster use "
+            "'random' or 'stratified', or give the centers as an array, for example those of a "
+            "local fit on a part of the samples."
+        )

@@ -1,0 +1,46 @@
+"""Samples brought together by what they have in common: classes, or runs of an order."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpurbf.dask.blocks import Blocks, Rows
+
+__all__ = ["regrouped"]
+
+
+def regrouped(
+    blocks: Blocks, name: str, assign: Callable[[Rows], np.ndarray], n_parts: int
+) -> list[Any]:
+    """A task for each part that has all its rows, in the order in which they were given.
+
+    ``assign(rows)`` says of each row of a block in which part, 0 to n_parts - 1, it belongs. Rows
+    go from worker to worker; together the parts take as much memory as the blocks.
+    """
+    split = blocks.each(f"{name}-split", _Split(assign, n_parts))
+    pieces = blocks.tasks.each(
+        f"{name}-pieces", operator.getitem, [(rows, i) for i in range(n_parts) for rows in split]
+    )
+    own = [tuple(pieces[i * len(split) : (i + 1) * len(split)]) for i in range(n_parts)]
+    return blocks.tasks.each(name, _joined, own)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The pieces of a block that belong to each part."""
+
+    assign: Callable[[Rows], np.ndarray]
+    n_parts: int
+
+    def __call__(self, rows: Rows, start: int) -> list[Rows]:
+        part = self.assign(rows)
+        return [rows.at(np.flatnonzero(part == i)) for i in range(self.n_parts)]
+
+
+def _joined(*pieces: Rows) -> Rows:
+    return Rows.joined(pieces)

@@ -1,0 +1,87 @@
+"""RBFClassifier on a cluster: each block adds to HᵀH, the client solves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+
+from gpurbf.backends.threads import limited
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.layer import check_rule
+from gpurbf.dask.sums import Summing
+from gpurbf.dask.twin import ClassifierTwin, twin_of
+from gpurbf.estimators import rbf
+from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+
+__all__ = ["RBFClassifier"]
+
+
+@twin_of(rbf.RBFClassifier)
+class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
+    """:class:`gpurbf.RBFClassifier` for data on a Dask cluster: the same model, bit for bit.
+
+    Parameters
+    ----------
+    **parameters
+        Those of :class:`gpurbf.RBFClassifier`. Rules of centers are "random" and "stratified", or
+        give an array; solvers those of sums, such as "ridge". A task takes `n_jobs` threads, by
+        default one.
+    client : distributed.Client, optional
+        By default the one that is there.
+
+    Notes
+    -----
+    Blocks stay on their workers. To the client come the centers, HᵀH and up to 2,000 samples by
+    which probabilities are calibrated. Bits are those of the local fit where HᵀH is exact, see
+    there; else the sums of blocks round in their own order.
+    """
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RBFClassifier:
+        """Choose the centers and train the outputs.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+        y : dask array, dask series or list of delayed blocks
+        sample_weight : dask array, dask series or list of delayed blocks, optional
+
+        Returns
+        -------
+        self : RBFClassifier
+        """
+        model = self._new_model()
+        check_rule(model)
+        solver = model._solver()
+        if solver.needs != "sums":
+            raise ValueError(
+                f"solver={model.solver!r} has to see the samples one by one: on a cluster use "
+                "'ridge', or another of sums over the samples."
+            )
+        blocks = Blocks.of(self, model, X, y, sample_weight)
+        model.classes_ = blocks.classes
+        with limited(self.n_jobs), blocks.finite(model):
+            model._choose_layer(blocks, blocks, blocks.weights)
+            blocks = blocks.with_class_weights(model.class_weight)
+            sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
+            for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
+                pass
+            normal = sums.result()
+            sample = blocks.take(rbf.calibration_rows(len(blocks)))
+            model._solve(solver, normal, sample.X, sample.y, sample.weights, keep=False)
+        self.model_ = model
+        return self
+
+    def predict_proba(self, X: Any) -> da.Array:
+        """The classes' probabilities, block by block when they are computed.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+
+        Returns
+        -------
+        probabilities : dask array of shape (n_samples, n_classes)
+        """
+        return self._lazily("predict_proba", X)

@@ -1,0 +1,181 @@
+"""What the estimators on a cluster have in common: parameters, lazy predictions, the way home."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import dask.array as da
+import numpy as np
+from dask.delayed import delayed
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
+
+from gpurbf.dask.blocks import row_blocks
+from gpurbf.dask.graph import Settings, Tasks, find_client, shared
+
+__all__ = ["ClassifierTwin", "Twin", "twin_of"]
+
+Class = TypeVar("Class", bound=type)
+
+
+def twin_of(local: type) -> Callable[[Class], Class]:
+    """Give a class the parameters of a local estimator, and ``client``."""
+    own = inspect.signature(local.__init__)  # type: ignore[misc]
+    client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
+    signature = own.replace(parameters=[*own.parameters.values(), client])
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        for name, value in list(given.arguments.items())[1:]:
+            setattr(self, name, value)
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+
+    def decorated(cls: Class) -> Class:
+        cls.__init__ = __init__  # type: ignore[misc]
+        cls.local = local  # type: ignore[attr-defined]
+        return cls
+
+    return decorated
+
+
+class Twin(BaseEstimator):
+    """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
+
+    Fitted attributes are those of ``model_``.
+    """
+
+    local: type
+    client: Any
+    model_: Any
+
+    def _new_model(self) -> Any:
+        """The local twin, not fitted."""
+        parameters = self.get_params(deep=False)
+        parameters.pop("client")
+        return self.local(**parameters)
+
+    def to_local(self) -> Any:
+        """The fitted model as the estimator of gpurbf that it is, without Dask.
+
+        Returns
+        -------
+        model : estimator
+        """
+        check_is_fitted(self)
+        return copy.deepcopy(self.model_)
+
+    def _lazily(self, method: str, X: Any) -> da.Array:
+        """A method of the model, block by block, when it is computed."""
+        check_is_fitted(self)
+        blocks = row_blocks(X)
+        # One row tells how results look; it needs no names of columns.
+        probe = copy.copy(self.model_)
+        vars(probe).pop("feature_names_in_", None)
+        like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
+        settings = Settings.of(getattr(self, "n_jobs", None))
+        model = shared((self.model_, settings, method, like), "model")
+        name = f"gpurbf-{method.replace('_', '-')}-{uuid.uuid4().hex}"
+        lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(blocks)
+        parts = [
+            da.from_delayed(
+                delayed(_applied, pure=False)(model, block, dask_key_name=f"{name}-{i}"),
+                (length, *like.shape[1:]),
+                meta=like,
+            )
+            for i, (block, length) in enumerate(zip(blocks, lengths))
+        ]
+        return da.concatenate(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_") and not name.startswith("_") and "model_" in vars(self):
+            return getattr(self.model_, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __sklearn_clone__(self) -> Twin:
+        # A client is a connection: there are no copies of it.
+        values = self.get_params(deep=False)
+        return type(self)(
+            **{k: v if k == "client" else clone(v, safe=False) for k, v in values.items()}
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        return self._new_model().__sklearn_tags__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(super().__getstate__()) | {"client": None}
+
+
+class ClassifierTwin(Twin):
+    """A classifier on a cluster."""
+
+    _estimator_type = "classifier"
+
+    def predict(self, X: Any) -> da.Array:
+        """The predicted labels, block by block when they are computed.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+
+        Returns
+        -------
+        labels : dask array of shape (n_samples,)
+        """
+        return self._lazily("predict", X)
+
+    def decision_function(self, X: Any) -> da.Array:
+        """The local twin's scores, block by block when they are computed.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+
+        Returns
+        -------
+        scores : dask array
+        """
+        return self._lazily("decision_function", X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy; labels are compared where the samples are.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+        y : dask array, dask series or list of delayed blocks
+        sample_weight : dask array, dask series or list of delayed blocks, optional
+
+        Returns
+        -------
+        score : float
+        """
+        check_is_fitted(self)
+        X_blocks, labels = row_blocks(X), row_blocks(y, like=X)
+        weights = [None] * len(labels)
+        if sample_weight is not None:
+            weights = row_blocks(sample_weight, like=X)
+        tasks = Tasks(find_client(self.client), Settings.of(getattr(self, "n_jobs", None)))
+        model = shared(self.model_, "model")
+        own = [(model, *part) for part in zip(X_blocks, labels, weights, strict=True)]
+        right, whole = tasks.results(
+            tasks.merged("score", np.add, tasks.each("score", _right, own))
+        )
+        return float(right / whole)
+
+
+def _applied(work: tuple[Any, Settings, str, np.ndarray], X: Any) -> np.ndarray:
+    model, settings, method, like = work
+    return settings.call(getattr(model, method), X) if len(X) else like
+
+
+def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:
+    """The weight of the samples predicted right, and of all."""
+    w = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
+    right = model.predict(X) == np.asarray(y).ravel() if len(X) else np.empty(0, bool)
+    return np.array([w @ right, w.sum()])

@@ -1,0 +1,65 @@
+"""Sums that do not round: the same number for every order of the terms and any parts of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+__all__ = ["exact_sum"]
+
+# Terms are taken apart into two integers of so many bits; float64 adds 2²⁶ of those exactly.
+_BITS = 27
+_TERMS = 1 << 25
+
+
+def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction | float:
+    """Σ values, or Σ weights · values, of float64 arrays (N,); what is not finite is a float.
+
+    Fractions of several parts add up to that of the whole, and ``float`` rounds it once.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        rough = float(values.sum() if weights is None else weights @ values)
+    if not np.isfinite(rough):
+        return rough
+    total = Fraction(0)
+    for start in range(0, len(values), _TERMS):
+        part = slice(start, start + _TERMS)
+        mantissas, exponents = np.frexp(values[part])
+        if weights is not None:
+            mantissas, exponents = _products(mantissas, exponents, weights[part])
+        total += _added(mantissas, exponents)
+    return total
+
+
+def _products(
+    mantissas: np.ndarray, exponents: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Twice as many terms, the rounded products with weights and what was rounded off them."""
+    others, powers = np.frexp(weights)
+    product = mantissas * others
+    terms = np.concatenate([product, _rounded_off(mantissas, others, product)])
+    rest, more = np.frexp(terms)
+    return rest, np.tile(exponents + powers, 2) + more
+
+
+def _rounded_off(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """a b - product, exactly (Dekker, 1971)."""
+    a_high, b_high = (np.ldexp(np.rint(np.ldexp(x, _BITS - 1)), 1 - _BITS) for x in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _added(mantissas: np.ndarray, exponents: np.ndarray) -> Fraction:
+    """Σ mantissas · 2^exponents, exactly: integers are added up by exponent."""
+    if not len(mantissas):
+        return Fraction(0)
+    least = int(exponents.min())
+    high = np.floor(np.ldexp(mantissas, _BITS))
+    low = np.ldexp(np.ldexp(mantissas, _BITS) - high, _BITS)
+    uppers, lowers = (np.bincount(exponents - least, part) for part in (high, low))
+    total = 0
+    for power, (upper, lower) in enumerate(zip(uppers, lowers)):
+        total += ((int(upper) << _BITS) + int(lower)) << power
+    power = least - 2 * _BITS
+    return Fraction(total << power) if power >= 0 else Fraction(total, 1 << -power)
