@@ -49,7 +49,7 @@ class RidgePath:
         self.shifts = alphas * system.scale - min(self.form.lowest(), 0.0)
         # Of each penalty the weights (k, m), turned.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
-        self.copies = 1 / normal.weight if fit_intercept else 0.0
+        self.copies = 1 / float(normal.weight) if fit_intercept else 0.0
         self.summed = normal.summed()
 
     def solution(self, i: int) -> tuple[np.ndarray, np.ndarray]:
