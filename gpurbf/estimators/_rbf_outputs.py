@@ -12,6 +12,7 @@ from gpurbf.backends.arrays import to_host
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
 from gpurbf.network.solvers import NormalEquations
 
@@ -25,6 +26,12 @@ class RBFOutputsMixin(ChosenLayerMixin):
     coef_: np.ndarray
     intercept_: np.ndarray
     temperature_: float
+
+    def _begin(self, normal: NormalEquations, X: Any, weights: np.ndarray | None) -> None:
+        """Tell the sums of all the weights there will be; without any they know."""
+        if weights is not None:
+            mean = float(exact_sum(weights) / len(weights))
+            normal.begin(self._layer(), X, 1.0, float(weights.max()), mean)
 
     @staged("output training")
     def _add(

@@ -21,7 +21,6 @@ from gpurbf.estimators._validation import (
     training_data,
     with_class_weights,
 )
-from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
 from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
@@ -180,9 +179,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
                 normal = self._new_normal(solver)
-                if weights is not None:
-                    mean = float(exact_sum(weights) / len(weights))
-                    normal.begin(self._layer(), X, 1.0, float(weights.max()), mean)
+                self._begin(normal, X, weights)
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
