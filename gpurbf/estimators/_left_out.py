@@ -35,7 +35,7 @@ def choose_left_out(
 ) -> LeftOut:
     """Some distinct samples, by their content: neither order nor repetition changes them."""
     found = distinct(X, codes, weights, seed=0)
-    rows, totals = found.first[:n_left_out], found.totals[:n_left_out]
+    rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
     hashes, of_centers = row_hashes(X[rows], seed=0), row_hashes(C, seed=0)
     order = np.argsort(of_centers, kind="stable")
     place = np.minimum(np.searchsorted(of_centers, hashes, sorter=order), len(C) - 1)
