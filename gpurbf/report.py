@@ -38,10 +38,13 @@ class Report:
     ----------
     title : str
         Of the page, if there is none yet.
+    page : Path, optional
+        Where `keep` writes.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, page: Path | None = None) -> None:
         self.title = title
+        self.page = page
         self._parts: list[str] = []
         self._tables: dict[str, list[Sequence[Any]]] = {}
         self._figures: dict[str, Callable[[Any], None]] = {}
@@ -64,6 +67,11 @@ class Report:
         """`name`.png and `name`.svg as ``plot(figure)`` draws it, if Matplotlib is installed."""
         self._figures[name] = plot
         self._parts.append(f"![{caption}]({name}.png)")
+
+    def keep(self) -> None:
+        """Write what there is so far, for a benchmark that may not come to its end."""
+        if self.page is not None:
+            self.write(self.page)
 
     def write(self, page: Path) -> None:
         """Put everything between the marks of a page, which is made if there is none."""

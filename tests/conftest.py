@@ -62,12 +62,18 @@ def backend(request):
     return name
 
 
+def _no_kernels():
+    raise BackendUnavailable("the stand-in for CuPy has no memory for Numba's kernels")
+
+
 @pytest.fixture
 def cupy(monkeypatch):
     """The stand-in, installed as CuPy; nothing may be left in its pools at the end."""
     modules = standin.make()
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
+    # Numba's kernels would be given addresses of the host where there is a GPU.
+    monkeypatch.setitem(LOADERS, "numba-cuda", _no_kernels)
     _attempt.cache_clear()
     yield modules["cupy"]
     FENCES.clear()

@@ -16,6 +16,34 @@ def test_every_section_runs_with_what_is_there(cupy, capsys):
     assert "cupy, 8-bit" in printed and "numba-cuda" not in printed
 
 
+def test_a_way_or_a_section_that_fails_leaves_the_others_and_the_page(
+    cupy, monkeypatch, tmp_path, capsys
+):
+    def broken(*arguments, **options):
+        raise ArithmeticError("a broken device")
+
+    # One way is broken from the start, one section as a whole, another after its first table.
+    gemm, cublas = cupy.cuda.cublas.gemmEx, cupy.cuda.cublas
+
+    def without_float64(*arguments):
+        return (broken if cublas.CUBLAS_COMPUTE_64F in arguments else gemm)(*arguments)
+
+    monkeypatch.setattr(cublas, "gemmEx", without_float64)
+    monkeypatch.setattr(gpu, "_streams", broken)
+    monkeypatch.setattr(gpu, "_fits", broken)
+    page = tmp_path / "gpu.md"
+    with pytest.raises(RuntimeError, match=r"3 sections failed: .*limits.*a broken device"):
+        gpu.run(Report(gpu.TITLE, page), quick=True, data_home=None)
+    written = page.read_text()
+    for heading in ("Largest error", "over samples", "as fast", "Memory"):
+        assert heading in written
+    assert "cupy, float64" in written and "not timed" in written
+    assert written.count("ArithmeticError: a broken device") == 4
+    # The tables have the ways that work.
+    table = written[written.index("## H @ W, ") : written.index("## H @ W over")]
+    assert "| cupy, 8-bit " in table and "cupy, float64" not in table
+
+
 def test_without_a_gpu_it_says_so(capsys):
     from gpurbf.backends import available_backends
 

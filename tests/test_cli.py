@@ -15,7 +15,7 @@ from gpurbf import backends, bench
 from gpurbf.backends import BackendUnavailable
 from gpurbf.bench import paper as bench_paper
 from gpurbf.bench import tune as bench_tune
-from gpurbf.cli import COMMANDS, classify, main, picture, warmup
+from gpurbf.cli import COMMANDS, classify, main, module_of, picture, warmup
 
 
 def call(*arguments):
@@ -192,7 +192,7 @@ def test_every_command_has_help(capsys):
     for command, summary in COMMANDS.items():
         assert call(command, "--help") == 0
         assert f"gpurbf {command}" in capsys.readouterr().out
-        module = importlib.import_module(f"gpurbf.cli.{command}")
+        module = importlib.import_module(module_of(command))
         assert module.__doc__.splitlines()[0] == summary
 
 

@@ -105,6 +105,15 @@ def test_first_predicts_from_many_threads_have_the_bits_of_a_serial_run(pickles,
     assert not different
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_first_use_adds_no_attribute(pickles, name):
+    """scikit-learn looks at all of them when it asks whether a model is fitted."""
+    model = pickle.loads(pickles[name, "uint8"])
+    attributes = list(vars(model))
+    answers(model, FORMS["uint8"])
+    assert list(vars(model)) == attributes
+
+
 @pytest.mark.parametrize("key", [("rbf", "uint8"), ("svc", "float32"), ("rbf", "offset")], ids=str)
 def test_the_first_use_of_a_process_may_be_by_many_threads(pickles, serial, tmp_path, key):
     """Libraries are imported, backends loaded and kernels made by eight threads at once."""

@@ -81,7 +81,7 @@ def test_another_precision_holds_at_once(model):
 
 def test_a_stream_goes_on_with_the_unit_that_it_began_with():
     parts = [(X[:300], y[:300]), (X[300:], y[300:])]
-    model, expected = FSVC(2.0), FSVC(2.0)
+    model, expected = FSVC(2.0, random_state=0), FSVC(2.0, random_state=0)
     for part in parts:
         model.partial_fit(*part, classes=range(4)).set_params(kernel="triangular", radius=9.0)
         expected.partial_fit(*part, classes=range(4))

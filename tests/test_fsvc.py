@@ -53,7 +53,8 @@ def blobs():
 
 def ordered(**parameters):
     """FSVC as published but for what is given."""
-    return FSVC(**{"shuffle": False, "solver": "one-hot", "backend": "numpy"} | parameters)
+    recipe = {"selection": "pass", "eval_radius": None, "shuffle": False, "solver": "one-hot"}
+    return FSVC(**recipe | {"backend": "numpy"} | parameters)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=str)
@@ -141,7 +142,7 @@ def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
 @pytest.mark.parametrize("selection", passes.SELECTIONS)
 def test_ridge_on_a_stream_counts_a_center_from_its_own_chunk_on(selection):
     X, y = cloud()
-    model = FSVC(1.1, selection=selection, shuffle=False, alpha=1e-3, backend="numpy")
+    model = ordered(radius=1.1, selection=selection, solver="ridge", alpha=1e-3)
     places, H, known = [], [], []
     for part in np.split(np.arange(len(X)), [300, 500]):
         model.partial_fit(X[part], y[part], classes=[0, 1, 2])
@@ -169,7 +170,7 @@ def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():
 
 def test_partial_fit_after_fit_goes_on_with_the_pass_and_says_what_it_cannot_keep():
     X, y = cloud()
-    model = FSVC(1.1, shuffle=False, backend="numpy").fit(X[:500], y[:500])
+    model = ordered(radius=1.1, solver="ridge").fit(X[:500], y[:500])
     with pytest.warns(UserWarning, match="trained anew"):
         model.partial_fit(X[500:], y[500:])
     whole = reference.fsvc_pass(X, 1.1, 1.0, "gaussian", "euclidean")
@@ -387,4 +388,4 @@ def test_the_path_can_be_drawn():
     assert model.plot_radius_path().get_ylabel() == "validation accuracy %"
     plt.close("all")
     with pytest.raises(AttributeError, match="No radius was searched"):
-        FSVC(1.0, backend="numpy").fit(X, y).plot_radius_path()
+        FSVC(1.0, eval_radius=None, backend="numpy").fit(X, y).plot_radius_path()

@@ -48,7 +48,7 @@ def test_the_search_works_where_the_sample_is_a_part_of_the_data():
     with config_context(memory=1):
         model = FSVC(backend="numpy", random_state=0, max_centers=200).fit(X, y)
     chosen = model.radius_path_["radius"] == model.radius_
-    assert model.radius_path_["n_centers"][chosen] < len(model.centers_) <= 200
+    assert model.radius_path_["n_centers"][chosen].max() < len(model.centers_) <= 200
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
@@ -56,3 +56,21 @@ def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
     X, y = digits()
     model = FSVC("ratio", selection=selection, backend="numpy", random_state=0).fit(X, y)
     assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
+
+
+def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_published():
+    X, y = digits()
+    model = FSVC(backend="numpy", random_state=0).fit(X[:900], y[:900])
+    same = FSVC(selection="error", eval_radius="auto", backend="numpy", random_state=0)
+    assert np.array_equal(model.coef_, same.fit(X[:900], y[:900]).coef_)
+    assert model.eval_radius_ > model.radius_
+    before = FSVC(selection="pass", eval_radius=None, backend="numpy", random_state=0)
+    assert model.score(X[900:], y[900:]) > before.fit(X[:900], y[:900]).score(X[900:], y[900:])
+    for recipe, selection in ((FSVC.published, "pass"), (FSVC.sfsvc, "per-class")):
+        assert recipe(2.0).selection == selection and recipe(2.0).eval_radius is None
+    assert FSVC.published(2.0, eval_radius=3.0).eval_radius == 3.0
+
+
+@pytest.mark.parametrize("X", [[[0.0], [1.0]], [[1.0, 2.0], [1.0, 5.0]], [[3e9], [4e9]]])
+def test_two_samples_are_told_apart_by_the_defaults(X):
+    assert FSVC(backend="numpy").fit(X, ["a", "b"]).predict(X).tolist() == ["a", "b"]

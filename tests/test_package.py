@@ -19,7 +19,7 @@ MODULES = sorted((ROOT / "gpurbf").rglob("*.py"))
 PUBLIC = [name for name in gpurbf.__all__ if name not in ("__version__", "datasets")]
 README_COMMANDS = (
     'python -m pip install ".[plot]" && python -m gpurbf classify',
-    'python -m pip install ".[mkl,plot,test]" && python -m pytest',
+    'python -m pip install ".[mkl,plot,test]" && python -m pytest -n 2 --dist worksteal',
     'python -m pip install ".[docs]" && python -m sphinx docs docs/_build',
 )
 

@@ -9,7 +9,8 @@ import pytest
 import reference
 import scipy.sparse as sp
 
-from gpurbf.backends.loops_smo import row_keys, solve_block, subtract_rows
+from gpurbf.backends.hashes import row_hashes
+from gpurbf.backends.loops_smo import solve_block, subtract_rows
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
@@ -367,11 +368,11 @@ def test_rows_are_subtracted_in_float64(dtype):
 
 def test_keys_of_rows_depend_on_values_only():
     X = np.array([[0.0, 1.0, 2.0], [-0.0, 1.0, 2.0], [2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    keys = row_keys(X)
+    keys = row_hashes(X, 0)
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
-    assert np.array_equal(keys, row_keys(sp.csr_array(X)))
-    assert np.array_equal(keys, row_keys(X.astype(np.float32)))
+    assert np.array_equal(keys, row_hashes(sp.csr_array(X), 0))
+    assert np.array_equal(keys, row_hashes(X.astype(np.float32), 0))
 
 
 def test_samples_without_twins_keep_their_order():

@@ -47,8 +47,9 @@ def test_a_solver_is_cloned_shown_and_pickled_with_its_estimator():
 
 def test_an_objects_parameters_are_its_own_in_a_stream_too():
     halves = (X[:300], y[:300]), (X[300:], y[300:])
-    one, three = FSVC(22.0, solver=LMS(0.01, n_epochs=1)), FSVC(22.0, solver=LMS(0.01, n_epochs=3))
-    named = FSVC(22.0, solver="lms", learning_rate=0.01, n_epochs=3)  # a name: one epoch a chunk
+    one, three = (clone(fsvc).set_params(solver=LMS(0.01, n_epochs=n)) for n in (1, 3))
+    # A name: one epoch a chunk.
+    named = clone(fsvc).set_params(solver="lms", learning_rate=0.01, n_epochs=3)
     for model in (one, three, named):
         for part in halves:
             model.partial_fit(*part, classes=range(4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     """A 64-bit hash of each row of X, dense or CSR of any dtype: the same for equal values."""
     from gpurbf.kernels import hashes
 
-    rng = np.random.default_rng(seed)
-    odd = rng.integers(1, 2**63, X.shape[1], dtype=np.uint64) | np.uint64(1)
+    odd = _odd_numbers(X.shape[1], seed)
     sums = np.empty(X.shape[0], np.uint64)
     n_rows = max(1, _TILE // max(1, X.shape[1]))
     sparse = hasattr(X, "indptr")
@@ -36,8 +36,18 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
         else:
             hashes.row_sums(np.ascontiguousarray(X[rows], np.float64), odd, sums[rows])
 
-    parallel_for(tile, -(-X.shape[0] // n_rows))
+    if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
+        tile(0)
+    else:
+        parallel_for(tile, -(-X.shape[0] // n_rows))
     return mix(sums)
+
+
+@functools.lru_cache(maxsize=8)
+def _odd_numbers(n: int, seed: int) -> np.ndarray:
+    """n odd numbers, which take longer to make than to hash a hundred samples."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 2**63, n, dtype=np.uint64) | np.uint64(1)
 
 
 def mix(h: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 
@@ -117,34 +116,3 @@ def subtract_rows(
         )
         pairs = n * len(slots)
         count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)
-
-
-@functools.lru_cache(maxsize=8)
-def _odd_numbers(n: int) -> np.ndarray:
-    """n odd numbers, the same in every run; making them costs as much as training on iris."""
-    bits = np.random.RandomState(0).randint(0, 2**62, n, np.int64)
-    return bits.astype(np.uint64) * 2 + 1
-
-
-def row_keys(X: Any) -> np.ndarray:
-    """A 64-bit key of each row of X, dense or CSR: a function of its values alone."""
-    from gpurbf.kernels import smo
-
-    odd = _odd_numbers(X.shape[1])
-    keys = np.empty(X.shape[0], np.uint64)
-
-    def block(i: int) -> None:
-        rows = slice(i * _ROWS, (i + 1) * _ROWS)
-        if sparse:
-            indptr = X.indptr[rows.start : rows.stop + 1]
-            smo.csr_row_keys(indptr, X.indices, values, odd, keys[rows])
-        else:
-            smo.row_keys(np.ascontiguousarray(X[rows], np.float64), odd, keys[rows])
-
-    if sparse := hasattr(X, "indptr"):
-        if not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
-        values = X.data.astype(np.float64)
-    parallel_for(block, -(-X.shape[0] // _ROWS))
-    return keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from gpurbf.backends.cupy_ import products
 from gpurbf.backends.device import memory_of
 
-__all__ = ["event_seconds", "limits", "pool_peak"]
+__all__ = ["event_seconds", "int8_products", "limits", "pool_peak"]
 
 # Kinds of product that cuBLAS is asked for: dtype of the layer, whether on a lattice, whether TF32.
 _KINDS = {
@@ -59,6 +59,23 @@ def _products(xp: ModuleType, size: int) -> dict[str, float]:
         out = xp.empty((size, size), product.out_dtype)
         rates[kind] = 2 * size**3 / _median(xp, lambda: product.multiply(A, B, out))  # noqa: B023
     return rates
+
+
+def int8_products(xp: ModuleType, rows: Sequence[int], inputs: Sequence[int]) -> None:
+    """The 8-bit product as the layer calls it, of these numbers of centers; raise if wrong."""
+    rng = np.random.default_rng(0)
+    for n in inputs:
+        product = products(xp)(np.dtype(np.float32), n, True)
+        for m in rows:
+            A, B = (rng.integers(-128, 128, (size, n)).astype(np.int8) for size in (33, m))
+            wide = -(-n // product.group) * product.group
+            tall = -(-m // product.group) * product.group
+            a = np.pad(A, ((0, 0), (0, wide - n)))
+            b = np.pad(B, ((0, tall - m), (0, wide - n)))
+            out = xp.empty((len(a), tall), product.out_dtype)
+            product.multiply(xp.asarray(a), xp.asarray(b), out)
+            if not np.array_equal(out.get()[:, :m], A.astype(np.int32) @ B.T.astype(np.int32)):
+                raise AssertionError(f"33 × {m} × {n}: cuBLAS's 8-bit product is not exact")
 
 
 def _units(xp: ModuleType) -> dict[str, float]:

@@ -7,7 +7,7 @@ another number of threads (float32 with OpenBLAS, measured). The tiles' own kern
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,8 +49,14 @@ def consumer(dtype: Any, mode: int | str, **given: Any) -> Any:
     """
     from gpurbf.kernels import layer
 
-    of = np.dtype(dtype)
-    absent = {
+    number = getattr(layer, mode) if isinstance(mode, str) else mode
+    return layer.Consumer(**_absent(np.dtype(dtype)) | given, mode=number)
+
+
+@cache
+def _absent(of: np.dtype) -> dict[str, np.ndarray]:
+    """What a consumer of activations of that dtype is not given; nobody writes to nothing."""
+    return {
         "out": np.empty((0, 0), of),
         "weights": np.empty(0, of),
         "mean": np.empty(0, of),
@@ -60,8 +66,6 @@ def consumer(dtype: Any, mode: int | str, **given: Any) -> Any:
         "scores": np.empty((0, 0)),
         "W": np.empty((0, 0, 0), of),
     }
-    number = getattr(layer, mode) if isinstance(mode, str) else mode
-    return layer.Consumer(**absent | given, mode=number)
 
 
 def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:

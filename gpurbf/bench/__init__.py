@@ -19,6 +19,7 @@ BENCHMARKS = {
     "rbf": "gpurbf.bench.rbf",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "defaults": "gpurbf.bench.defaults",
     "pipelines": "gpurbf.bench.pipelines",
     "profile": "gpurbf.bench.profile",
     "tune": "gpurbf.bench.tune",
@@ -44,7 +45,7 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -
         For the page, its tables and its pictures.
     """
     module = importlib.import_module(BENCHMARKS[name])
-    report = Report(module.TITLE)
+    report = Report(module.TITLE, folder / f"{name}.md")
     report.text(_conditions(name, quick))
     module.run(report, quick, data_home)
     report.write(folder / f"{name}.md")

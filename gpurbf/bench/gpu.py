@@ -45,55 +45,95 @@ class Bench(NamedTuple):
     xp: ModuleType
     limits: dict[str, float]
     shape: tuple[int, int, int]
-
-    @property
-    def ways(self) -> dict[str, tuple[str, str, str]]:
-        """Those of the backends that are there."""
-        return {way: rest for way, rest in WAYS.items() if rest[0] in self.names}
+    ways: dict[str, tuple[str, str, str]]
 
     def times(self, candidates: dict[str, Callable[[], Any]]) -> dict[str, Times]:
-        """In turn, on the device's clock; work on other streams ends before a call does."""
+        """In turn, on the device's clock, those that run; work on other streams ends in a call."""
+        able = {}
+        for name, call in candidates.items():
+            try:
+                call()
+            except Exception as error:
+                self.report.text(_failed(name, error))
+            else:
+                able[name] = call
         timer = partial(event_seconds, self.xp)
-        return in_turn(candidates, 2 if self.quick else 7, timer=timer, rest=False)
+        rounds = 2 if self.quick else 7
+        return in_turn(able, rounds, warm_up=False, timer=timer, rest=False)
+
+    def share(self, rate: float, limit: str) -> str:
+        """A rate in percent of a limit, nothing where that could not be measured."""
+        return f"{100 * rate / self.limits[limit]:.0f}" if limit in self.limits else ""
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
-    """Verify, then measure; see the headings. Where there is no GPU, say so."""
+    """Verify, then measure; see the headings. Where there is no GPU, say so.
+
+    A section or a way that fails is reported as failed and the others go on; what was found is
+    written after each section.
+    """
     problems = {name: why for name, why in available_backends().items() if name in GPUS}
     names = [name for name in GPUS if problems.get(name, "") is None]
     if not names:
         report.text("**Not measured on a GPU**: there is none here.")
         report.table(("backend", "why it cannot run"), problems.items())
         return
-    backend = ways.there()[names[0]]
-    xp = backend.xp
+    xp = ways.there()[names[0]].xp
     shape = (128, 48, 32) if quick else (10_000, 4_096, 784)
-    found = limits(xp, 256 if quick else 8192, 1 if quick else 256)
-    bench = Bench(report, quick, names, xp, found, shape)
-    report.text(f"## The limits of {backend.kernel.split('; ')[-1]}")
-    report.table(
-        ("what", "10¹² a second"),
-        [(what, f"{rate / 1e12:.3g}") for what, rate in found.items()],
-    )
-    _errors(bench)
-    _shapes(bench)
-    _manhattan(bench)
-    _speed_ups(bench)
-    _streams(bench)
-    _memory(bench)
-    _fits(bench, data_home)
+    found = {way: rest for way, rest in WAYS.items() if rest[0] in names}
+    bench = Bench(report, quick, names, xp, {}, shape, found)
+    failures = []
+    for section in (
+        _limits,
+        _errors,
+        _shapes,
+        _manhattan,
+        _speed_ups,
+        _streams,
+        _memory,
+        partial(_fits, data_home=data_home),
+    ):
+        try:
+            section(bench)
+        except Exception as error:
+            failures.append(_failed(getattr(section, "__name__", "_fits").strip("_"), error))
+            report.text(failures[-1])
+        report.keep()
+    if failures:
+        raise RuntimeError(f"{len(failures)} sections failed: {'; '.join(failures)}")
+
+
+def _failed(what: str, error: Exception) -> str:
+    return f"**{what} failed**: {type(error).__name__}: {error}"
+
+
+def _limits(bench: Bench) -> None:
+    """What the device can do, timed or from its properties."""
+    kernel = ways.there()[bench.names[0]].kernel
+    bench.report.text(f"## The limits of {kernel.split('; ')[-1]}")
+    size, megabytes = (256, 1) if bench.quick else (8192, 256)
+    bench.limits.update(limits(bench.xp, size, megabytes))
+    rows = [(what, f"{rate / 1e12:.3g}") for what, rate in bench.limits.items()]
+    bench.report.table(("what", "10¹² a second"), rows)
 
 
 def _errors(bench: Bench) -> None:
-    """The largest error of H against float64; a wrong way ends the benchmark."""
+    """The largest error of H against float64; a way that is wrong is not timed."""
     X, C = data.pixels(100, 500, 100)
     expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
     rows = []
-    for way, (name, precision, _) in bench.ways.items():
-        error = float(np.abs(ways.layer(C, name, precision).outputs(X) - expected).max())
-        if not error <= (2e-2 if precision == "tf32" else 1e-5):
-            raise AssertionError(f"{way}: an error of {error:.2g}")
-        rows.append((way, f"{error:.1e}"))
+    for way, (name, precision, _) in list(bench.ways.items()):
+        try:
+            H = ways.layer(C, name, precision).outputs(X)
+            error = f"{float(np.abs(H - expected).max()):.1e}"
+        except Exception as problem:
+            error = f"{type(problem).__name__}: {problem}"
+        else:
+            if float(error) <= (2e-2 if precision == "tf32" else 1e-5):
+                rows.append((way, error))
+                continue
+        del bench.ways[way]
+        rows.append((way, f"{error}, **wrong**: not timed"))
     bench.report.text("## Largest error of H against float64")
     bench.report.table(("what", "error"), rows)
 
@@ -118,10 +158,9 @@ def _shapes(bench: Bench) -> None:
     base = bench.times(_scores(bench, N, m, n, transfers=False))
     work = 2 * N * m * n
     rows = []
-    for way, (_, _, limit) in bench.ways.items():
-        rate = work / base[way].median
-        share = f"{100 * rate / bench.limits[limit]:.0f}"
-        rows.append((way, base[way], f"{rate / 1e12:.3g}", share, limit))
+    for way, time in base.items():
+        rate, limit = work / time.median, bench.ways[way][2]
+        rows.append((way, time, f"{rate / 1e12:.3g}", bench.share(rate, limit), limit))
     bench.report.text(f"## H @ W, {N:,} × {m:,} × {n}, {_OUTPUTS} outputs, all on the device")
     bench.report.table(("what", "seconds", "10¹² operations/s", "%", "of the limit"), rows)
     factors = (0.5, 2) if bench.quick else (0.3, 3, 10)
@@ -130,8 +169,9 @@ def _shapes(bench: Bench) -> None:
     table = []
     for size in sizes:
         times = bench.times(_scores(bench, *size, transfers=False))
-        rates = (2 * np.prod(size, dtype=float) / time.median / 1e12 for time in times.values())
-        table.append((*(f"{s:,}" for s in size), *(f"{rate:.3g}" for rate in rates)))
+        operations = 2 * np.prod(size, dtype=float)
+        rates = {way: f"{operations / time.median / 1e12:.3g}" for way, time in times.items()}
+        table.append((*(f"{s:,}" for s in size), *(rates.get(way, "") for way in bench.ways)))
     bench.report.text("## H @ W over samples, centers and inputs, 10¹² operations/s")
     bench.report.table(("N", "m", "n", *bench.ways), table)
 
@@ -153,8 +193,8 @@ def _manhattan(bench: Bench) -> None:
     rows = []
     for name, time in bench.times(candidates).items():
         rate = N * m * n / time.median
-        share = rate / bench.limits["float32 units, differences"]
-        rows.append((name, time, f"{rate / 1e12:.3g}", f"{100 * share:.0f}"))
+        share = bench.share(rate, "float32 units, differences")
+        rows.append((name, time, f"{rate / 1e12:.3g}", share))
     bench.report.text(f"## Manhattan distances, {N:,} × {m:,} × {n}")
     bench.report.table(("what", "seconds", "10¹² differences/s", "% of the float32 units"), rows)
 
@@ -208,9 +248,10 @@ def _streams(bench: Bench) -> None:
                 candidates[f"{way} {count}"] = partial(_with, calls[way], n_streams=count)
         times = bench.times(candidates)
         for way in [way for way in _EIGHT_BIT if way in calls]:
-            serial = times[f"{way} 1"]
-            ratios = (f"{serial.median / times[f'{way} {k}'].median:.2f}" for k in (2, 3))
-            rows.append((way, n, serial, *ratios))
+            serial, *others = (times.get(f"{way} {count}") for count in (1, 2, 3))
+            if serial is not None:
+                ratios = (f"{serial.median / time.median:.2f}" if time else "" for time in others)
+                rows.append((way, n, serial, *ratios))
     bench.report.text(
         "## Copies beside the work: H @ W from host memory\n\nHow often as fast as on one stream."
     )
@@ -247,11 +288,15 @@ def _fits(bench: Bench, data_home: str | None) -> None:
         f"FSVC(radius={radius:g})": lambda name: FSVC(radius=radius, backend=name),
         f"SVC(C=10, gamma={gamma:.2g})": lambda name: SVC(C=10, gamma=gamma, backend=name),
     }
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for label, make in makers.items():
         models = {name: make(name) for name in (ways.compared()[0], *bench.names)}
-        for model in models.values():  # compile
-            model.fit(X_train[:1000], y_train[:1000]).predict(X_test[:100])
+        for name, model in list(models.items()):  # compile
+            try:
+                model.fit(X_train[:1000], y_train[:1000]).predict(X_test[:100])
+            except Exception as error:
+                del models[name]
+                rows.append((label, name, _failed("it", error), "", ""))
         fit: dict[str, Callable[[], Any]] = {
             name: partial(model.fit, X_train, y_train) for name, model in models.items()
         }

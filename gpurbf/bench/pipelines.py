@@ -196,7 +196,7 @@ def _networks(report: Report, quick: bool) -> None:
         models = {
             "Nystroem + Ridge": peer,
             "RBFClassifier": RBFClassifier(m, random_state=0),
-            "FSVC": FSVC("ratio", selection="error", random_state=0),
+            "FSVC": FSVC("ratio", eval_radius=None, random_state=0),
         }
         fits = in_turn({k: _fit(v, case) for k, v in models.items()}, 1 if quick else 5)
         for model in models.values():

@@ -11,19 +11,26 @@ from typing import NoReturn
 
 from gpurbf import __version__
 
-__all__ = ["COMMANDS", "UserError", "main"]
+__all__ = ["COMMANDS", "UserError", "main", "module_of"]
 
-# A command is a module here, imported when it is asked for: add_arguments(parser), run(arguments),
-# and a docstring that begins with these words.
+# A command is a module here, with "_" for "-", imported when it is asked for:
+# add_arguments(parser), run(arguments), and a docstring that begins with these words.
 COMMANDS = {
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
     "info": "Show the machine, its CPU's instructions, each backend, its tiles, and versions.",
     "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",
     "bench": "Measure this machine against the peers and write the results page.",
+    "gpu-day": "Check and measure everything on a GPU, step by step, unattended; results come as "
+    "they are found.",
     "tune": "Measure which tiles are fastest on this machine, and keep them for all layers.",
     "run": "Run a program, its code unchanged, with scikit-learn's SVC replaced by ours.",
     "warmup": "Compile now what the estimators use on this CPU, so that no first call waits.",
 }
+
+
+def module_of(command: str) -> str:
+    """The name of the module of a command."""
+    return f"gpurbf.cli.{command.replace('-', '_')}"
 
 
 class UserError(Exception):
@@ -70,7 +77,7 @@ def _run(argv: list[str]) -> int:
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name in argv:  # others are imported for nothing
-            module = modules[name] = importlib.import_module(f"gpurbf.cli.{name}")
+            module = modules[name] = importlib.import_module(module_of(name))
             command.description = module.__doc__
             module.add_arguments(command)
     arguments = parser.parse_args(argv)

@@ -31,7 +31,7 @@ class FittedLayerMixin:
     backend_info_: str
     _activation: Activation
     _lattices: tuple[Lattice, ...] | None
-    _cache: HiddenLayer
+    _cache: HiddenLayer | None
 
     def _keep_layer(self, layer: HiddenLayer) -> None:
         """Store what a fitted layer is made of."""
@@ -67,15 +67,14 @@ class FittedLayerMixin:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())  # type: ignore[call-overload]
-        state.pop("_cache", None)
-        return state
+        # There and empty: a first use by many threads adds no attribute while another looks at all.
+        return super().__getstate__() | {"_cache": None}  # type: ignore[operator]
 
 
 class ChosenLayerMixin(FittedLayerMixin):
     """The layer of RBFLayer and RBFClassifier, its centers by a rule or given."""
 
-    n_centers: int
+    n_centers: int | str
     centers: Any
     kernel: Any
     metric: str

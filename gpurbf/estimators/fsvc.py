@@ -39,14 +39,14 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
     metric : {"euclidean", "manhattan", "sqeuclidean"}, default="euclidean"
         Distance d: with its root, the sum of absolute differences, or (SFSVC) the square in place
         of the distance.
-    selection : {"pass", "per-class", "error"}, default="pass"
-        ``"pass"`` ignores the labels; ``"per-class"`` makes one pass over each class on its own;
+    selection : {"error", "pass", "per-class"}, default="error"
         ``"error"`` takes a novel sample only if the network so far gets it wrong or nearly: centers
         vote for their classes with their activations, and the sample's class must not lead the
-        best other one by a tenth of all activity.
-    eval_radius : float, "auto" or None, default=None
+        best other one by a tenth of all activity. ``"pass"`` ignores the labels, as published;
+        ``"per-class"`` makes one pass over each class on its own.
+    eval_radius : float, "auto" or None, default="auto"
         Radius of the units once they are chosen; None: `radius`. Wider units are usually better for
-        trained outputs; ``"auto"`` searches it as `radius`.
+        trained outputs; ``"auto"`` searches it as `radius`, also where `radius` is a number.
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How outputs are trained: ``"one-hot"``, each center votes for its own class;
         ``"lms"``, from there by the on-line delta rule, sample by sample; ``"ridge"``, least
@@ -123,8 +123,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
     >>> from sklearn.datasets import load_digits
     >>> from gpurbf import FSVC
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = FSVC(selection="error", eval_radius="auto", random_state=0)
-    >>> model.fit(X[:1200], y[:1200]).score(X[1200:], y[1200:]) > 0.93
+    >>> FSVC(random_state=0).fit(X[:1200], y[:1200]).score(X[1200:], y[1200:]) > 0.95
     True
     """
 
@@ -135,8 +134,8 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
         overlap: float = 1.0,
         kernel: str = "gaussian",
         metric: str = "euclidean",
-        selection: str = "pass",
-        eval_radius: Any = None,
+        selection: str = "error",
+        eval_radius: Any = "auto",
         solver: Any = "ridge",
         learning_rate: float = 0.1,
         n_epochs: int = 10,
@@ -206,7 +205,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
             n_epochs=n_epochs,
             shuffle=False,
             outside="zero",
-            **parameters,
+            **{"selection": "pass", "eval_radius": None} | parameters,
         )
 
     @classmethod
@@ -236,7 +235,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
             solver="one-hot",
             shuffle=False,
             outside="zero",
-            **parameters,
+            **{"eval_radius": None} | parameters,
         )
 
     @transaction

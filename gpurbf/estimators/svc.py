@@ -214,7 +214,6 @@ class SVC(
         """
         check_parameters(self, tuple(KERNELS))
         X, y = self._check_training_data(X, y)
-        y = column_or_1d(y, warn=True)
         weights = check_weights(sample_weight, len(y), negative=True)
         used: Any = slice(None)
         if weights is not None and not weights.all():
@@ -246,7 +245,7 @@ class SVC(
             K = self._call_kernel(X)
             if K.shape[0] != K.shape[1]:
                 raise ValueError("X.shape[0] should be equal to X.shape[1]")
-            return K, y
+            return K, column_or_1d(y, warn=True)
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         X, y = check_X(self, X, y=y, reset=True)
@@ -375,8 +374,8 @@ class SVC(
         -------
         y : ndarray of shape (n_samples,)
         """
-        check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
+            check_is_fitted(self)
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         outputs, n_classes = self._outputs(X), len(self.classes_)
         by_scores = self.break_ties and n_classes > 2

@@ -13,7 +13,7 @@ and cached once for all of them.
     epilogue.py    the numbers of that pass, which a GPU shares
     scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
-    compiling.py   a line on stderr while they are compiled
+    compiling.py   a line on stderr while they are compiled; caching.py: where they are kept
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
 

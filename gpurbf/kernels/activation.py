@@ -4,8 +4,9 @@ import functools
 import threading
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
 
+from gpurbf.kernels.caching import cached, cached_cfunc
 from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 from gpurbf.kernels.llvm import call_profile, use_widest_vectors
 from gpurbf.kernels.scalar import exp_negative, log_positive, tanh
@@ -115,7 +116,7 @@ def _compiled(function, dtype):
     """The C function of a profile for one dtype (kept alive by this cache)."""
     pointer = types.CPointer(types.float32 if dtype == np.float32 else types.float64)
     signature = types.void(pointer, types.intp, types.float64, types.float64, types.intp)
-    return cfunc(signature, cache=True, fastmath={"contract"}, error_model="numpy")(function)
+    return cached_cfunc(signature, fastmath={"contract"}, error_model="numpy")(function)
 
 
 def profile_address(name, dtype):
@@ -166,7 +167,7 @@ def activate(buffer, epilogue):
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
     """Rows begin … end of the activations `out` from products P, which may be the same array.
 

@@ -12,6 +12,7 @@ of rows in which no column's squares reach 2³¹ cannot overflow, whatever the o
 import numpy as np
 from numba import njit
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import LANES
 
@@ -53,7 +54,7 @@ def pack_pairs(H, roots, mean, pairs, beyond):
                 beyond[r + 1] = 1
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def pack_rows(begin, end, H, roots, mean, pairs, first, beyond):
     """`pack_pairs` of rows begin … end of H (N, m), m of any size, to `first` … of the pairs."""
     m = H.shape[1]
@@ -75,7 +76,7 @@ def _energy(words, total):
             total[k] += low * low + high * high
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def energies(begin, end, pairs, steps, out):
     """Sums of squares of each column over each UNIT of the first pairs: out (panel, units, 16)."""
     out[begin:end] = 0
@@ -84,7 +85,7 @@ def energies(begin, end, pairs, steps, out):
             _energy(pairs[p, u * UNIT : min((u + 1) * UNIT, steps)], out[p, u])
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def run_ends(energy, n_pairs):
     """Where runs of pairs begin and end, 0 … n_pairs, none of which can overflow 32 bits."""
     ends = np.empty(n_pairs + 1, np.intp)

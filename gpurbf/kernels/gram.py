@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import call_product, use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes
 from gpurbf.kernels.tiles import LANES
@@ -56,7 +57,7 @@ def gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums):
                     add_tile(tile, sums, p * LANES + r, q * LANES)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
     """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
 

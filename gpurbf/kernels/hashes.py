@@ -1,12 +1,12 @@
 """Sums over the bits of a row's values, of which a hash is made."""
 
-import numba as nb
 import numpy as np
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def _spread_bits(x):
     """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
     # Adding 0.0 makes one zero of two; small integers have their bits on the high end.
@@ -14,7 +14,7 @@ def _spread_bits(x):
     return bits ^ (bits >> np.uint64(32))
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def row_sums(X, odd, sums):
     """Σ_j bits(X[i, j]) odd[j] modulo 2⁶⁴ for the rows of X (float64); `odd` is one a column."""
     use_widest_vectors()
@@ -25,7 +25,7 @@ def row_sums(X, odd, sums):
         sums[i] = total
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def csr_row_sums(indptr, indices, values, odd, sums):
     """The same for rows as CSR: what is not stored is 0 and adds nothing."""
     for i in range(len(indptr) - 1):

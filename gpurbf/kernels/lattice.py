@@ -3,6 +3,8 @@
 import numba as nb
 import numpy as np
 
+from gpurbf.kernels.caching import cached
+
 # Values of a row that are looked at before it may be given up.
 _CHUNK = 512
 
@@ -57,14 +59,14 @@ def _encode_row(x, denominator, inverse, zero, codes):
     return True
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def encode_rows(X, denominator, inverse, zero, codes, off):
     """Write the codes of each row of X, and into ``off`` whether the row is off the lattice."""
     for i in range(X.shape[0]):
         off[i] = not _encode_row(X[i], denominator, inverse, zero, codes[i])
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def on_lattices(X, denominators, inverses, zeros, on):
     """Write into ``on``, for each lattice, whether all rows of X are on it."""
     codes = np.empty(X.shape[1], np.uint8)

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.epilogue import Epilogue
 from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
@@ -122,7 +123,7 @@ def multiply(x, n_panels, kernel, C, first, count, P, later):
                 add_tile(later, P[p * rows : (p + 1) * rows, j : j + columns])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     """Evaluate rows begin … end of X, `block` at a time, and hand the tiles to their consumer.
 

@@ -7,13 +7,13 @@ rows and the outputs for the next group then share a sweep. The result is the pl
 rounding.
 """
 
-import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 
 ROWS = 4  # in a group
@@ -143,7 +143,7 @@ def products(typing_context, z, stride, chunks, like, gram):
     return types.void(*[types.intp] * 3, like, types.intp), generate
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def effective_rate(square, learning_rate, weight):
     """The rate whose one step does what the steps for a row of that weight do together.
 
@@ -159,7 +159,7 @@ def effective_rate(square, learning_rate, weight):
     return (1 - left) / square
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def sweep_rows(W, H, before, now, steps, outputs, gram):
     """Update W by the group of rows that starts at `before`; write what that at `now` needs.
 
@@ -194,7 +194,7 @@ def sweep_rows(W, H, before, now, steps, outputs, gram):
                 outputs[c, q] += W[c, j] * H[now + q, j]
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def rows(H, T, W, learning_rate, weights):
     """For each row z of H in order: W[c] += rate * (t[c] - W[c]·z) * z for all outputs c.
 

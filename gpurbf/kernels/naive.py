@@ -2,10 +2,10 @@
 
 import math
 
-import numba as nb
+from gpurbf.kernels.caching import cached
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def gaussian_layer(X, C, gamma, zero, out):
     """out[i, j] = exp(-gamma |x_i - c_j|²), summed in the order of the inputs in zero's type."""
     for i in range(X.shape[0]):
@@ -17,7 +17,7 @@ def gaussian_layer(X, C, gamma, zero, out):
             out[i, j] = math.exp(-gamma * squared)
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def scale(source, factor, target):
     """target = factor * source."""
     for i in range(source.shape[0]):

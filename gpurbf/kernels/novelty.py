@@ -1,10 +1,11 @@
 """FSVC's pass: the walk over the candidates of a block, and the plain pass over known distances."""
 
-import numba as nb
 import numpy as np
 
+from gpurbf.kernels.caching import cached
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+
+@cached(nogil=True, error_model="numpy")
 def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
     """Decide the candidates from `begin` on, in order; those chosen raise the activity of the rest.
 
@@ -53,7 +54,7 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
     return b, room
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
     """The plain sequential pass over known distances.
 

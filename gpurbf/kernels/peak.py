@@ -4,10 +4,11 @@ import functools
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
 from gpurbf.kernels import amx, products
+from gpurbf.kernels.caching import cached_cfunc
 from gpurbf.kernels.tiles import KINDS, LANES, OPERATIONS, compile_for
 
 _i64 = ir.IntType(64)
@@ -93,7 +94,7 @@ _FUNCTIONS = {
 
 @functools.cache
 def _compiled(name):
-    return cfunc(types.void(types.intp, types.intp), cache=True)(_FUNCTIONS[name])
+    return cached_cfunc(types.void(types.intp, types.intp))(_FUNCTIONS[name])
 
 
 def run(name, steps):

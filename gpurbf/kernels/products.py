@@ -5,9 +5,10 @@ import threading
 from typing import NamedTuple
 
 import numpy as np
-from numba import cfunc, types
+from numba import types
 
 from gpurbf.kernels import amx, scores
+from gpurbf.kernels.caching import cached_cfunc
 from gpurbf.kernels.scores import partial_tile as partial
 from gpurbf.kernels.tiles import KINDS, OPERATIONS, PRODUCTS, tile
 
@@ -99,8 +100,8 @@ _compiling = threading.Lock()
 def _compile(name):
     if name in ("enter_amx", "leave_amx"):
         function = amx.enter if name == "enter_amx" else amx.leave
-        return cfunc(types.void(types.intp), cache=True)(function)
-    return cfunc(types.void(*(types.intp,) * 6), cache=True)(_FUNCTIONS[name])
+        return cached_cfunc(types.void(types.intp))(function)
+    return cached_cfunc(types.void(*(types.intp,) * 6))(_FUNCTIONS[name])
 
 
 def compiled(name):

@@ -6,9 +6,9 @@ y times LIBSVM's gradient), maximize ``y·beta - beta·K beta / 2`` for ``sum(be
 long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
 """
 
-import numba as nb
 import numpy as np
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
@@ -19,7 +19,7 @@ COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-_compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = cached(nogil=True, error_model="numpy")
 
 
 @_compiled
@@ -185,7 +185,7 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
                 g[k] -= a * A[k]
 
 
-@nb.njit(nogil=True, cache=True)
+@cached(nogil=True)
 def assemble_block(K, corner, fresh):
     """K between n samples of its first corner (k, k) and its last columns (n, n - k).
 
@@ -305,40 +305,3 @@ def summary(beta, f, y, C):
             loss += C[k] * hinge
     objective = -(product_y + product_f) / 2
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
-
-
-@nb.njit(nogil=True, cache=True)
-def _spread_bits(x):
-    """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
-    # Adding 0.0 makes one zero of two; small integers have their bits on the high end.
-    bits = np.float64(x + 0.0).view(np.uint64)
-    return bits ^ (bits >> np.uint64(33))
-
-
-@nb.njit(nogil=True, cache=True)
-def _mixed(key):
-    """The finish of splitmix64 (Steele, Lea, Flood, 2014)."""
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return key ^ (key >> np.uint64(31))
-
-
-@nb.njit(nogil=True, cache=True)
-def row_keys(X, odd, keys):
-    """Write a 64-bit key of each row of X (float64): equal rows, equal keys, in every run."""
-    use_widest_vectors()
-    for i in range(X.shape[0]):
-        key = np.uint64(0)
-        for j in range(X.shape[1]):
-            key += _spread_bits(X[i, j]) * odd[j]
-        keys[i] = _mixed(key)
-
-
-@nb.njit(nogil=True, cache=True)
-def csr_row_keys(indptr, indices, values, odd, keys):
-    """The keys of the same rows as CSR: what is not stored is 0 and adds nothing."""
-    for i in range(len(indptr) - 1):
-        key = np.uint64(0)
-        for p in range(indptr[i], indptr[i + 1]):
-            key += _spread_bits(values[p]) * odd[indices[p]]
-        keys[i] = _mixed(key)

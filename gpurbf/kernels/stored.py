@@ -1,8 +1,8 @@
 """H @ W of activations that are in memory already; a row's sum is its own."""
 
 import numpy as np
-from numba import njit
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.layer import CHUNK, PARTIAL, Consumer, store
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.packing import aligned_bytes
@@ -10,7 +10,7 @@ from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def stored_rows(begin, end, A, consumer):
     """Add rows begin … end of A @ W to the consumer's scores, as the tile driver does."""
     use_widest_vectors()
@@ -39,7 +39,7 @@ def stored_rows(begin, end, A, consumer):
                 add_scores(H, count, W, first, consumer.kernel, consumer.rows, sums, scores)
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def dot_rows(begin, end, A, W, scores):
     """The same for a few outputs, W (k, m): reading A takes longer than its few products."""
     use_widest_vectors()

@@ -26,15 +26,21 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
     for start in range(0, len(values), _TERMS):
         part = slice(start, start + _TERMS)
         mantissas, exponents = np.frexp(values[part])
-        if weights is None:
-            total += _added(mantissas, exponents)
-            continue
-        others, powers = np.frexp(weights[part])
-        product = mantissas * others
-        for term in (product, _rounded_off(mantissas, others, product)):
-            rest, more = np.frexp(term)
-            total += _added(rest, exponents + powers + more)
+        if weights is not None:
+            mantissas, exponents = _products(mantissas, exponents, weights[part])
+        total += _added(mantissas, exponents)
     return total
+
+
+def _products(
+    mantissas: np.ndarray, exponents: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Twice as many terms, the rounded products with weights and what was rounded off them."""
+    others, powers = np.frexp(weights)
+    product = mantissas * others
+    terms = np.concatenate([product, _rounded_off(mantissas, others, product)])
+    rest, more = np.frexp(terms)
+    return rest, np.tile(exponents + powers, 2) + more
 
 
 def _rounded_off(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
@@ -55,4 +61,5 @@ def _added(mantissas: np.ndarray, exponents: np.ndarray) -> Fraction:
     total = 0
     for power, (upper, lower) in enumerate(zip(uppers, lowers)):
         total += ((int(upper) << _BITS) + int(lower)) << power
-    return Fraction(total) * Fraction(2) ** (least - 2 * _BITS)
+    power = least - 2 * _BITS
+    return Fraction(total << power) if power >= 0 else Fraction(total, 1 << -power)

@@ -106,7 +106,10 @@ def _sum_of_rows(
             else:
                 sums[rows] = term(np.ascontiguousarray(X[rows], np.float64)).sum(axis=1)
 
-    parallel_for(tile, -(-len(sums) // n_rows))
+    if len(sums) <= n_rows:  # over before anyone would have been asked for help
+        tile(0)
+    else:
+        parallel_for(tile, -(-len(sums) // n_rows))
     return exact_sum(sums, weights)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._stages import staged
-from gpurbf.backends.loops_smo import row_keys
+from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
 from gpurbf.network.solvers.smo import Solution, solve_pairs
@@ -85,7 +85,7 @@ def group_samples(
     same = np.zeros(N, bool)
     order = np.argsort(y, kind="stable")
     if X is not None:
-        keys = row_keys(X)
+        keys = row_hashes(X, 0)
         sorted_ = np.lexsort((keys, y))
         adjacent = (np.diff(keys[sorted_]) == 0) & (np.diff(y[sorted_]) == 0)
         same[1:] = adjacent

@@ -1,12 +1,32 @@
 """The one import of numba.cuda: NVIDIA's numba-cuda package where installed, else Numba's own."""
 
+import os
+
 from numba import cuda
 from numba.core import config
 
-__all__ = ["SIMULATED", "argument", "cuda", "current_stream"]
+try:
+    from numba.cuda.core import config as settings  # numba-cuda has its own
+except ImportError:
+    settings = config
+
+__all__ = ["SIMULATED", "argument", "cuda", "current_stream", "find_compiler"]
 
 # Whether kernels run in Numba's simulator, on NumPy arrays (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)
+
+# Grids of fewer than 128 blocks are what few samples are, and nothing that a user could mend.
+if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
+    settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+
+def find_compiler():
+    """Raise what Numba raises where it does not find what compiles its kernels."""
+    from numba.cuda.cudadrv import libs, nvvm
+
+    nvvm.NVVM()
+    if not libs.get_libdevice():
+        raise FileNotFoundError("no libdevice")
 
 
 def argument(array):

@@ -64,7 +64,7 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
     return quotas
 
 
-class _Race(NamedTuple):
+class Distinct(NamedTuple):
     """Distinct rows by hash: of each the hash, its first index, its total weight, its class."""
 
     hashes: np.ndarray
@@ -78,16 +78,19 @@ class _Race(NamedTuple):
         return np.argsort(-np.log(uniform) / self.totals, kind="stable")
 
 
-def _race(X: Any, y: Any, weights: Any, random_state: Any) -> _Race:
-    """All rows of X; the same row in two classes is two of them."""
-    seed = random_state.randint(np.iinfo(np.int32).max)
+def _race(X: Any, y: Any, weights: Any, random_state: Any) -> Distinct:
+    return distinct(X, y, weights, random_state.randint(np.iinfo(np.int32).max))
+
+
+def distinct(X: Any, y: Any, weights: Any, seed: int) -> Distinct:
+    """The distinct rows of X; the same row in two classes is two of them."""
     task = functools.partial(_candidates, seed)
     return over_rows(task, _merged, X, y, weights, rows=_BLOCK, name="centers")
 
 
 def _candidates(
     seed: int, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
-) -> _Race:
+) -> Distinct:
     hashes = row_hashes(X, seed)
     labels = np.zeros(len(hashes), np.int64)
     if y is not None:
@@ -98,18 +101,18 @@ def _candidates(
         # With 24 bits each, sums are exact and so the same for every order.
         mantissas, exponents = np.frexp(weights)
         totals = np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
-    return _distinct(_Race(hashes, np.arange(first, first + len(hashes)), totals, labels))
+    return _once(Distinct(hashes, np.arange(first, first + len(hashes)), totals, labels))
 
 
-def _merged(a: _Race, b: _Race) -> _Race:
-    return _distinct(_Race(*map(np.concatenate, zip(a, b))))
+def _merged(a: Distinct, b: Distinct) -> Distinct:
+    return _once(Distinct(*map(np.concatenate, zip(a, b))))
 
 
-def _distinct(race: _Race) -> _Race:
+def _once(race: Distinct) -> Distinct:
     """Each row once, by its first index and with the sum of its weights."""
     hashes, index, inverse = np.unique(race.hashes, return_index=True, return_inverse=True)
     totals = np.bincount(inverse, race.totals)
-    return _Race(hashes, race.first[index], totals, race.labels[index])
+    return Distinct(hashes, race.first[index], totals, race.labels[index])
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

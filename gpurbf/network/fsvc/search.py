@@ -121,6 +121,7 @@ def tune(
         lambda r: select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S),
         lambda centers: _extrapolate(centers, S, n_samples),
         evaluate,
+        trained=solver.needs != "center targets",
         start=typical_distance(sample.D),
         limits=_center_limits(n_samples, n_classes, max_centers),
         radius=radius,
@@ -133,6 +134,7 @@ def _search(
     expect: Callable[[np.ndarray], float],
     evaluate: Callable[[np.ndarray, float], _Result],
     *,
+    trained: bool,
     start: float,
     limits: tuple[float, float],
     radius: float | None,
@@ -141,14 +143,15 @@ def _search(
     """A grid of radii, evaluation radii for the best, radii around it, evaluation radii again.
 
     ``choose(radius)`` gives the centers in the sample, ``expect(centers)`` their number in all
-    data, ``evaluate(centers, eval_radius)`` how good they are. `start` is of the size of the
-    distances, `limits` are the least and most centers in all data, which the grid spans.
+    data, ``evaluate(centers, eval_radius)`` how good they are. `trained` outputs want wide units,
+    so on the grid the selection radius is not tried beside the wide one. `start` is of the size of
+    the distances, `limits` are the least and most centers in all data, which the grid spans.
     """
     trials: dict[tuple[float, float], Trial] = {}
     grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
     # Of each phase, the radii and their evaluation radii, from the best (r, e) so far.
     phases: tuple[Callable[[float, float], list[tuple[float, tuple[float, ...]]]], ...] = (
-        lambda r, e: [(r, (r, 0.5 * start)) for r in grid],
+        lambda r, e: [(r, (0.5 * start,) if trained else (r, 0.5 * start)) for r in grid],
         lambda r, e: [(r, (r, 0.5 * r, *(factor * start for factor in _FACTORS)))],
         lambda r, e: [
             (s, (s if e == r else e,)) for s in dict.fromkeys(r * step**i for i in _FINE)

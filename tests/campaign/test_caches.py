@@ -1,0 +1,91 @@
+"""What was kept on disk is damaged, or written by several at once: a call is none the worse."""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numba
+import pytest
+from hypothesis import strategies as st
+
+from gpurbf.backends import Tile, cache, tuning
+from gpurbf.backends.tuning import Tuned
+from gpurbf.kernels import caching
+from tests.campaign.cases import SEEDS
+from tests.campaign.rounds import campaign
+
+TUNED = (
+    Tuned("euclidean", "exact", 128.0, Tile(M=48)),
+    Tuned("manhattan", "float32", 32.0, Tile()),
+)
+
+
+def triple(x):
+    return 3 * x
+
+
+def damaged(content, seed, share):
+    """Some bytes changed, lost or added, from a place on."""
+    draw = random.Random(seed)
+    place = int(share * len(content))
+    kind = draw.choice(["cut", "flip", "insert", "zero"])
+    if kind == "cut":
+        return content[:place]
+    if kind == "insert":
+        return content[:place] + draw.randbytes(draw.randint(1, 50)) + content[place:]
+    length = draw.randint(1, 50)
+    other = bytes(length) if kind == "zero" else draw.randbytes(length)
+    return content[:place] + other + content[place + length :]
+
+
+@campaign("faults", 60, seed=SEEDS, share=st.floats(0, 1))
+def test_a_damaged_tuning_is_none(seed, share):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.VARIABLE, folder)
+        path = tuning.store("numba", TUNED)
+        path.write_bytes(damaged(path.read_bytes(), seed, share))
+        tuning._state.cache_clear()
+        try:
+            tile = tuning.tile_for("numba", "euclidean", "exact", 10)
+            assert tile.M is None or tile.M > 0
+        finally:
+            tuning._state.cache_clear()
+
+
+@campaign("faults", 8, seed=SEEDS, share=st.floats(0, 0.1), index=st.booleans())
+def test_a_damaged_kernel_is_compiled_anew(seed, share, index):
+    """Of the index any byte; of the code its beginning: nobody checks machine code."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba.config, "CACHE_DIR", folder)
+        assert caching.cached()(triple)(14) == 42
+        (path,) = Path(folder).rglob("*.nbi" if index else "*.nbc")
+        content = path.read_bytes()
+        path.write_bytes(
+            damaged(content, seed, 10 * share) if index else content[: int(share * 1e4)]
+        )
+        for _ in range(2):
+            assert caching.cached()(triple)(14) == 42
+
+
+@campaign("faults, hours only", 1, seed=SEEDS)
+def test_kernels_compiled_by_several_processes_at_once(seed):
+    code = (
+        "import numpy as np\n"
+        "from gpurbf import RBFLayer\n"
+        "X = np.arange(80.0).reshape(20, 4) % 7.3\n"
+        "print(RBFLayer(5, random_state=0, backend='numba').fit_transform(X).tobytes().hex())"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        started = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(3)
+        ]
+        outputs = {process.communicate(timeout=600)[0] for process in started}
+        assert len(outputs) == 1 and outputs != {""}
+        again = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert again.stdout in outputs and "compiles" not in again.stderr

@@ -1,0 +1,221 @@
+"""What breaks off leaves the model as it was, and the next call does what it always does."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf.backends.threads import limited
+from tests.campaign.cases import BACKENDS, SEEDS
+from tests.campaign.rounds import campaign
+
+X, y = load_digits(n_class=4, return_X_y=True)
+A, a, B, b = X[:150], y[:150], X[150:300] + 0.5, y[150:300] + 100
+MODELS = {
+    "RBFClassifier": RBFClassifier(30, random_state=0),
+    "RBFClassifier, lms": RBFClassifier(30, solver="lms", random_state=0),
+    "RBFLayer": RBFLayer(30, random_state=0),
+    "FSVC": FSVC(20.0, random_state=0),
+    "SVC": SVC(),
+}
+NAMES = st.sampled_from(sorted(MODELS))
+PACKAGE = os.path.dirname(sys.modules["gpurbf"].__file__)
+
+
+def answers(model, X=B):
+    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
+
+
+def same(model, pickled, expected):
+    """The model is what it was, and can be fitted to what it should be."""
+    assert pickle.dumps(model) == pickled
+    np.testing.assert_array_equal(answers(clone(model).fit(B, b)), expected)
+
+
+def fitted(name, backend):
+    """A model, its state, and what a fit of it on other data answers."""
+    model = clone(MODELS[name]).set_params(backend=backend).fit(A, a)
+    pickled = pickle.dumps(pickle.loads(pickle.dumps(model)))
+    return pickle.loads(pickled), pickled, answers(clone(model).fit(B, b))
+
+
+@campaign("faults", 12, name=NAMES, backend=st.sampled_from(BACKENDS), k=st.integers(1, 400))
+def test_the_kth_allocation_fails(name, backend, k):
+    """MemoryError out of the k-th call of NumPy by the package, wherever that is."""
+    model, pickled, expected = fitted(name, backend)
+    seen = 0
+
+    def refuse(frame, event, argument):
+        nonlocal seen
+        if event == "c_call" and frame.f_code.co_filename.startswith(PACKAGE):
+            module = getattr(argument, "__module__", None) or ""
+            if module.startswith("numpy") or isinstance(
+                getattr(argument, "__self__", None), np.ndarray
+            ):
+                seen += 1
+                if seen == k:
+                    raise MemoryError(f"at call {k}")
+
+    broken = None
+    with limited(1):  # other threads have no tracer
+        try:
+            sys.setprofile(refuse)
+            model.fit(B, b)
+        except MemoryError as error:
+            broken = error
+        finally:
+            sys.setprofile(None)
+    assert (broken is None) == (seen < k)
+    if broken is None:
+        np.testing.assert_array_equal(answers(model), expected)
+    else:
+        same(model, pickled, expected)
+
+
+@campaign(
+    "faults",
+    8,
+    name=st.sampled_from(["RBFClassifier", "RBFLayer", "SVC"]),
+    k=st.integers(1, 120),
+    row=st.booleans(),
+)
+def test_the_kth_allocation_of_a_device_fails(name, k, row):
+    """The stand-in of a GPU: smaller tiles, or a MemoryError that leaves the model as it was."""
+    with device() as gpu:
+        model, pickled, expected = fitted(name, "cupy")
+        gpu.fail_at = {gpu.n_allocations + k + i for i in range(20 if row else 1)}
+        try:
+            model.fit(B, b)
+        except MemoryError:
+            gpu.fail_at = ()
+            same(model, pickled, expected)
+        else:
+            gpu.fail_at = ()
+            np.testing.assert_allclose(answers(model), expected, rtol=1e-3, atol=1e-3)
+        del model
+
+
+@contextlib.contextmanager
+def device():
+    """The stand-in of `conftest.cupy`, for one case."""
+    import standin
+
+    from gpurbf._stages import FENCES
+    from gpurbf.backends import _attempt
+    from gpurbf.backends import device as memory
+
+    modules = standin.make()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in modules.items():
+            patch.setitem(sys.modules, name, module)
+        _attempt.cache_clear()
+        try:
+            yield modules["cupy"].gpu
+        finally:
+            FENCES.clear()
+            _attempt.cache_clear()
+            memory.memory_of.cache_clear()
+    assert not modules["cupy"].gpu.hazards
+
+
+@campaign("faults", 15, name=NAMES, share=st.floats(0, 1), backend=st.sampled_from(BACKENDS))
+def test_an_interrupt_at_any_moment(name, share, backend):
+    """Ctrl-C by a signal: at any instruction, and not only where a function is called."""
+    if not hasattr(signal, "setitimer"):
+        pytest.skip("the platform has no interval timer")
+    model, pickled, expected = fitted(name, backend)
+    began = time.perf_counter()
+    clone(model).fit(B, b)
+    wait = max(1e-5, share * (time.perf_counter() - began))
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, wait)
+        model.fit(B, b)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if pickle.dumps(model) == pickled:
+        same(model, pickled, expected)
+    else:  # it was over before
+        np.testing.assert_array_equal(answers(model), expected)
+
+
+FORK = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from tests.campaign.test_faults import B, MODELS, answers, b, clone
+model = clone(MODELS[sys.argv[1]]).set_params(backend="numba")
+expected, stop, wrong = answers(clone(model).fit(B, b)), threading.Event(), []
+
+def same():
+    return np.allclose(answers(clone(model).fit(B, b)), expected, rtol=0, atol=1e-6)
+
+def fit():
+    while not stop.is_set():
+        wrong.extend([] if same() else [1])
+
+thread, rng = threading.Thread(target=fit), np.random.default_rng(int(sys.argv[2]))
+thread.start()
+for _ in range(20):
+    time.sleep(rng.random() / 100)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same() else 1)
+    wrong.extend([] if os.waitpid(child, 0)[1] == 0 else [2])
+stop.set()
+thread.join()
+sys.exit(str(wrong) if wrong else 0)
+"""
+
+
+@campaign("faults", 1, name=st.sampled_from(["RBFLayer", "SVC"]), seed=SEEDS)
+def test_a_fork_while_another_thread_fits(name, seed):
+    """On `numba`: where another thread is in OpenBLAS or MKL their own fork handlers may hang."""
+    if not hasattr(os, "fork"):
+        pytest.skip("the platform has no fork")
+    command = [sys.executable, "-c", FORK, name, str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+class Killed(RBFClassifier):
+    """Its process ends without a word, as when the system runs out of memory."""
+
+    def fit(self, X, y):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@campaign("faults", 1, model=st.sampled_from([MODELS["RBFClassifier"], MODELS["SVC"]]))
+def test_a_killed_worker_is_an_error_and_the_next_call_works(model):
+    with pytest.raises(TerminatedWorkerError):
+        Parallel(2, backend="loky")(delayed(Killed(5).fit)(A, a) for _ in range(2))
+    scores = cross_val_score(model, X, y, cv=2, n_jobs=2)
+    np.testing.assert_array_equal(scores, cross_val_score(model, X, y, cv=2))
+
+
+@campaign("faults", 10, name=NAMES, seed=SEEDS)
+def test_a_clock_that_jumps(name, seed):
+    """Backwards too, at every look."""
+    rng = np.random.default_rng(seed)
+    model, _, expected = fitted(name, "auto")
+    with pytest.MonkeyPatch.context() as patch:
+        for clock in ("perf_counter", "monotonic", "time"):
+            patch.setattr(time, clock, lambda: float(rng.normal(0, 1e6)))
+        model.fit(B, b)
+    np.testing.assert_array_equal(answers(model), expected)

@@ -1,0 +1,204 @@
+"""What does not change the problem does not change the answer: in bits, or within a bound."""
+
+import functools
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from tests.campaign.cases import AROUND, EXACT, Around, storages, tables
+from tests.campaign.rounds import campaign
+
+# Rows beyond the training data, which are predicted.
+NEW = 60
+# On a lattice no BLAS adds anything up that an answer depends on: bits are promised there.
+LATTICES = tables(values=EXACT, N=100, k=4)
+CLASSIFIERS = {
+    "RBFClassifier": functools.partial(RBFClassifier, 40, random_state=0),
+    "FSVC": functools.partial(FSVC, radius=3.0, solver="one-hot", random_state=0),
+    "SVC": SVC,
+}
+NAMES = st.sampled_from(sorted(CLASSIFIERS))
+
+
+def close(some, others, relative=1e-6):
+    """Within a share of the largest number."""
+    np.testing.assert_allclose(some, others, rtol=0, atol=relative * (1 + np.abs(others).max()))
+
+
+@campaign(
+    "metamorphic",
+    40,
+    table=LATTICES,
+    storage=storages(orders=("C", "F", "strided", "reversed")),
+    first=AROUND,
+    second=AROUND,
+    name=st.sampled_from([*sorted(CLASSIFIERS), "RBFLayer"]),
+    cut=st.integers(1, NEW - 1),
+)
+def test_rows_in_any_order_number_tile_and_storage(table, storage, first, second, name, cut):
+    X, y = table.make(NEW)
+    X, new = storage.of(X[:-NEW]), X[-NEW:].astype(storage.dtype)
+    make = CLASSIFIERS.get(name, lambda **o: RBFLayer(30, gamma=0.1, random_state=0, **o))
+    model = make(backend=first.backend).fit(X, y)
+    answer = model.transform if name == "RBFLayer" else model.decision_function
+    with first():
+        whole = answer(new)
+    with second():
+        order = table.rng().permutation(NEW)
+        np.testing.assert_array_equal(answer(new[order]), whole[order])
+        parts = [answer(storage.of(new[:cut])), answer(storage.of(new[cut:]))]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        np.testing.assert_array_equal(answer(new[cut : cut + 1]), whole[cut : cut + 1])
+        if name != "RBFLayer":
+            labels = model.predict(new)
+            np.testing.assert_array_equal(model.predict(new[order]), labels[order])
+
+
+@campaign(
+    "metamorphic", 25, table=tables(N=100, k=4), storage=storages(), around=AROUND, name=NAMES
+)
+def test_names_of_classes_are_names(table, storage, around, name):
+    X, y = table.make(NEW)
+    X, new = storage.of(X[:-NEW]), storage.of(X[-NEW:])
+    names = np.array(["ant", "bee", "cow", "dog", "eel"])
+    backend = "auto" if storage.order == "sparse" else around.backend
+    with around():
+        plain = CLASSIFIERS[name](backend=backend).fit(X, y)
+        named = CLASSIFIERS[name](backend=backend).fit(X, names[y])
+        np.testing.assert_array_equal(plain.decision_function(new), named.decision_function(new))
+        assert (names[plain.predict(new)] == named.predict(new)).all()
+
+
+@campaign(
+    "metamorphic",
+    25,
+    table=LATTICES,
+    around=AROUND,
+    name=NAMES,
+    storage=storages(dtypes=("float64", "uint8"), orders=("C",)),
+)
+def test_weights_are_repetitions(table, storage, around, name):
+    X, y = table.make(NEW)
+    X, new = storage.of(X[:-NEW]), storage.of(X[-NEW:])
+    weights = table.rng().integers(0, 4, table.N)
+    weights[: table.k] = 1
+    rows = np.repeat(np.arange(table.N), weights)
+    options = fixed(name, X) if name == "RBFClassifier" else {}
+    model = CLASSIFIERS[name](backend=around.backend, **options)
+    with around():
+        weighted = clone(model).fit(X, y, sample_weight=weights.astype(float))
+        repeated = clone(model).fit(X[rows], y[rows])
+        a, b = (model.decision_function(new) for model in (weighted, repeated))
+    if name == "FSVC":
+        np.testing.assert_array_equal(weighted.centers_, repeated.centers_)
+    # SVC ends within tol of the optimum on both ways there, the others round in another order.
+    close(a, b, {"SVC": 0.05, "FSVC": 1e-6, "RBFClassifier": 1e-3}[name])
+
+
+def fixed(name, X, unit=1.0):
+    """Parameters that leave nothing to be drawn by the values of the samples."""
+    if name == "FSVC":
+        return {"radius": 2.0 * unit, "shuffle": False}
+    more = {"centers": X[: len(X) // 3 + 1], "alpha": 1e-3} if name == "RBFClassifier" else {}
+    return {"gamma": 0.3 / unit**2} | more
+
+
+@campaign(
+    "metamorphic",
+    25,
+    table=tables(values=("real", "few distinct"), N=100, k=4),
+    around=AROUND,
+    power=st.integers(-12, 12),
+    name=NAMES,
+)
+def test_units_of_the_data_are_units(table, around, power, name):
+    """A power of two changes no digit of anything: everything is the same in bits.
+
+    But for SVC, whose samples come in an order made of their values, and which ends within tol.
+    """
+    X, y = table.make(NEW)
+    # Off the lattice a BLAS may add up a row as its place in memory asks.
+    with around._replace(backend="numba")():
+        a, b = (
+            CLASSIFIERS[name](backend="numba", precision="float64", **fixed(name, X * s, s))
+            .fit(X[:-NEW] * s, y)
+            .decision_function(X[-NEW:] * s)
+            for s in (1.0, 2.0**power)
+        )
+    close(a, b, 0.05 if name == "SVC" else 0.0)
+
+
+@campaign(
+    "metamorphic",
+    25,
+    table=tables(values=("real", "sixteenths"), N=100, k=4),
+    around=AROUND,
+    shift=st.floats(-100, 100),
+    name=NAMES,
+)
+def test_origins_of_the_data_are_origins(table, around, shift, name):
+    X, y = table.make(NEW)
+    shift = np.round(shift * 16) / 16  # X + shift is exact for sixteenths
+    with around():
+        a, b = (
+            CLASSIFIERS[name](backend=around.backend, precision="float64", **fixed(name, X + s))
+            .fit(X[:-NEW] + s, y)
+            .decision_function(X[-NEW:] + s)
+            for s in (0.0, shift)
+        )
+    close(a, b, {"SVC": 0.05, "FSVC": 1e-6, "RBFClassifier": 1e-6}[name])
+
+
+@campaign(
+    "metamorphic",
+    20,
+    table=tables(values=EXACT, N=400, n=12, k=4),
+    first=AROUND,
+    cuts=st.lists(st.integers(1, 399), max_size=5),
+    m=st.sampled_from([5, 40, 256, 300]),
+)
+def test_batches_make_no_difference(table, first, cuts, m):
+    X, y = table.make(NEW)
+    X, new = X[:-NEW], X[-NEW:]
+    centers = np.random.default_rng(table.seed).permutation(X.max() - X[np.arange(m) % len(X)])
+    centers += np.arange(m)[:, None] % 3
+    edges = [0, *sorted({cut for cut in cuts if cut < table.N}), table.N]
+    options = {"centers": centers, "gamma": 1 / (1 + X.var() * table.n), "alpha": 1e-2}
+    with first():
+        whole, parts = (RBFClassifier(backend=first.backend, **options) for _ in range(2))
+        whole.partial_fit(X, y, classes=range(table.k))
+        for a, b in pairwise(edges):
+            parts.partial_fit(X[a:b], y[a:b], classes=range(table.k))
+        fitted = RBFClassifier(backend=first.backend, **options).fit(X, y)
+        streams = [FSVC(3.0, solver="one-hot", backend=first.backend) for _ in range(2)]
+        streams[0].partial_fit(X, y, classes=range(table.k))
+        for a, b in pairwise(edges):
+            streams[1].partial_fit(X[a:b], y[a:b], classes=range(table.k))
+        np.testing.assert_array_equal(streams[0].center_indices_, streams[1].center_indices_)
+        np.testing.assert_array_equal(
+            streams[0].decision_function(new), streams[1].decision_function(new)
+        )
+        a, b, c = (model.decision_function(new) for model in (whole, parts, fitted))
+    close(a, b, 1e-4)
+    close(a, c, 1e-4)
+
+
+@campaign("metamorphic", 12, table=tables(values=EXACT, N=300, n=12, k=3), second=AROUND)
+def test_training_does_not_depend_on_the_circumstances(table, second):
+    """The same backend with other tiles, threads and memory trains the same model, in bits."""
+    X, y = table.make()
+    models = []
+    for around in (Around(second.backend, second.kernel), second):
+        with around():
+            models.append(
+                [
+                    RBFClassifier(60, random_state=0, backend=second.backend).fit(X, y),
+                    FSVC(3.0, solver="one-hot", random_state=0, backend=second.backend).fit(X, y),
+                ]
+            )
+    for one, other in zip(*models):
+        np.testing.assert_array_equal(one.centers_, other.centers_)
+        close(one.decision_function(X), other.decision_function(X), 1e-4)

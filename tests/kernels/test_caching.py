@@ -1,0 +1,64 @@
+"""Damaged files of compiled kernels, and a disk that takes no more: the call goes on."""
+
+import errno
+
+import numba
+import pytest
+from numba import types
+from numba.core.caching import IndexDataCacheFile
+
+from gpurbf.kernels import caching
+
+
+def double(x):
+    return 2 * x
+
+
+def kernel():
+    """The kernel as another process would have it: nothing of it is in memory."""
+    return caching.cached()(double)
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """What is kept goes here; one kernel is there already."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert kernel()(21) == 42
+    return tmp_path
+
+
+def test_the_next_process_loads_it(folder):
+    again = kernel()
+    assert again(21) == 42 and again.stats.cache_hits
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 5000, None], ids=["", "s", "x", "half"])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_file_is_compiled_anew_and_mended(folder, suffix, content):
+    (path,) = folder.rglob(f"*.{suffix}")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content is None else content)
+    again = kernel()
+    assert again(21) == 42 and not again.stats.cache_hits
+    mended = kernel()
+    assert mended(21) == 42 and mended.stats.cache_hits
+
+
+@pytest.mark.parametrize("method", ["_save_data", "_save_index"])
+def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, method):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, method, full)
+    monkeypatch.setattr(caching, "_said", False)
+    for value in (1.5, 1j):
+        assert kernel()(value) == 2 * value
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "No space left" in line and str(folder) in line
+
+
+def test_c_functions_are_kept_by_the_same_rules(folder):
+    make = caching.cached_cfunc(types.float64(types.float64))
+    assert make(double).ctypes(21.0) == 42
+    for path in folder.rglob("*.nb?"):
+        path.write_bytes(b"")
+    assert make(double).ctypes(21.0) == 42

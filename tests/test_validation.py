@@ -1,0 +1,113 @@
+"""Few plain samples skip scikit-learn's validation; nobody can tell."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from gpurbf import SVC, RBFClassifier
+from gpurbf.estimators import _validation
+
+RNG = np.random.default_rng(0)
+X, y = RNG.normal(size=(40, 3)), np.arange(40) % 3
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
+NAN, HUGE = X.copy(), X.copy()
+NAN[3, 1], HUGE[3, 1] = np.nan, np.inf
+SAMPLES = {
+    "float64": X,
+    "float32": X.astype(np.float32),
+    "uint8": (20 * np.abs(X)).astype(np.uint8),
+    "int64": (20 * X).astype(np.int64),
+    "bool": X > 0,
+    "Fortran order": np.asfortranarray(X),
+    "every other row": np.repeat(X, 2, axis=0)[::2],
+    "read-only": np.broadcast_to(X[0], X.shape),
+    "masked": np.ma.masked_array(X, X > 1),
+    "matrix": np.asmatrix(X),
+    "object": X.astype(object),
+    "complex": X + 1j,
+    "list": X.tolist(),
+    "frame": FRAME,
+    "sparse": sp.csr_array(X),
+    "NaN": NAN,
+    "infinity": HUGE,
+    "two features": X[:, :2],
+    "no features": X[:, :0],
+    "one dimension": X[:, 0],
+    "three dimensions": X[:, :, None],
+    "no sample": X[:0],
+}
+LABELS = {
+    "int": y,
+    "int8": y.astype(np.int8),
+    "bool": y > 0,
+    "float": y.astype(float),
+    "measured": X[:, 0],
+    "str": y.astype(str),
+    "object": y.astype(object),
+    "column": y[:, None],
+    "two columns": np.c_[y, y],
+    "short": y[:-1],
+    "list": y.tolist(),
+    "none": None,
+    "each once": np.arange(40),
+    "one class": np.zeros(40, int),
+}
+
+
+def outcome(call):
+    """What comes of a call: the result or the error, and what was said."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            result = call()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+    return result, sorted({str(each.message) for each in said})
+
+
+def both(monkeypatch, call):
+    """The outcomes with the short way and without."""
+    short = outcome(call)
+    with monkeypatch.context() as patch:
+        patch.setattr(_validation, "_is_plain", lambda *args, **options: False)
+        patch.setattr(_validation, "_are_plain_labels", lambda y: False)
+        return short, outcome(call)
+
+
+@pytest.mark.parametrize("model", [SVC(backend="numpy"), RBFClassifier(5, random_state=0)], ids=str)
+@pytest.mark.parametrize("fitted", ["array", "frame"])
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_samples_to_predict(model, fitted, samples, monkeypatch):
+    model = clone(model).fit(FRAME if fitted == "frame" else X, y)
+    short, long = both(monkeypatch, lambda: model.decision_function(SAMPLES[samples]).tolist())
+    assert short == long
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("labels", LABELS)
+def test_training_data(samples, labels, monkeypatch):
+    def fit():
+        model = SVC(backend="numpy").fit(SAMPLES[samples], LABELS[labels])
+        names = getattr(model, "feature_names_in_", np.empty(0)).tolist()
+        return model.n_features_in_, names, model.classes_.tolist(), model.support_.tolist()
+
+    short, long = both(monkeypatch, fit)
+    assert short == long
+
+
+def test_names_of_an_earlier_fit_are_forgotten():
+    model = SVC().fit(FRAME, y).fit(X, y)
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_the_short_way_is_taken(monkeypatch):
+    model = SVC(backend="numpy")
+    with monkeypatch.context() as patch:
+        patch.setattr(_validation, "validate_data", None)
+        model.fit(X, y).predict(X)
+    many = np.zeros((_validation._FEW // 3 + 1, 3))
+    assert not _validation._is_plain(model, many, reset=False)
