@@ -12,7 +12,7 @@ from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
-from gpurbf.estimators._validation import check_X
+from gpurbf.estimators._validation import check_finite, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.one_vs_one import pair_weights, support_layer
 from gpurbf.network.sparse_layer import SparseLayer
@@ -96,7 +96,9 @@ class SupportVectorsMixin:
                 outputs = row_products(X[:, self.support_], ready.weights)
             else:
                 outputs = ready.layer.scores(X, ready.weights).astype(np.float64, copy=False)
-        return outputs + self._intercept_
+        outputs += self._intercept_
+        check_finite(self, X, outputs=outputs)
+        return outputs
 
     def _check_samples(self, X: Any) -> Any:
         if callable(self._fitted_kernel):
