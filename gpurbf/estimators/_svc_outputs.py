@@ -12,6 +12,7 @@ from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
+from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_finite, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.one_vs_one import pair_weights, support_layer
@@ -29,7 +30,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin:
+class SupportVectorsMixin(StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
@@ -143,8 +144,7 @@ class SupportVectorsMixin:
         return ready
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        return state | {"_cache": {}}
+        return super().__getstate__() | {"_cache": {}}
 
 
 class _Prepared(NamedTuple):
