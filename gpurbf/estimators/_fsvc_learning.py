@@ -123,19 +123,38 @@ class FSVCLearningMixin(FittedLayerMixin):
 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
-        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
-        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
         unit = Unit(self.kernel, self.metric, radius)
-        n_classes = len(self.classes_)
         return Selection(
             self.selection,
-            layer,
-            unit,
-            self.overlap,
-            n_classes,
-            self.max_centers,
-            look=functools.partial(look, **found),
+            unit=unit,
+            overlap=self.overlap,
+            n_classes=len(self.classes_),
+            max_centers=self.max_centers,
+            **self._makers(),
         )
+
+    def _makers(self) -> dict[str, Any]:
+        """How a pass makes its layers and looks at samples."""
+        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
+        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
+        return {"layer": layer, "look": functools.partial(look, **found)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_selection" in state:
+            state["_selection"] = state["_selection"].plain()
+            del state["_activation"]  # of "sqeuclidean" a function; the selection tells it
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_selection" in state:
+            self._selection = Selection.from_plain(state["_selection"], **self._makers())
+            self._activation = self._evaluated(self._selection.unit).activation()
+
+    def _evaluated(self, unit: Unit) -> Unit:
+        """The unit of the pass as the outputs have it."""
+        return unit._replace(radius=self.eval_radius_)
 
     @staged("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
@@ -184,11 +203,10 @@ class FSVCLearningMixin(FittedLayerMixin):
     def _keep_centers(self, chosen: Selection) -> None:
         """The layer of the centers that were chosen."""
         self._selection = chosen
-        unit = chosen.unit._replace(radius=self.eval_radius_)
         self._keep_layer(
             HiddenLayer(
                 with_room(chosen.centers),
-                unit.activation(),
+                self._evaluated(chosen.unit).activation(),
                 backend=self.backend,
                 precision=self.precision,
                 lattices=self._lattices,

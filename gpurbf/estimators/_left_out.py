@@ -31,21 +31,11 @@ class LeftOut(NamedTuple):
 
 @staged("prepare", "samples to leave out")
 def choose_left_out(
-    X: Any,
-    codes: np.ndarray,
-    sample_weight: np.ndarray | None,
-    weights: np.ndarray | None,
-    C: np.ndarray,
-    n_left_out: int | None,
+    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
 ) -> LeftOut:
-    """Some distinct samples, by their content: neither order nor repetition changes them.
-
-    ``weights`` are the sample weights times those of the classes, centers C (m, n).
-    """
-    found = distinct(X, codes, sample_weight, seed=0)
-    rows, totals = found.first[:n_left_out], found.totals[:n_left_out]
-    if weights is not None:  # totals of sample weights, whole numbers mostly, are exact
-        totals = totals * (weights if sample_weight is None else weights / sample_weight)[rows]
+    """Some distinct samples, by their content: neither order nor repetition changes them."""
+    found = distinct(X, codes, weights, seed=0)
+    rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
     hashes, of_centers = row_hashes(X[rows], seed=0), row_hashes(C, seed=0)
     order = np.argsort(of_centers, kind="stable")
     place = np.minimum(np.searchsorted(of_centers, hashes, sorter=order), len(C) - 1)

@@ -12,7 +12,8 @@ from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
-from gpurbf.estimators._validation import check_X
+from gpurbf.estimators._state import StateMixin
+from gpurbf.estimators._validation import check_finite, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.one_vs_one import pair_weights, support_layer
 from gpurbf.network.sparse_layer import SparseLayer
@@ -29,7 +30,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin:
+class SupportVectorsMixin(StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
@@ -96,7 +97,9 @@ class SupportVectorsMixin:
                 outputs = row_products(X[:, self.support_], ready.weights)
             else:
                 outputs = ready.layer.scores(X, ready.weights).astype(np.float64, copy=False)
-        return outputs + self._intercept_
+        outputs += self._intercept_
+        check_finite(self, X, outputs=outputs)
+        return outputs
 
     def _check_samples(self, X: Any) -> Any:
         if callable(self._fitted_kernel):
@@ -141,8 +144,7 @@ class SupportVectorsMixin:
         return ready
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        return state | {"_cache": {}}
+        return super().__getstate__() | {"_cache": {}}
 
 
 class _Prepared(NamedTuple):

@@ -188,9 +188,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(X, codes, weights)
             gammas = factors * self.gamma_
-            given = weights
-            weights = with_class_weights(self.class_weight, self.classes_, codes, given)
-            left_out = choose_left_out(X, codes, given, weights, layer.centers, self.n_left_out)
+            weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
+            left_out = choose_left_out(X, codes, weights, layer.centers, self.n_left_out)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = _passes(X, gammas, batches)
             trials: list[Trial] = []

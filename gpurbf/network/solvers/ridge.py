@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf._checks import check_number
+from gpurbf._checks import check_number, check_room
 from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
@@ -133,6 +133,11 @@ class NormalEquations:
     """
 
     def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+        check_room(
+            12 * n_centers * n_centers,
+            f"HᵀH of {n_centers:,} centers and its factor",
+            "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
+        )
         self.alpha = alpha
         # Where the layer computes; NumPy's before the first rows and in a pickle.
         self.layer: Layer | None = None
