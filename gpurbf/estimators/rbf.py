@@ -22,6 +22,7 @@ from gpurbf.estimators._validation import (
     finite,
     stream_data,
     training_data,
+    where_X_is,
     with_class_weights,
 )
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
@@ -328,6 +329,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         check_finite(self, X, outputs=scores)
         return scores
 
+    @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.
 
@@ -343,6 +345,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @where_X_is
     @staged("back and evaluate", "scores")
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
@@ -367,6 +370,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
                     labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
+    @where_X_is
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
 
