@@ -17,8 +17,8 @@ from standin.samples import GAUSSIAN, close, data
 
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
-from gpurbf.backends import _attempt, cupy_, get_backend
-from gpurbf.backends.device import Device
+from gpurbf.backends import _attempt, cupy_, get_backend, peak_gpu
+from gpurbf.backends.device_memory import Device
 from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
 
 
@@ -105,6 +105,15 @@ def test_three_tf32_products_err_as_float32_does(cupy):
         H = raw.outputs(operand, X, np.empty((60, 60), np.float32))
         errors[capability] = np.abs(H - exact).max()
     assert errors[9, 0] < 3 * errors[8, 6]
+
+
+def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy):
+    """Rows of inputs and of results in whole groups: the stand-in refuses others, as cuBLAS does."""
+    peak_gpu.int8_products(cupy, (1, 16, 37, 1021), (1, 17, 64))
+    (X, C), activation = data(np.uint8, m=1021, n=17), GAUSSIAN._replace(gamma=1e-5)
+    layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
+    close(layer.outputs(X), reference.hidden(X, C, *activation))
+    assert (m := cupy.gpu.calls[-1][1]) % 16 == 0 and 1021 <= m < 1021 + 16
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
