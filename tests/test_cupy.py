@@ -108,7 +108,7 @@ def test_three_tf32_products_err_as_float32_does(cupy):
 
 
 def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy):
-    """Rows of inputs and of results in whole groups: the stand-in refuses others, as cuBLAS does."""
+    """Inputs and results in rows of whole groups: the stand-in refuses others, as cuBLAS does."""
     peak_gpu.int8_products(cupy, (1, 16, 37, 1021), (1, 17, 64))
     (X, C), activation = data(np.uint8, m=1021, n=17), GAUSSIAN._replace(gamma=1e-5)
     layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
