@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpurbf.estimators.fsvc import FSVC
     from gpurbf.estimators.layer import RBFLayer
     from gpurbf.estimators.rbf import RBFClassifier
+    from gpurbf.estimators.rbf_cv import RBFClassifierCV
     from gpurbf.estimators.svc import SVC
     from gpurbf.patching import patch_sklearn, unpatch_sklearn
     from gpurbf.profiling.run import profile
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RBFClassifier",
+    "RBFClassifierCV",
     "RBFLayer",
     "FSVC",
     "SVC",
@@ -45,6 +47,7 @@ __all__ = [
 # Where each public name lives.
 _HOMES = {
     "RBFClassifier": "gpurbf.estimators.rbf",
+    "RBFClassifierCV": "gpurbf.estimators.rbf_cv",
     "RBFLayer": "gpurbf.estimators.layer",
     "FSVC": "gpurbf.estimators.fsvc",
     "SVC": "gpurbf.estimators.svc",

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators.fsvc import FSVC
 from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
+from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.network.fsvc.units import WIDTH
 from gpurbf.network.one_vs_one import pair_weights
@@ -149,7 +151,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         _finish(graph, operator, 1, flat, scope, container)
     else:
         _finish(graph, operator, 1, scores, scope, container)
-    if isinstance(model, RBFClassifier):
+    if isinstance(model, RBFOutputsMixin):
         scaled = graph.Div(scores, float(model.temperature_))
         if n_classes == 2:
             scaled = graph.Concat(graph.Mul(scaled, -0.5), graph.Mul(scaled, 0.5), axis=1)
@@ -196,7 +198,7 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     """Outputs (N, k) of a linear layer, FSVC's rule for samples outside every radius applied."""
     W = np.ascontiguousarray(model.coef_.T, np.float64)
     scores = graph.MatMul(H, W)
-    if isinstance(model, RBFClassifier):
+    if isinstance(model, RBFOutputsMixin):
         return graph.Add(scores, np.asarray(model.intercept_, np.float64))
     if model.outside == "zero":
         return scores
@@ -239,14 +241,14 @@ def _parse(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> A
     """Declare the outputs of a classifier by the names they should have."""
     operator = scope.declare_local_operator(f"Gpurbf{type(model).__name__}", model)
     operator.inputs = inputs
-    names = ["label", "scores"] + ["probabilities"] * isinstance(model, RBFClassifier)
+    names = ["label", "scores"] + ["probabilities"] * isinstance(model, RBFOutputsMixin)
     for name in names:
         kind = Int64TensorType() if name == "label" else FloatTensorType()
         operator.outputs.append(scope.declare_local_variable(name, kind))
     return operator.outputs
 
 
-for _estimator in (SVC, RBFClassifier, FSVC, RBFLayer):
+for _estimator in (SVC, RBFClassifier, RBFClassifierCV, FSVC, RBFLayer):
     update_registered_converter(
         _estimator,
         f"Gpurbf{_estimator.__name__}",

@@ -10,7 +10,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import gpurbf
 from gpurbf.backends import available_backends
 
-ESTIMATORS = [gpurbf.RBFLayer(), gpurbf.RBFClassifier(), gpurbf.FSVC(), gpurbf.SVC()]
+ESTIMATORS = [
+    gpurbf.RBFLayer(),
+    gpurbf.RBFClassifier(),
+    gpurbf.RBFClassifierCV(),
+    gpurbf.FSVC(),
+    gpurbf.SVC(),
+]
 AVAILABLE = [name for name, problem in available_backends().items() if problem is None]
 CHECKED = [type(estimator)(backend=name) for estimator in ESTIMATORS for name in AVAILABLE]
 

@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 
 pytest.importorskip("skl2onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -56,6 +56,7 @@ MODELS = {
     "svc-poly": SVC(kernel="poly", degree=2, coef0=1.0),
     "svc-sigmoid": SVC(kernel="sigmoid", gamma=0.01),
     "rbf": RBFClassifier(100, random_state=0),
+    "rbf-cv": RBFClassifierCV(100, random_state=0),
     "rbf-manhattan": RBFClassifier(100, metric="manhattan", kernel="laplacian", random_state=0),
     "fsvc": FSVC(1.5, random_state=0),
     "fsvc-triangular": FSVC(0.8, kernel="triangular", random_state=0),

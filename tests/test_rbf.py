@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFLayer, config_context
 from gpurbf.backends import LOADERS, Backend, BackendUnavailable
+from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
 
 X, y = load_digits(return_X_y=True)
@@ -186,13 +187,26 @@ def test_two_classes_of_strings():
 def test_more_centers_than_samples_is_said_and_works():
     iris = load_iris(return_X_y=True)
     with pytest.warns(UserWarning, match="n_centers=1000 is more than the 149 distinct samples"):
-        assert RBFClassifier().fit(*iris).score(*iris) > 0.95
+        asked = RBFClassifier(1000, random_state=0).fit(*iris)
+    assert asked.score(*iris) > 0.95
+    auto = RBFClassifier(random_state=0).fit(*iris)  # says nothing, for nobody asked
+    np.testing.assert_array_equal(asked.coef_, auto.coef_)
+
+
+@pytest.mark.parametrize("centers", sorted(CENTERS))
+def test_auto_is_1000_centers_or_all_there_are(centers):
+    auto = RBFLayer("auto", centers=centers, random_state=0)
+    assert len(auto.fit(X, y).centers_) == 1000
+    few, labels = np.vstack([X[:40], X[:20]]), np.append(y[:40], y[:20])
+    m = len(auto.fit(few, labels).centers_)
+    assert m == 40 or (m <= 60 and "kmeans" in centers)
 
 
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
         ({"n_centers": 0}, ValueError, "n_centers must be >= 1"),
+        ({"n_centers": "most"}, ValueError, "Unknown n_centers 'most': use one of"),
         ({"n_centers": 2.5}, TypeError, "n_centers must be an integer"),
         ({"n_centers": True}, TypeError, "n_centers must be an integer"),
         ({"centers": "best"}, ValueError, "Unknown centers 'best': use one of"),

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gpurbf import SVC, RBFClassifier, RBFLayer
+from gpurbf import SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 
 skops = pytest.importorskip("skops.io")
 
@@ -16,7 +16,12 @@ PLAIN = {"gpurbf.backends.Activation", "gpurbf.backends.Lattice"}  # tuples of n
 
 @pytest.mark.parametrize(
     "model",
-    [SVC(), RBFClassifier(50, random_state=0), RBFLayer(50, random_state=0)],
+    [
+        SVC(),
+        RBFClassifier(50, random_state=0),
+        RBFClassifierCV(50, random_state=0),
+        RBFLayer(50, random_state=0),
+    ],
     ids=lambda model: type(model).__name__,
 )
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])

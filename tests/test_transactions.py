@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import gpurbf
-from gpurbf import FSVC, SVC, BackendUnavailable, RBFClassifier, RBFLayer
+from gpurbf import FSVC, SVC, BackendUnavailable, RBFClassifier, RBFClassifierCV, RBFLayer
 from gpurbf.backends import available_backends
 from gpurbf.backends.threads import limited
 
@@ -27,6 +27,7 @@ A, a, B, b = X[:120], y[:120], X[120:240], y[120:240]
 MODELS = [
     RBFClassifier(20, backend="numpy", random_state=0),
     RBFClassifier(20, solver="lms", backend="numpy", random_state=0),
+    RBFClassifierCV(20, backend="numpy", random_state=0),
     RBFLayer(20, backend="numpy", random_state=0),
     FSVC(backend="numpy", random_state=0),
     FSVC(20.0, solver="lms", selection="error", learning_rate=0.01, random_state=0),

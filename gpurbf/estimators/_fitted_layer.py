@@ -75,7 +75,7 @@ class FittedLayerMixin:
 class ChosenLayerMixin(FittedLayerMixin):
     """The layer of RBFLayer and RBFClassifier, its centers by a rule or given."""
 
-    n_centers: int
+    n_centers: int | str
     centers: Any
     kernel: Any
     metric: str

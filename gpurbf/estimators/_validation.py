@@ -16,7 +16,7 @@ from sklearn.utils.validation import validate_data
 from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident, to_host
-from gpurbf.network.centers import CENTERS
+from gpurbf.network.centers import CENTERS, COUNTS
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 
 # uint8 stays: it is the integer lattice itself, and eight times smaller than float64.
@@ -237,7 +237,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     check_gamma(estimator.gamma, ("scale", "auto", "median"))
     if isinstance(estimator.centers, str):
         check_option("centers", estimator.centers, tuple(CENTERS), "or an array (m, n)")
-        check_number("n_centers", estimator.n_centers, numbers.Integral, 1)
+        check_n_centers(estimator.n_centers)
         return estimator.centers
     centers = estimator.centers
     centers = centers.toarray() if sp.issparse(centers) else np.asarray(centers)
@@ -250,6 +250,14 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not np.isfinite(centers).all():
         raise ValueError("centers contains NaN or infinity.")
     return centers
+
+
+def check_n_centers(n_centers: Any) -> None:
+    """A number of centers, or one of the names for it."""
+    if isinstance(n_centers, str):
+        check_option("n_centers", n_centers, tuple(COUNTS), "or a number >= 1")
+    else:
+        check_number("n_centers", n_centers, numbers.Integral, 1)
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:

@@ -26,8 +26,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Parameters
     ----------
-    n_centers : int, default=100
-        Number of centers m that a rule chooses; not used when `centers` is an array.
+    n_centers : int or "auto", default=100
+        Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
+        are fewer; not used when `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="random"
         A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
@@ -81,7 +82,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def __init__(
         self,
-        n_centers: int = 100,
+        n_centers: int | str = 100,
         *,
         centers: Any = "random",
         kernel: Any = "gaussian",

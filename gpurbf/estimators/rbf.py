@@ -7,24 +7,21 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
-from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._stages import stage, staged
+from gpurbf._stages import staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import activations, to_host
+from gpurbf.backends.arrays import activations
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._fitted_layer import ChosenLayerMixin
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
-    check_finite,
-    check_samples,
     finite,
     stream_data,
     training_data,
     with_class_weights,
 )
-from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.model import one_hot
 from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
 
@@ -33,7 +30,7 @@ _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 
 
-class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
@@ -43,9 +40,9 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     Parameters
     ----------
-    n_centers : int, default=1000
-        Number of centers m. With fewer distinct samples than that, a rule that draws samples takes
-        all of them and warns.
+    n_centers : int or "auto", default="auto"
+        Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer. With
+        fewer than a number, a rule that draws samples takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
@@ -120,7 +117,7 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
 
     def __init__(
         self,
-        n_centers: int = 1000,
+        n_centers: int | str = "auto",
         *,
         centers: Any = "stratified",
         kernel: Any = "gaussian",
@@ -260,19 +257,6 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes, alpha)
 
     @staged("output training")
-    def _add(
-        self,
-        normal: NormalEquations,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        batch: slice,
-    ) -> None:
-        """Add a batch, the rows X of it, to the normal equations."""
-        T = one_hot(codes[batch], len(self.classes_))
-        normal.add(self._layer(), X, T, None if weights is None else weights[batch])
-
-    @staged("output training")
     def _solve(
         self,
         solver: Any,
@@ -307,83 +291,6 @@ class RBFClassifier(ChosenLayerMixin, CallbackSupportMixin, ClassifierMixin, Bas
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
         rows = calibration_rows(X.shape[0])
         self._calibrate(layer.scores(X[rows], W), X, rows, codes, weights)
-
-    @staged("back and evaluate", "temperature")
-    def _calibrate(
-        self, scores: np.ndarray, X: Any, rows: slice, codes: np.ndarray, weights: np.ndarray | None
-    ) -> None:
-        check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
-        w = None if weights is None else weights[rows]
-        self.temperature_ = fit_temperature(scores, codes[rows], w)
-        self._report(self._layer())
-
-    def _checked(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return check_samples(self, X)
-
-    @staged("back and evaluate", "scores")
-    def _scores(self, X: Any) -> np.ndarray:
-        with limited(self.n_jobs):
-            scores = to_host(self._layer().scores(X, self.coef_.T)) + self.intercept_
-        check_finite(self, X, outputs=scores)
-        return scores
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The network's outputs.
-
-        Parameters
-        ----------
-        X : array-like or CSR of shape (n_samples, n_features)
-
-        Returns
-        -------
-        scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
-            About 0..1 a class; for two classes one column of about -1..1, positive for the second.
-        """
-        scores = self._scores(self._checked(X))
-        return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    @staged("back and evaluate", "scores")
-    def predict(self, X: Any) -> np.ndarray:
-        """The class with the largest output; the lowest of equal ones.
-
-        Parameters
-        ----------
-        X : array-like or CSR of shape (n_samples, n_features)
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples,)
-        """
-        X, binary = self._checked(X), len(self.coef_) == 1
-        labels = np.empty(X.shape[0], self.classes_.dtype)
-        # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
-        with limited(self.n_jobs):
-            for rows, part in self._layer().scored(X, self.coef_.T):
-                with stage("back and evaluate", "labels"):
-                    scores = to_host(part) + self.intercept_
-                    check_finite(self, X, outputs=scores)
-                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                    labels[rows] = self.classes_[winners.astype(np.intp)]
-        return labels
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities: the softmax of the outputs over ``temperature_``.
-
-        Parameters
-        ----------
-        X : array-like or CSR of shape (n_samples, n_features)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n_samples, n_classes)
-        """
-        return probabilities(self._scores(self._checked(X)), self.temperature_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 def calibration_rows(n_samples: int) -> slice:

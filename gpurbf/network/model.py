@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import scipy.sparse as sp
 from scipy.special import expit, log_softmax, softmax
 
 from gpurbf._stages import staged
-from gpurbf.network.centers import CENTERS
+from gpurbf._warnings import quiet
+from gpurbf.network.centers import CENTERS, most_centers
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.magnitude import with_room
@@ -25,7 +27,7 @@ def choose_layer(
     y: np.ndarray | None,
     weights: np.ndarray | None,
     *,
-    n_centers: int,
+    n_centers: int | str,
     centers: Any,
     kernel: Any,
     metric: str,
@@ -53,17 +55,19 @@ def choose_layer(
     activation = Activation(metric, kernel, number)
     indices = None
     if isinstance(centers, str):
-        C = CENTERS[centers](
-            X,
-            y,
-            n_centers,
-            weights=weights,
-            random_state=random_state,
-            layer=HiddenLayer,
-            activation=activation,
-            backend=backend,
-            precision=precision,
-        )
+        # A name asks for no certain number: where there are fewer distinct samples, nobody is told.
+        with quiet() if isinstance(n_centers, str) else nullcontext():
+            C = CENTERS[centers](
+                X,
+                y,
+                most_centers(n_centers, X.shape[0]),
+                weights=weights,
+                random_state=random_state,
+                layer=HiddenLayer,
+                activation=activation,
+                backend=backend,
+                precision=precision,
+            )
         if C.ndim == 1:
             indices, C = C, X[C]
             C = C.toarray() if sp.issparse(C) else C

@@ -67,6 +67,15 @@ def _race(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct rows in order of winning, the first index and the total weight of each."""
     seed = random_state.randint(np.iinfo(np.int32).max)
+    unique, first, totals = distinct(X, y, weights, seed)
+    uniform = ((unique >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return np.argsort(-np.log(uniform) / totals, kind="stable"), first, totals
+
+
+def distinct(
+    X: Any, y: np.ndarray | None, weights: np.ndarray | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hashes of the distinct rows, rising, the first index and the total weight of each."""
     unique, first = np.empty(0, np.uint64), np.empty(0, np.int64)
     totals: np.ndarray = np.empty(0)
     for start in range(0, X.shape[0], _BLOCK):
@@ -81,8 +90,7 @@ def _race(
         unique, index, inverse = np.unique(candidates, return_index=True, return_inverse=True)
         first = np.concatenate([first, rows])[index]
         totals = np.bincount(inverse, np.concatenate([totals, w]))
-    uniform = ((unique >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
-    return np.argsort(-np.log(uniform) / totals, kind="stable"), first, totals
+    return unique, first, totals
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -95,6 +95,26 @@ class RidgeSolution:
         return (outputs - leverage[:, None] * T) / rest
 
 
+class System(NamedTuple):
+    """The normal equations A W = B of a least-squares problem, before any ridge.
+
+    A (m, m) and B (m, k) are of centred H and T where there is an intercept, and of the library
+    ``xp``; ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without one, and
+    ``scale`` is the mean diagonal of A.
+    """
+
+    A: Any
+    B: Any
+    mean: np.ndarray
+    target_mean: np.ndarray
+    scale: float
+    xp: ModuleType
+
+    def intercept(self, W: np.ndarray) -> np.ndarray:
+        """b (k,) of weights W (m, k)."""
+        return self.target_mean - self.mean @ W
+
+
 class NormalEquations:
     """The sums HᵀH, HᵀT, Hᵀ1, 1ᵀT and 1ᵀ1 of a least-squares problem, in float64.
 
@@ -126,7 +146,7 @@ class NormalEquations:
     def copy(self) -> NormalEquations:
         """The same sums, to be added to while these stay as they are."""
         other = copy.copy(self)
-        with self._working():
+        with self.working():
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
 
@@ -155,7 +175,7 @@ class NormalEquations:
         first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
         return to_host(first).astype(np.float32).astype(np.float64), None
 
-    def _working(self) -> AbstractContextManager[None]:
+    def working(self) -> AbstractContextManager[None]:
         return nullcontext() if self.layer is None else self.layer.working()
 
     def _move(self, xp: ModuleType) -> None:
@@ -195,37 +215,53 @@ class NormalEquations:
         ConvergenceWarning
             If the matrix was not positive definite in floating point; it says what was done.
         """
+        with self.working():
+            system = self.system(fit_intercept, keep=keep)
+            W, whiten = _solve(system.xp, system.A, system.B, alpha * system.scale)
+            W = to_host(W)
+        return RidgeSolution(
+            W,
+            system.intercept(W),
+            system.mean,
+            self.weight,
+            fit_intercept,
+            whiten,
+            system.xp,
+            self.summed(),
+        )
+
+    def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
+        """What is to be solved, in the arrays of where the layer computes; see `solve`."""
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
         m, n = len(self.G), self.weight
         xp = np if self.layer is None else self.layer.xp
-        with self._working():
-            shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
-            A = self.G.copy() if keep else self.G
-            if xp is np:
-                mirror(A)
-            if fit_intercept:
-                offset = sums / n
-                mean, target_mean = self.shift + to_host(offset), self.targets / n
-                B = self.B[:, :-1] - offset[:, None] * targets
-                _add_outer(A, -n * offset, offset)
-            else:
-                mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
-                B = self.B[:, :-1] + shift[:, None] * targets
-                _add_outer(A, sums + n * shift, shift)
-                _add_outer(A, shift, sums)
-            scale = float(xp.trace(A)) / m
-            if not np.isfinite(scale):
-                raise FloatingPointError("sums over the hidden layer")
-            if not scale > 0:  # no center answers to any sample
-                scale = 1.0
-            W, whiten = _solve(xp, A, B, alpha * scale)
-            W = to_host(W)
-        intercept = target_mean - mean @ W
-        solution = RidgeSolution(W, intercept, mean, self.weight, fit_intercept, whiten, xp)
-        if self.grid is not None:
-            solution.summed = partial(self.grid.nearest, mean=self.shift)
-        return solution
+        shift, targets, sums = xp.asarray(self.shift), xp.asarray(self.targets), self.B[:, -1]
+        A = self.G.copy() if keep else self.G
+        if xp is np:
+            mirror(A)
+        if fit_intercept:
+            offset = sums / n
+            mean, target_mean = self.shift + to_host(offset), self.targets / n
+            B = self.B[:, :-1] - offset[:, None] * targets
+            _add_outer(A, -n * offset, offset)
+        else:
+            mean, target_mean = np.zeros(m), np.zeros(len(self.targets))
+            B = self.B[:, :-1] + shift[:, None] * targets
+            _add_outer(A, sums + n * shift, shift)
+            _add_outer(A, shift, sums)
+        scale = float(xp.trace(A)) / m
+        if not np.isfinite(scale):
+            raise FloatingPointError("sums over the hidden layer")
+        if not scale > 0:  # no center answers to any sample
+            scale = 1.0
+        return System(A, B, mean, target_mean, scale, xp)
+
+    def summed(self) -> Callable[[Any], Any]:
+        """What gives H as it went into the sums."""
+        if self.grid is None or self.shift is None:
+            return lambda H: H
+        return partial(self.grid.nearest, mean=self.shift)
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:

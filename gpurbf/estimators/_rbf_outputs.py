@@ -1,0 +1,117 @@
+"""What RBFClassifier and RBFClassifierCV share: rows into sums, and outputs to labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from gpurbf._stages import stage, staged
+from gpurbf.backends.arrays import to_host
+from gpurbf.backends.threads import limited
+from gpurbf.estimators._fitted_layer import ChosenLayerMixin
+from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.solvers import NormalEquations
+
+
+class RBFOutputsMixin(ChosenLayerMixin):
+    """Linear outputs of a chosen layer: what they are trained on, and what is said from them."""
+
+    # A parameter and what fit sets.
+    n_jobs: int | None
+    classes_: np.ndarray
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    temperature_: float
+
+    @staged("output training")
+    def _add(
+        self,
+        normal: NormalEquations,
+        X: Any,
+        codes: np.ndarray,
+        weights: np.ndarray | None,
+        batch: slice,
+    ) -> None:
+        """Add a batch, the rows X of it, to the normal equations."""
+        T = one_hot(codes[batch], len(self.classes_))
+        normal.add(self._layer(), X, T, None if weights is None else weights[batch])
+
+    @staged("back and evaluate", "temperature")
+    def _calibrate(
+        self, scores: np.ndarray, X: Any, rows: slice, codes: np.ndarray, weights: np.ndarray | None
+    ) -> None:
+        check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
+        w = None if weights is None else weights[rows]
+        self.temperature_ = fit_temperature(scores, codes[rows], w)
+        self._report(self._layer())
+
+    def _checked(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return check_samples(self, X)
+
+    @staged("back and evaluate", "scores")
+    def _scores(self, X: Any) -> np.ndarray:
+        with limited(self.n_jobs):
+            scores = to_host(self._layer().scores(X, self.coef_.T)) + self.intercept_
+        check_finite(self, X, outputs=scores)
+        return scores
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The network's outputs.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
+            About 0..1 a class; for two classes one column of about -1..1, positive for the second.
+        """
+        scores = self._scores(self._checked(X))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    @staged("back and evaluate", "scores")
+    def predict(self, X: Any) -> np.ndarray:
+        """The class with the largest output; the lowest of equal ones.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+        """
+        X, binary = self._checked(X), len(self.coef_) == 1
+        labels = np.empty(X.shape[0], self.classes_.dtype)
+        # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
+        with limited(self.n_jobs):
+            for rows, part in self._layer().scored(X, self.coef_.T):
+                with stage("back and evaluate", "labels"):
+                    scores = to_host(part) + self.intercept_
+                    check_finite(self, X, outputs=scores)
+                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    labels[rows] = self.classes_[winners.astype(np.intp)]
+        return labels
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities: the softmax of the outputs over ``temperature_``.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        return probabilities(self._scores(self._checked(X)), self.temperature_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        return tags

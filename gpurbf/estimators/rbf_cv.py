@@ -1,0 +1,400 @@
+"""RBFClassifierCV: an RBF network whose penalty and width the leave-one-out error chooses."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import get_scorer
+from sklearn.utils import gen_batches
+from sklearn.utils.validation import check_is_fitted
+
+from gpurbf._checks import check_number
+from gpurbf._stages import staged
+from gpurbf.backends.arrays import activations
+from gpurbf.backends.hashes import row_hashes
+from gpurbf.backends.threads import limited
+from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
+from gpurbf.estimators._transaction import transaction
+from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
+from gpurbf.network.centers.sample import distinct
+from gpurbf.network.hidden import HiddenLayer
+from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.reading import read_ahead
+from gpurbf.network.solvers.path import OwnCenters, RidgePath
+from gpurbf.network.solvers.ridge import NormalEquations
+
+# Rows between two reports of progress; rows that are left out at a time, whose H is held.
+_ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
+
+
+class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+    """RBFClassifier with its penalty and width chosen by the leave-one-out error.
+
+    The error is had in closed form from one training for each width, all penalties together:
+    with one width and 20 penalties the fit takes about one and a half times as long as that of
+    :class:`RBFClassifier`, and nothing is fitted again.
+
+    Parameters
+    ----------
+    n_centers : int or "auto", default="auto"
+        As of :class:`RBFClassifier`, as are the parameters not described here.
+    alphas : array-like of shape (n_alphas,) or None, default=None
+        Penalties to try, relative to the mean diagonal of HᵀH, > 0. None: 20 from 1e-6 to 1, each
+        about twice the one before.
+    gammas : array-like of shape (n_gammas,), default=(1.0,)
+        Widths to try, as multiples of what `gamma` means; with ``gamma=1.0`` the numbers
+        themselves. Each takes one more pass over the samples.
+    scoring : str, callable or None, default=None
+        What is to be largest of the outputs of samples left out: a name of
+        :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which is
+        given ``sample_weight`` too where samples weigh differently. None is the negative mean
+        squared error of the outputs.
+    n_left_out : int or None, default=1000
+        Number of distinct samples that are left out, one at a time, drawn by their content; None
+        means all.
+    centers : str or array-like of shape (m, n_features), default="stratified"
+        See :class:`RBFLayer`.
+    kernel : str or callable, default="gaussian"
+        See :class:`RBFLayer`.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        The distance.
+    gamma : float, "scale", "auto" or "median", default="scale"
+        See :class:`RBFLayer`.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied with the sample weights, in training and in the error.
+    backend : str, default="auto"
+        Where the layer is evaluated.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        Of the distances.
+    n_jobs : int or None, default=None
+        Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
+    random_state : int, RandomState or None, default=None
+        Of the center rule.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The penalty chosen.
+    gamma_ : float
+        The width chosen, as a number.
+    best_score_ : float
+        The score of these two.
+    cv_results_ : dict of ndarrays
+        The path, one entry a pair of width and penalty: ``param_gamma``, ``param_alpha``,
+        ``mean_test_score`` and ``rank_test_score``, ready for a ``pandas.DataFrame``.
+    classes_ : ndarray of shape (n_classes,)
+    centers_ : ndarray of shape (m, n_features)
+    center_indices_ : ndarray of shape (m,)
+        Rows of the training data that became centers; absent if the centers are not samples.
+    coef_ : ndarray of shape (n_outputs, m)
+    intercept_ : ndarray of shape (n_outputs,)
+    temperature_ : float
+        What ``predict_proba`` divides the outputs by before the softmax.
+    backend_, backend_info_ : str
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Only if X had string feature names.
+
+    See Also
+    --------
+    RBFClassifier : The same network for a penalty and a width that are known.
+
+    Notes
+    -----
+    A sample is left out with all of its copies: those of its weight, and equal samples of the
+    same class. If it is a center, this center is left out with it; for centers answer to themselves
+    as to no new sample, and errors with them choose penalties that are far too large. Centers,
+    widths in numbers and the penalty in numbers are not chosen again without it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpurbf import RBFClassifierCV
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = RBFClassifierCV(300, gammas=[0.5, 1, 2], random_state=0).fit(X[:1200], y[:1200])
+    >>> model.score(X[1200:], y[1200:]) > 0.93
+    True
+    """
+
+    def __init__(
+        self,
+        n_centers: int | str = "auto",
+        *,
+        alphas: Any = None,
+        gammas: Any = (1.0,),
+        scoring: Any = None,
+        n_left_out: int | None = 1000,
+        centers: Any = "stratified",
+        kernel: Any = "gaussian",
+        metric: str = "euclidean",
+        gamma: Any = "scale",
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        backend: str = "auto",
+        precision: str = "auto",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_centers = n_centers
+        self.alphas = alphas
+        self.gammas = gammas
+        self.scoring = scoring
+        self.n_left_out = n_left_out
+        self.centers = centers
+        self.kernel = kernel
+        self.metric = metric
+        self.gamma = gamma
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    @transaction
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RBFClassifierCV:
+        """Choose the centers, train with all widths and penalties and keep the best.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            float64, float32 and uint8 are used as they are, other dtypes as float64.
+        y : array-like of shape (n_samples,)
+            Labels of any type, two classes or more.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative; weight 2 is the same as giving a sample twice, 0 as leaving it out.
+
+        Returns
+        -------
+        self : RBFClassifierCV
+
+        Raises
+        ------
+        ValueError, TypeError
+            For bad data or parameters; the message says what to do.
+        BackendUnavailable
+            If the backend named cannot run here.
+        """
+        alphas, factors = self._grids()
+        score = None if self.scoring is None else get_scorer(self.scoring)
+        X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
+        with limited(self.n_jobs), finite(self, X):
+            layer = self._choose_layer(X, codes, weights)
+            gammas = factors * self.gamma_
+            weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
+            left_out = _choose_left_out(X, codes, weights, layer.centers, self.n_left_out)
+            batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
+            passes = _passes(X, gammas, batches)
+            trials: list[Trial] = []
+            k = 1 if len(self.classes_) == 2 else len(self.classes_)
+            n_tasks = len(gammas) * len(batches)
+            for gamma, batch, part in steps(
+                self, passes, n_tasks, X, y, "hidden layer", stops=False
+            ):
+                if batch.start == 0:
+                    self._keep_layer(self._of_width(layer, gamma))
+                    normal = NormalEquations(len(layer.centers), k, alphas.min())
+                self._add(normal, part, codes, weights, batch)
+                if batch is batches[-1]:
+                    trials.append(self._try(normal, gamma, alphas, X, codes, left_out, score))
+            self._keep_best(trials, alphas, layer, X, codes, left_out)
+        return self
+
+    def _grids(self) -> tuple[np.ndarray, np.ndarray]:
+        """Penalties and multiples of the width, checked."""
+        if self.n_left_out is not None:
+            check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
+        alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
+        return _positive("alphas", alphas), _positive("gammas", self.gammas)
+
+    def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
+        """The layer with another gamma."""
+        return HiddenLayer(
+            layer.centers,
+            layer.activation._replace(gamma=float(gamma)),
+            backend=self.backend,
+            precision=self.precision,
+            lattices=layer.lattices,
+        )
+
+    @staged("output training")
+    def _try(
+        self,
+        normal: NormalEquations,
+        gamma: float,
+        alphas: np.ndarray,
+        X: Any,
+        codes: np.ndarray,
+        left_out: LeftOut,
+        score: Any,
+    ) -> Trial:
+        """Scores of all penalties for one width; the outputs and weights of the best."""
+        path = RidgePath(normal, alphas, self.fit_intercept)
+        T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
+        parts = []
+        with layer.working():
+            for some in gen_batches(len(left_out.rows), _ROWS_LEFT_OUT):
+                H = activations(layer, X[left_out.rows[some]])
+                own = left_out.own(some)
+                parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
+        outputs = np.concatenate(parts, axis=1)
+        check_finite(self, X, outputs=outputs)
+        if score is None:
+            errors = np.square(outputs - T).mean(axis=2)
+            scores = -np.average(errors, axis=1, weights=left_out.weights)
+        else:
+            y = codes[left_out.rows]
+            known = _Outputs(self.classes_, y, left_out.weights)
+            equal = np.ptp(left_out.weights) == 0
+            given = {} if equal else {"sample_weight": left_out.weights}
+            scores = np.array([score(known, each, self.classes_[y], **given) for each in outputs])
+        best = int(np.argmax(scores))
+        return Trial(gamma, scores, best, outputs[best], *path.solution(best))
+
+    @staged("back and evaluate")
+    def _keep_best(
+        self,
+        trials: list[Trial],
+        alphas: np.ndarray,
+        layer: HiddenLayer,
+        X: Any,
+        codes: np.ndarray,
+        left_out: LeftOut,
+    ) -> None:
+        """The model of the best trial, its path and its temperature."""
+        scores = np.concatenate([trial.scores for trial in trials])
+        best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
+        self.alpha_, self.gamma_ = float(alphas[best.best]), float(best.gamma)
+        self.best_score_ = float(best.scores[best.best])
+        self.cv_results_ = {
+            "param_gamma": np.repeat([trial.gamma for trial in trials], len(alphas)),
+            "param_alpha": np.tile(alphas, len(trials)),
+            "mean_test_score": scores,
+            "rank_test_score": 1 + (scores[:, None] < scores).sum(axis=1),
+        }
+        self._keep_layer(self._of_width(layer, best.gamma))
+        self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
+        check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_)
+        self.temperature_ = fit_temperature(best.outputs, codes[left_out.rows], left_out.weights)
+
+    def plot_path(self, ax: Any = None) -> Any:
+        """The score over the penalties, a line for each width, and what was chosen.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        ax : matplotlib Axes
+
+        Raises
+        ------
+        ImportError
+            If Matplotlib is not installed.
+        """
+        check_is_fitted(self)
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError as error:
+                raise ImportError(
+                    "plot_path needs Matplotlib: `python -m pip install matplotlib`."
+                ) from error
+            ax = plt.figure().add_subplot()
+        found = self.cv_results_
+        for gamma in dict.fromkeys(found["param_gamma"]):
+            rows = np.flatnonzero(found["param_gamma"] == gamma)
+            rows = rows[np.argsort(found["param_alpha"][rows])]
+            x, score = found["param_alpha"][rows], found["mean_test_score"][rows]
+            ax.plot(x, score, ".-", label=f"gamma = {gamma:.3g}")
+        ax.plot(self.alpha_, self.best_score_, "o", color="black", mfc="none", label="chosen")
+        name = "negative mean squared error" if self.scoring is None else str(self.scoring)
+        ax.set(xscale="log", xlabel="alpha", ylabel=f"leave-one-out {name}")
+        ax.legend()
+        return ax
+
+
+class Trial(NamedTuple):
+    """What one width gave: scores of all penalties, and of the best number, outputs, weights."""
+
+    gamma: float
+    scores: np.ndarray
+    best: int
+    outputs: np.ndarray
+    W: np.ndarray
+    intercept: np.ndarray
+
+
+class LeftOut(NamedTuple):
+    """Samples that are left out: one row of each, all its weight, and its center or -1."""
+
+    rows: np.ndarray
+    weights: np.ndarray
+    centers: np.ndarray
+
+    def own(self, some: slice) -> OwnCenters:
+        """Which of some of these rows are centers."""
+        centers = self.centers[some]
+        rows = np.flatnonzero(centers >= 0)
+        return OwnCenters(rows, centers[rows])
+
+
+@staged("prepare", "samples to leave out")
+def _choose_left_out(
+    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
+) -> LeftOut:
+    """Some distinct samples, by their content: neither order nor repetition changes them."""
+    _, first, totals = distinct(X, codes, weights, seed=0)
+    rows, totals = first[:n_left_out], totals[:n_left_out]
+    hashes, of_centers = row_hashes(X[rows], seed=0), row_hashes(C, seed=0)
+    order = np.argsort(of_centers, kind="stable")
+    place = np.minimum(np.searchsorted(of_centers, hashes, sorter=order), len(C) - 1)
+    centers = np.where(of_centers[order[place]] == hashes, order[place], -1)
+    return LeftOut(rows, totals, centers)
+
+
+def _passes(
+    X: Any, gammas: np.ndarray, batches: list[slice]
+) -> Iterator[tuple[float, slice, np.ndarray]]:
+    """All batches of X for each width."""
+    for gamma in gammas:
+        for batch, part in read_ahead(X, batches):
+            yield gamma, batch, part
+
+
+def _positive(name: str, values: Any) -> np.ndarray:
+    """One number > 0 or more of them."""
+    found = np.asarray(values)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be a list of numbers > 0, got {values!r}.")
+    for value in found.tolist():
+        check_number(f"Each of {name}", value, numbers.Real, 0, above=True)
+    return found.astype(np.float64)
+
+
+class _Outputs(ClassifierMixin, BaseEstimator):
+    """For scorers: a fitted classifier whose samples are outputs (n, k) already."""
+
+    def __init__(self, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
+        self.classes_, self.codes, self.weights = classes, codes, weights
+
+    def decision_function(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        binary = outputs.shape[1] == 1
+        winners = outputs[:, 0] > 0 if binary else outputs.argmax(axis=1)
+        return self.classes_[winners.astype(np.intp)]
+
+    def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
+        return probabilities(outputs, fit_temperature(outputs, self.codes, self.weights))
