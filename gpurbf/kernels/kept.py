@@ -1,7 +1,7 @@
 """Products with rows of H that are kept: as 16-bit multiples of a step, or as numbers.
 
-Of few columns, as a solver's vectors are, a product takes as long as reading H: four rows are widened
-to float64, some columns at a time, and meet all vectors while they are in the first cache.
+Few vectors, as a solver has them, leave little to do for each number of H: four rows are made
+floats, some columns at a time, and meet all vectors while they are in the first cache.
 """
 
 import numpy as np

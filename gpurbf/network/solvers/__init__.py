@@ -64,9 +64,13 @@ SOLVERS: dict[str, Callable[..., Any]] = {
 _DIRECT = 10_000
 
 
-def automatic(n_centers: int) -> str:
-    """The solver that "auto" means for so many centers."""
-    return "ridge" if n_centers <= _DIRECT else "cg"
+def automatic(n_centers: int) -> tuple[str, str]:
+    """The name of the solver that "auto" means for so many centers, and why."""
+    few = n_centers <= _DIRECT
+    return (
+        "ridge" if few else "cg",
+        f"{n_centers:,} centers are {'up to' if few else 'over'} {_DIRECT:,}",
+    )
 
 
 def make_solver(solver: Any, **parameters: Any) -> Any:

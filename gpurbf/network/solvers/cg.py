@@ -15,12 +15,9 @@ from gpurbf._checks import check_number
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
 from gpurbf.network.layer import Layer
-from gpurbf.network.solvers.systems import KernelSystem, LeastSquares, System
+from gpurbf.network.solvers.systems import KernelSystem, LeastSquares, Penalty, System
 
 __all__ = ["CG", "CGSolution"]
-
-# Samples whose leave-one-out outputs are computed at a time.
-_ROWS = 256
 
 
 @dataclass
@@ -47,9 +44,8 @@ class CGSolution:
 
     @staged("back and evaluate", "leave-one-out")
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs for those of the samples, each as if it was not trained on, about."""
-        parts = [rows[i : i + _ROWS] for i in range(0, len(rows), _ROWS)]
-        return np.concatenate([self.system.leave_one_out(W, b, part) for part in parts])
+        """Outputs for those of the samples, each as if it was not trained on, nearly."""
+        return self.system.leave_one_out(W, b, rows)
 
 
 class CG(BaseEstimator):
@@ -125,14 +121,10 @@ class CG(BaseEstimator):
         ``places`` (N,) are the centers that the samples are, if all are and the kernel is positive
         definite; else None.
         """
-        given = {
-            "alpha": self.alpha,
-            "fit_intercept": self.fit_intercept,
-            "n_landmarks": self.preconditioner,
-        }
+        penalty = Penalty(self.alpha, self.fit_intercept)
         if places is None:
-            return LeastSquares(layer, X, T, weights, **given)
-        return KernelSystem(layer, places, T, weights, **given)
+            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
+        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """What is known after each iteration; whoever has seen enough takes no more.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 
@@ -59,11 +57,12 @@ class Falkon:
     def _fill(self, layer: Layer, delta: float) -> None:
         """K + δI as LAPACK's lower triangle in that format; a last row of the identity if m is odd.
 
-        Of its transpose, row j is K[j, j:] from column 1 + j on, and row i is K[k + i, k : k + i + 1].
+        With k the half of m, row j of ``packed`` is K[j, j:] from column 1 + j on, and its first
+        columns are K[k + j, k : k + j + 1].
         """
         packed, half = self.packed, self.n // 2
         H = np.zeros((_ROWS, self.n), layer.dtype)
-        packed[-1, : half] = 0
+        packed[-1, :half] = 0
         for start in range(0, self.m, _ROWS):
             rows = slice(start, min(start + _ROWS, self.m))
             H[: rows.stop - start, : self.m] = to_host(layer.outputs(layer.centers[rows]))

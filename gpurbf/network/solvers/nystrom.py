@@ -98,5 +98,5 @@ def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:
             part *= roots[left : left + _BLOCK]
         G += part @ part.T
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
-    G[np.diag_indices(s)] += 4 * s * np.finfo(np.float64).eps * np.trace(G)/s
+    G[np.diag_indices(s)] += 4 * s * np.finfo(np.float64).eps * np.trace(G) / s
     return np.linalg.cholesky(G)

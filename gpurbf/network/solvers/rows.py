@@ -58,7 +58,9 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of H on the host, each tile in the memory of the one before."""
     N, m = X.shape[0], len(layer.centers)
     budget = _TILE * get_config()["memory"] * 2**20
-    H = np.empty((int(max(16, min(_ROWS, N, budget // (m * layer.dtype.itemsize)))), m), layer.dtype)
+    H = np.empty(
+        (int(max(16, min(_ROWS, N, budget // (m * layer.dtype.itemsize)))), m), layer.dtype
+    )
     for start in range(0, N, len(H)):
         rows = slice(start, min(start + len(H), N))
         part = H[: rows.stop - start]

@@ -1,8 +1,8 @@
-"""The linear systems that `CG` solves, as products with a few vectors; no matrix of them is made."""
+"""The linear systems that `CG` solves: products with matrices that are never made."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,22 +14,44 @@ from gpurbf.network.solvers.fixed_point import fixed_point
 from gpurbf.network.solvers.nystrom import Nystrom
 from gpurbf.network.solvers.rows import rows_of
 
-__all__ = ["KernelSystem", "LeastSquares", "System"]
+__all__ = ["KernelSystem", "LeastSquares", "Penalty", "System"]
 
 # Kernels of so many centers are factorised to precondition least squares, in m²/2 numbers.
 _WHOLE = 24_000
 _LANDMARKS = 2_000
+# Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
+_ROWS, _MOST = 256, 0.99
 # 16 bits over the numbers from 0 to 1, and what their rounding may be beside the penalty.
 _STEP, _NOISE = 1 / 65534, 0.1
+
+
+class Penalty(NamedTuple):
+    """The relative penalty of the weights, and whether there is an intercept, which has none."""
+
+    alpha: float
+    intercept: bool
+
+
+class Preconditioner(Protocol):
+    """P⁻¹ for a P that is much like the matrix."""
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V for V (m, k)."""
+
+    def squares(self, V: np.ndarray) -> np.ndarray:
+        """vᵀ P⁻¹ v for the columns of V (m, r)."""
 
 
 class System(Protocol):
     """(A + λI) V = B for symmetric A (m, m) and B (m, k), and what is made of its solution."""
 
     B: np.ndarray
-    preconditioner: Falkon | Nystrom
     name: str
     info: str
+
+    @property
+    def preconditioner(self) -> Preconditioner:
+        """What is nearly the inverse of A + λI."""
 
     def product(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V."""
@@ -41,7 +63,10 @@ class System(Protocol):
         """The V that is nearest to output weights W."""
 
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs for those samples, each as if it was not trained on, about."""
+        """Outputs for those samples, each as if it was not trained on, nearly.
+
+        By their closed forms, with the preconditioner in the place of the inverse of A + λI.
+        """
 
 
 class LeastSquares:
@@ -61,31 +86,29 @@ class LeastSquares:
         X: Any,
         T: np.ndarray,
         weights: np.ndarray | None,
-        *,
-        alpha: float,
-        fit_intercept: bool,
+        penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
         m, N = len(layer.centers), len(T)
-        self.layer, self.X, self.fit_intercept = layer, X, fit_intercept
+        self.layer, self.X, self.fit_intercept = layer, X, penalty.intercept
         self.w = np.ones(N) if weights is None else weights
         n = float(self.w.sum())
         shift, step = np.zeros(m), None
-        if found := fixed_point(layer, alpha, T, weights):
+        if found := fixed_point(layer, penalty.alpha, T, weights):
             shift, step = found[0], found[1].step
         self.rows, self.info = rows_of(layer, X, shift, step)
-        self.target_mean = self.w @ T / n if fit_intercept else np.zeros(T.shape[1])
+        self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.T = np.column_stack([T - self.target_mean, np.ones(N)])
         B = self._transposed(self.w[:, None] * self.T)
         offset = B[:, -1] / n - shift
         trace = float(self.w @ self.rows.squares())
         centred = trace - n * float(offset @ offset)
         trace += n * float(shift @ shift + 2 * shift @ offset)
-        scale = (centred if fit_intercept else trace) / m
-        self.ridge = alpha * (scale if scale > 0 else 1.0)
+        scale = (centred if self.fit_intercept else trace) / m
+        self.ridge = penalty.alpha * (scale if scale > 0 else 1.0)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
-        self.B = B if fit_intercept else B[:, :-1]
+        self.B = B if self.fit_intercept else B[:, :-1]
         self.preconditioner = self._preconditioner(n_landmarks, n, trace)
 
     @staged("output training", "preconditioner")
@@ -131,11 +154,16 @@ class LeastSquares:
         return W - v[:, None] * b, self.target_mean + b
 
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """As `RidgeSolution.leave_one_out`, with the preconditioner in the place of the inverse."""
-        H = to_host(activations(self.layer, self.X[rows])).astype(np.float64)
+        """See `System`; the closed form is that of `RidgeSolution`."""
+        outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, start + _ROWS)
+            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            outputs[part] = H @ W + b
+            leverage[part] = self.preconditioner.squares(H.T)
+        leverage = np.minimum(leverage, _MOST)[:, None]
         T = self.T[rows, :-1] + self.target_mean
-        leverage = np.minimum(self.preconditioner.squares(H.T), 0.99)[:, None]
-        return (H @ W + b - leverage * T) / (1 - leverage)
+        return (outputs - leverage * T) / (1 - leverage)
 
 
 class KernelSystem:
@@ -155,26 +183,24 @@ class KernelSystem:
         places: np.ndarray,
         T: np.ndarray,
         weights: np.ndarray | None,
-        *,
-        alpha: float,
-        fit_intercept: bool,
+        penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
-        m, self.places, self.fit_intercept = len(layer.centers), places, fit_intercept
+        m, self.places, self.fit_intercept = len(layer.centers), places, penalty.intercept
         w = np.bincount(places, weights, m).astype(np.float64)
         sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
         self.w, self.roots = w, np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
-        self.ridge = alpha * n
+        self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
-        step = _STEP if noise <= _NOISE * self.ridge else None
+        step = _STEP if layer.exact_sums and noise <= _NOISE * self.ridge else None
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
-        self.target_mean = w @ self.T / n if fit_intercept else np.zeros(T.shape[1])
+        self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
-        if fit_intercept:
+        if self.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
         some = landmarks(m, n_landmarks or _LANDMARKS)
         E = nearest(layer, some)
@@ -201,11 +227,15 @@ class KernelSystem:
         return V - ones[:, None] * b, self.target_mean + b
 
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """t - V / diag((K + λ/D²)⁻¹), with the preconditioner in the place of that inverse."""
+        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹)."""
         some = self.places[rows]
-        units = np.zeros((len(W), len(some)))
-        units[some, np.arange(len(some))] = self.roots[some]
-        return self.T[some] - W[some] / self.preconditioner.squares(units)[:, None]
+        diagonal = np.empty(len(some))
+        for start in range(0, len(some), _ROWS):
+            part = some[start : start + _ROWS]
+            units = np.zeros((len(W), len(part)))
+            units[part, np.arange(len(part))] = self.roots[part]
+            diagonal[start : start + _ROWS] = self.preconditioner.squares(units)
+        return self.T[some] - W[some] / diagonal[:, None]
 
 
 def landmarks(m: int, most: int) -> np.ndarray:
