@@ -26,9 +26,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Parameters
     ----------
-    n_centers : int or "auto", default=100
+    n_centers : int, "auto" or "all", default=100
         Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
-        are fewer; not used when `centers` is an array.
+        are fewer, ``"all"``: all distinct samples; not used when `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="random"
         A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
