@@ -94,7 +94,8 @@ class LeastSquares:
         self.w = np.ones(N) if weights is None else weights
         n = float(self.w.sum())
         shift, step = np.zeros(m), None
-        if found := fixed_point(layer, penalty.alpha, T, weights):
+        largest, heaviest = float(np.abs(T).max(initial=1)), float(self.w.max())
+        if found := fixed_point(layer, penalty.alpha, largest, heaviest, n / N):
             shift, step = found[0], found[1].step
         self.rows, self.info = rows_of(layer, X, shift, step)
         self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
