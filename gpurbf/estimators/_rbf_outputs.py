@@ -11,7 +11,7 @@ from gpurbf._stages import stage, staged
 from gpurbf.backends.arrays import to_host
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.estimators._validation import check_finite, check_samples, where_X_is
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
 from gpurbf.network.solvers import NormalEquations
@@ -66,6 +66,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
         check_finite(self, X, outputs=scores)
         return scores
 
+    @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.
 
@@ -81,6 +82,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
         scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @where_X_is
     @staged("back and evaluate", "scores")
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
@@ -105,6 +107,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
                     labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
+    @where_X_is
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
 
