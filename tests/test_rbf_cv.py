@@ -232,7 +232,7 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch):
 
 def test_on_a_device_it_chooses_the_same(cupy):
     options = {"n_centers": 30, "alphas": ALPHAS, "gammas": [1, 2], "random_state": 0}
-    there = RBFClassifierCV(backend="cupy", **options).fit(X, y, w)
+    there = RBFClassifierCV(backend="cupy", **options).fit(cupy.asarray(X), y, w)
     here = RBFClassifierCV(backend="numpy", **options).fit(X, y, w)
     scores = there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"]
     np.testing.assert_allclose(*scores, rtol=1e-6)
