@@ -198,12 +198,19 @@ def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
 
 
-def test_free_blocks_are_given_back(cupy, monkeypatch):
-    monkeypatch.setattr(device, "_KEPT", 1 << 16)
-    X, C = data(np.float32, N=5000, m=60)
-    HiddenLayer(C, GAUSSIAN, backend="cupy").scores(X, np.ones((60, 2)))
-    assert max(pool.peak for pool in cupy.gpu.pools) > device._KEPT
-    assert sum(pool.free_bytes() for pool in cupy.gpu.pools) <= device._KEPT
+def test_memory_is_kept_between_calls_within_the_budget(cupy):
+    X, C = data(np.float32, N=20_000, m=60)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.scores(X, np.ones((60, 2)))
+    gpu = cupy.gpu
+    (pool,) = (pool for pool in gpu.pools if pool.used)
+    kept, mapped = pool.free_bytes(), gpu.mapped
+    assert kept > 1 << 20
+    layer.scores(X, np.ones((60, 2)))
+    assert gpu.mapped == mapped and pool.free_bytes() == kept
+    with config_context(gpu_memory=1):
+        layer.scores(X[:50], np.ones((60, 2)))
+    assert pool.total_bytes() <= 1 << 20
 
 
 def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):

@@ -1,107 +1,44 @@
-"""The `cupy` backend: cuBLAS for the products, one fused elementwise pass for the rest.
+"""The `cupy` backend: cuBLAS for the products, one kernel before them and one after.
 
 On the lattice the product is int8 → int32 on tensor cores, exact for n ≤ 131,071 inputs (128² n
 below 2³¹) at half the bytes and up to twice the rate of fp16, which would be exact for n ≤ 1,024
-only. Off it the product is in the layer's dtype; TF32 only if `precision="tf32"` asks for it.
+only. Off it the product is in the layer's dtype, float32 as three TF32 products where tensor cores
+are that much faster, at float32's error; one TF32 product only if `precision="tf32"` asks for it.
+
+    samples ─► rows ─► packed, terms ─► cuBLAS ─► P ─► outputs ─► H
+                                        a chunk that stays in L2 ─► scores ─► H @ W
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.backends import LOADERS, Activation, Backend, BackendUnavailable
+from gpurbf._stages import count, stage
+from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
+from gpurbf.backends.cupy_kernels import Rule, move_rows, rule, write_outputs, write_scores
 from gpurbf.backends.device import on_device
+from gpurbf.backends.device_memory import Device, DeviceWeights, Needs
+from gpurbf.backends.device_sums import add_sums
 from gpurbf.backends.manhattan import with_manhattan
-from gpurbf.backends.matmul import Gemm, MatrixProduct, ShiftedCenters
-from gpurbf.backends.profiles import form, in_tile
+from gpurbf.backends.matmul import Gemm, ShiftedCenters, shifted_centers
+from gpurbf.backends.terms import Coefficients
 
 # cudaDataType, of which CuPy names only some.
 _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 # Largest n for which 128² n stays below 2³¹.
 _INT8_FEATURES = 131_071
-# cuBLAS wants rows of 8-bit operands to start at multiples of 4 bytes, its tensor cores of 16.
-_GROUP = 16
-
-# From a product p to an activation y, in steps that are C++ and, for the tests, Python: the
-# distance or dot product s, the profile's argument v by form, and y by profile. `tiny` is the
-# smallest normal number: what is below it becomes 0, because products of subnormal numbers crawl.
-_SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
-_ARGUMENTS = {
-    "squared": "T v = max(s, T(0));",
-    "root": "T v = sqrt(max(s, T(0)));",
-    "square": "T v = s * s;",
-    "dot": "T v = s;",
-}
-_EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
-_STATEMENTS = {
-    "gaussian": _EXPONENTIAL,
-    "laplacian": _EXPONENTIAL,
-    "triangular": "y = max(T(1) - gamma * v, T(0));",
-    "multiquadric": "y = sqrt(T(1) + gamma * v);",
-    "inverse-multiquadric": "y = T(1) / sqrt(T(1) + gamma * v);",
-    "thin-plate": "T t = gamma * v; y = T(0.5) * t * log(max(t, tiny)) * T(t >= tiny);",
-    "linear": "y = v;",
-    "identity": "y = v;",
-    "sigmoid": "y = tanh(gamma * v + coef0);",
-}
-
-
-def _power(degree: int) -> str:
-    """(gamma v + coef0)^degree by repeated squaring, as on the CPU: pow loses more digits."""
-    steps, factors, base = ["T p0 = gamma * v + coef0;"], [], 0
-    for bit, digit in enumerate(reversed(f"{degree:b}")):
-        while base < bit:
-            steps.append(f"T p{base + 1} = p{base} * p{base};")
-            base += 1
-        if digit == "1":
-            factors.append(f"p{bit}")
-    return " ".join([*steps, f"y = {' * '.join(factors) or 'T(1)'};"])
-
-
-def expression(rule: str, profile: str, degree: int) -> str:
-    """The statements of the elementwise pass."""
-    last = _power(degree) if profile == "poly" else _STATEMENTS[profile]
-    return " ".join([_SUM, _ARGUMENTS[rule], last])
-
-
-@functools.cache
-def _kernel(xp: ModuleType, rule: str, profile: str, degree: int) -> Any:
-    """The pass of that form and profile; CuPy compiles it for the dtypes that it meets."""
-    return xp.ElementwiseKernel(
-        "A p, K row, K column, K alpha, T factor, T gamma, T coef0, T tiny",
-        "T y",
-        expression(rule, profile, degree),
-        f"gpurbf_{rule}_{profile}".replace("-", "_"),
-    )
-
-
-def _epilogue(
-    xp: ModuleType,
-    P: Any,
-    row_terms: Any,
-    column_terms: Any,
-    alpha: float,
-    factor: float,
-    activation: Activation,
-    out: Any,
-) -> None:
-    """Write profile(form(factor * (row + column + alpha * P))) into out; P may be in its memory."""
-    profile = in_tile(activation)
-    degree = int(activation.degree) if profile == "poly" else 0
-    kind = column_terms.dtype.type
-    _kernel(xp, form(activation), profile, degree)(
-        P, row_terms[:, None], column_terms, kind(alpha), float(factor), float(activation.gamma),
-        float(activation.coef0), float(np.finfo(out.dtype).tiny), out,
-    )  # fmt: skip
-    if callable(activation.profile):
-        out[...] = activation.profile(out)
+# cuBLAS takes 8-bit operands whose rows, and 32-bit results whose rows, are whole groups of 4
+# numbers; 16 bytes are what its tensor cores read, of 8-bit numbers and of TF32.
+_GROUP, _TF32_GROUP = 16, 4
+# Of the L2 cache, what products fill that are read at once; and the rows of the least chunk.
+_CACHED, _LEAST = 0.7, 256
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
@@ -125,48 +62,23 @@ def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
     )  # fmt: skip
 
 
-def gram(xp: ModuleType, H: Any) -> Any:
-    """HᵀH by syrk, which computes one triangle; the other one is its mirror."""
-    N, m = H.shape
-    cublas = xp.cuda.cublas
-    syrk = cublas.ssyrk if H.dtype == np.float32 else cublas.dsyrk
-    one, zero = np.array(1, H.dtype), np.array(0, H.dtype)
-    G = xp.zeros((m, m), H.dtype)
-    if N and m:
-        # Rows first, H is seen as its transpose and an upper triangle as the lower one.
-        syrk(
-            xp.cuda.device.get_cublas_handle(), cublas.CUBLAS_FILL_MODE_UPPER, cublas.CUBLAS_OP_N,
-            m, N, one.ctypes.data, H.data.ptr, m, zero.ctypes.data, G.data.ptr, m,
-        )  # fmt: skip
-    diagonal = G.diagonal().copy()
-    G = G + G.T
-    xp.fill_diagonal(G, diagonal)
-    return G
-
-
-def _padded(xp: ModuleType, A: Any) -> Any:
-    """A with zeros to a whole group of inputs."""
-    n = A.shape[1]
-    width = -(-n // _GROUP) * _GROUP
-    if width == n:
-        return A
-    wide = xp.zeros((len(A), width), A.dtype)
-    wide[:, :n] = A
-    return wide
-
-
-def products(xp: ModuleType) -> Callable[..., Gemm]:
-    """The choice of a product, for `MatrixProduct`."""
+def products(xp: ModuleType, three: bool = False) -> Callable[..., Gemm]:
+    """The choice of a product; ``three``: float32 is three TF32 products."""
 
     def gemm(compute: str) -> Callable[[Any, Any, Any], None]:
         return partial(_gemm, xp, compute)
 
-    i8, i32, f32, f64 = np.int8, np.int32, np.float32, np.float64
+    def plain(name: str, dtype: Any, compute: str, **options: Any) -> Gemm:
+        return Gemm(name, dtype, dtype, dtype, 0, 0, gemm(compute), **options)
+
+    tf32 = partial(plain, "tf32", np.float32, "32F_FAST_TF32", group=_TF32_GROUP)
     table = {
-        "int8": Gemm("8-bit products", i8, i8, i32, 128, 128, gemm("32I"), partial(_padded, xp)),
-        "float32": Gemm("float32", f32, f32, f32, 128, 128, gemm("32F")),
-        "tf32": Gemm("tf32", f32, f32, f32, 128, 128, gemm("32F_FAST_TF32")),
-        "float64": Gemm("float64", f64, f64, f64, 128, 128, gemm("64F")),
+        "int8": Gemm(
+            "8-bit products", np.int8, np.int8, np.int32, 128, 128, gemm("32I"), group=_GROUP
+        ),
+        "float32": tf32(parts=True) if three else plain("float32", np.float32, "32F"),
+        "tf32": tf32(),
+        "float64": plain("float64", np.float64, "64F"),
     }
 
     def choose(dtype: np.dtype, n: int, lattice: bool, tf32: bool = False) -> Gemm:
@@ -178,60 +90,179 @@ def products(xp: ModuleType) -> Callable[..., Gemm]:
     return choose
 
 
-def _row_sums(xp: ModuleType) -> Callable[[Any, int, Any], Any]:
-    """`matmul.row_sums` in one pass, without a wide copy of the data."""
-    kernels = {
-        power: xp.ReductionKernel(
-            "T x", "W y", step, "a + b", "y = a", "0", f"gpurbf_sum_of_powers_{power}"
+class Here(NamedTuple):
+    """The array library, and the device."""
+
+    xp: ModuleType
+    device: Device
+
+
+def _moved(
+    here: Here,
+    side: str,
+    product: Gemm,
+    A: Any,
+    shift: Any,
+    dtype: Any,
+    coefficients: Coefficients,
+    terms_dtype: Any,
+) -> tuple[Any, Any]:
+    """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
+    xp, (N, n) = here.xp, A.shape
+    if A.dtype not in (np.uint8, np.float32, np.float64):
+        A = A.astype(np.float64)
+    shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
+    width, rows = (-(-size // product.group) * product.group for size in (n, N))
+    parts = side if product.parts else None
+    packed = xp.empty((N if side == "samples" else rows, width * (3 if parts else 1)), dtype)
+    terms = xp.empty(N, terms_dtype)
+    move_rows(xp, A, shift, coefficients, packed, terms, parts)
+    return packed, terms
+
+
+def _prepare(
+    here: Here,
+    C: Any,
+    activation: Activation,
+    dtype: Any,
+    lattice: Lattice | None,
+    **options: Any,
+) -> ShiftedCenters:
+    """Shift and convert the centers (m, n), once per fitted layer."""
+    dtype, n = np.dtype(dtype), C.shape[1]
+    choose = products(here.xp, here.device.tensor_floats)
+    product = choose(dtype, n, lattice is not None, **options)
+    moved = partial(_moved, here, "centers")
+    operand = shifted_centers(moved, product, C, activation, dtype, lattice)
+    if not hasattr(operand.x_shift, "shape"):
+        operand = replace(operand, x_shift=here.xp.full(n, operand.x_shift, np.float32))
+    return operand
+
+
+def _rule(operand: ShiftedCenters) -> Rule:
+    return rule(operand.activation, operand.alpha, operand.factor)
+
+
+def _chunk(here: Here, operand: ShiftedCenters) -> int:
+    """Rows whose products stay in L2 until they are activated."""
+    row = max(1, len(operand.centers)) * np.dtype(operand.product.out_dtype).itemsize
+    return max(_LEAST, int(_CACHED * here.device.cache / row) // 128 * 128)
+
+
+def _products(here: Here, operand: ShiftedCenters, X: Any) -> Iterator[tuple[slice, Any, Any]]:
+    """Rows, their products with the centers, in memory that the next rows reuse, and terms."""
+    product, N, rows = operand.product, len(X), _chunk(here, operand)
+    with stage("prepare", "samples shifted, norms"):
+        kind = operand.column_terms.dtype
+        A, terms = _moved(
+            here, "samples", product, X, operand.x_shift, product.x_dtype, operand.row, kind
         )
-        for power, step in ((1, "W(x)"), (2, "W(x) * W(x)"))
-    }
-
-    def sums(A: Any, power: int, dtype: Any) -> Any:
-        total = xp.zeros(len(A), dtype)
-        return kernels[power](A, total, axis=1) if A.size else total
-
-    return sums
-
-
-def row_bytes(operand: ShiftedCenters) -> float:
-    """Device memory of a row beside the row itself: shifted, packed, its terms, P and H."""
-    m, n = operand.centers.shape
-    product, item = operand.product, operand.dtype.itemsize
-    separate = np.dtype(product.out_dtype).itemsize
-    packed = 2 * np.dtype(product.x_dtype).itemsize
-    return m * (item + (0 if separate == item else separate)) + n * (packed + 8) + 32
+        count(nbytes=X.nbytes + A.nbytes)
+    P = here.xp.empty((min(N, rows), len(operand.centers)), product.out_dtype)
+    with stage("hidden layer", "H"):
+        for start in range(0, N, rows):
+            part = slice(start, min(start + rows, N))
+            some = P[: part.stop - start]
+            product.multiply(A[part], operand.centers, some)
+            yield part, some, terms[part]
+        m = len(operand.column_terms)
+        count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
 
 
-def build_backend(xp: ModuleType, kernel: str) -> Backend:
-    """The backend on that CuPy."""
-    by_product = MatrixProduct(
-        "cupy",
-        xp,
-        products(xp),
-        partial(gram, xp),
-        partial(_epilogue, xp),
-        sums=_row_sums(xp),
-        whole=True,
+def _outputs(here: Here, operand: ShiftedCenters, X: Any, out: Any) -> Any:
+    """H (N, m), written into ``out``."""
+    if not out.size:
+        return out
+    profile, activations = operand.activation.profile, _rule(operand)
+    for part, P, terms in _products(here, operand, X):
+        write_outputs(here.xp, activations, P, terms, operand.column_terms, out[part])
+    if callable(profile):
+        out[...] = profile(out)
+    return out
+
+
+def _weights(here: Here, operand: ShiftedCenters, W: Any) -> DeviceWeights:
+    """W (m, k) by output, where a warp reads a row of it."""
+    kind = operand.dtype
+    if isinstance(W, np.ndarray):
+        return DeviceWeights(here.xp.asarray(np.ascontiguousarray(W.T, kind)), W.shape[1])
+    return DeviceWeights(here.xp.ascontiguousarray(W.T, kind), W.shape[1])
+
+
+def _scores(here: Here, operand: ShiftedCenters, X: Any, W: DeviceWeights, out: Any) -> None:
+    """H @ W (N, k), written into ``out``; only a chunk of H, or none, is ever there."""
+    xp, m, activations = here.xp, len(operand.column_terms), _rule(operand)
+    if not (out.size and m):
+        out.fill(0)
+        return
+    profile, columns = operand.activation.profile, operand.column_terms
+    for part, P, terms in _products(here, operand, X):
+        if callable(profile):
+            H = xp.empty((len(P), m), operand.dtype)
+            write_outputs(xp, activations, P, terms, columns, H)
+            compute = "64F" if operand.dtype == np.float64 else "32F"
+            _gemm(xp, compute, xp.ascontiguousarray(profile(H), H.dtype), W.values, out[part])
+        else:
+            write_scores(xp, activations, P, terms, columns, W.values, out[part])
+
+
+def _normal(
+    here: Here,
+    operand: ShiftedCenters,
+    X: Any,
+    T: Any,
+    weights: Any,
+    mean: Any,
+    G: Any,
+    B: Any,
+) -> None:
+    """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), of H less its mean, weighted."""
+    H = _outputs(here, operand, X, here.xp.empty((len(X), len(B)), operand.dtype))
+    add_sums(here.xp, here.device, H, T, weights, mean, G, B)
+
+
+def needs(here: Here, operand: ShiftedCenters) -> Needs:
+    """Memory of a row, packed and its terms; of a row of a chunk, its products and activations."""
+    product, m = operand.product, len(operand.centers)
+    packed = operand.centers.shape[1] * np.dtype(product.x_dtype).itemsize
+    activated = 2 * operand.dtype.itemsize if callable(operand.activation.profile) else 0
+    products = m * (np.dtype(product.out_dtype).itemsize + activated)
+    return Needs(packed + 16, products, _chunk(here, operand))
+
+
+def build_backend(xp: ModuleType, device: Device) -> Backend:
+    """The backend on that CuPy and that device."""
+    here = Here(xp, device)
+    floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
+    raw = Backend(
+        name="cupy",
+        xp=xp,
+        kernel=f"cuBLAS: int8 on the lattice, {floats}/float64 off it; {device.name}",
+        prepare=partial(_prepare, here),
+        outputs=partial(_outputs, here),
+        scores=partial(_scores, here),
+        normal=partial(_normal, here),
+        weights=partial(_weights, here),
+        device=device.name,
+        precisions=("tf32",),
     )
-    raw = replace(by_product.backend(kernel), precisions=("tf32",))
-    return with_manhattan(on_device(raw, row_bytes), _tiles)
+    return with_manhattan(on_device(raw, partial(needs, here)), _tiles)
 
 
 @functools.cache
 def _tiles() -> Backend:
     """The `numba-cuda` backend, for metric="manhattan"."""
     try:
-        return LOADERS["numba-cuda"]()
-    except (KeyError, BackendUnavailable) as error:
+        return get_backend("numba-cuda")[0]
+    except BackendUnavailable as error:
         raise BackendUnavailable(
             "backend='cupy' evaluates metric='manhattan' with the tiles of 'numba-cuda', which is "
             f"not available ({error}). Install it, or use backend='numba' on the CPU."
         ) from None
 
 
-def find_gpu() -> tuple[ModuleType, str]:
-    """CuPy and the name of the current GPU; makes no context."""
+def find_gpu() -> tuple[ModuleType, Device]:
+    """CuPy and the current GPU; makes no context."""
     try:
         import cupy
     except ImportError as error:
@@ -243,14 +274,16 @@ def find_gpu() -> tuple[ModuleType, str]:
         raise BackendUnavailable(
             "CuPy finds no NVIDIA GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
-    device = cupy.cuda.runtime.getDevice()
-    properties = cupy.cuda.runtime.getDeviceProperties(device)
-    major, minor = properties["major"], properties["minor"]
-    return cupy, f"{properties['name'].decode()}, compute capability {major}.{minor}"
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    capability = properties["major"], properties["minor"]
+    return cupy, Device(
+        f"{properties['name'].decode()}, compute capability {capability[0]}.{capability[1]}",
+        capability,
+        properties["multiProcessorCount"],
+        properties["l2CacheSize"],
+    )
 
 
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
-    xp, gpu = find_gpu()
-    backend = build_backend(xp, f"cuBLAS: int8 on the lattice, float32/float64 off it; {gpu}")
-    return replace(backend, device=gpu)
+    return build_backend(*find_gpu())

@@ -1,7 +1,9 @@
 """A backend on a GPU: memory within a budget, tiles on several streams, copies beside the work.
 
 A device backend brings functions that take and give arrays of the device and run on the current
-stream; `on_device` makes them a `Backend` for arrays on either side of the bus.
+stream; `on_device` makes them a `Backend` for arrays on either side of the bus. Where samples and
+results are on the device, that is all there is: one tile if it fits, on the caller's stream, and
+nobody waits. From and to the host,
 
     lane 0   copy in 0 │ compute 0 │ copy out 0 │ copy in 2 │ compute 2 │ …
     lane 1             │ copy in 1 │ compute 1  │ copy out 1 │ …
@@ -16,28 +18,20 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpurbf._config import get_config
-from gpurbf._stages import FENCES, count, stage
+from gpurbf._stages import count, stage
 from gpurbf.backends import Backend
 from gpurbf.backends.arrays import is_resident
+from gpurbf.backends.device_memory import DeviceWeights, Memory, Needs, memory_of
 
-__all__ = ["memory_of", "on_device"]
+__all__ = ["on_device"]
 
-# Of the free memory, if no budget is given.
-_SHARE = 0.8
-# Free blocks up to so many bytes stay in the pool: small calls in succession do not wait for the
-# driver to map memory.
-_KEPT = 1 << 26
 # Tiles that a large input is cut into, so that copies have work to hide behind, and their least
 # rows.
 _PIECES, _LEAST = 8, 2048
@@ -45,93 +39,15 @@ _PIECES, _LEAST = 8, 2048
 _SUMMED = 4096
 
 
-class Memory:
-    """The device memory that this process takes, and the streams of each of its threads."""
-
-    def __init__(self, xp: ModuleType) -> None:
-        self.xp = xp
-        self.pool = xp.cuda.MemoryPool()
-        # The largest size that the pool had at the end of a call, before what is free went back.
-        self.peak = 0
-        self._process = os.getpid()
-        self._local = threading.local()
-
-    def budget(self) -> int:
-        """Bytes that the pool may take of the device."""
-        megabytes = get_config()["gpu_memory"] or _environment_megabytes()
-        if megabytes:
-            return int(megabytes * 2**20)
-        free, _ = self.xp.cuda.runtime.memGetInfo()
-        return int(_SHARE * (free + self.pool.total_bytes()))
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Arrays are made in the pool within the block; at its end large free blocks go back."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "This process was forked after its parent had used the GPU, and CUDA does not work "
-                "in such a process. Start workers with joblib's loky or "
-                "multiprocessing.get_context('spawn'), or fork before the first use of the GPU."
-            )
-        if getattr(self._local, "inside", False):
-            yield
-            return
-        self.pool.set_limit(size=self.budget())
-        self._local.inside = True
-        try:
-            with self.xp.cuda.using_allocator(self.pool.malloc):
-                yield
-        finally:
-            self._local.inside = False
-            self.peak = max(self.peak, self.pool.total_bytes())
-            if self.pool.free_bytes() > _KEPT:
-                self.pool.free_all_blocks()
-
-    def streams(self, count: int) -> list[Any]:
-        """Streams of this thread on the current device; each call reuses their memory."""
-        key = f"streams{self.xp.cuda.Device().id}"
-        streams = self._local.__dict__.setdefault(key, [])
-        while len(streams) < count:
-            streams.append(self.xp.cuda.Stream(non_blocking=True))
-        return streams[:count]
-
-    def room(self) -> float:
-        """Bytes of the budget that are left; blocks are rounded up and a pool never fills quite."""
-        return 0.9 * (self.budget() - self.pool.used_bytes())
-
-    def tile_rows(self, N: int, row_bytes: float, fixed: float, lanes: int, most: float) -> int:
-        """Rows of a tile: what fits, but several tiles of a large input."""
-        fits = (self.room() - fixed) / (max(1.0, row_bytes) * lanes)
-        return int(max(1, min(N, fits, most, max(_LEAST, math.ceil(N / _PIECES)))))
-
-
-def _environment_megabytes() -> float:
-    """GPURBF_GPU_MEMORY, 0 if it is not set."""
-    text = os.environ.get("GPURBF_GPU_MEMORY", "")
-    try:
-        megabytes = float(text or 0)
-    except ValueError:
-        megabytes = -1.0
-    if megabytes < 0:
-        raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
-    return megabytes
-
-
-@functools.cache
-def memory_of(xp: ModuleType) -> Memory:
-    """One account a process for all backends of that library."""
-    FENCES.append(lambda: xp.cuda.Device().synchronize())
-    return Memory(xp)
-
-
 class _Lane:
     """A stream, pinned memory for what goes in and out, and the tile that is under way."""
 
-    def __init__(self, xp: ModuleType, stream: Any) -> None:
+    def __init__(self, xp: Any, stream: Any) -> None:
         self.xp, self.stream = xp, stream
         self.event = xp.cuda.Event(disable_timing=True)
         self._pinned: dict[Any, Any] = {}
         self._pending: tuple[Any, Any, Any] | None = None
+        self._busy = False
 
     def launch(
         self,
@@ -145,6 +61,7 @@ class _Lane:
 
         The computation, not the copy before it, waits for the event ``after``.
         """
+        self._busy = True
         with self.stream:
             operands = [
                 None if source is None else self._rows(i, source, part)
@@ -165,7 +82,18 @@ class _Lane:
 
     def finish(self) -> None:
         """Wait for the tile that is under way and hand its result over."""
-        self.event.synchronize()
+        if self._busy:
+            self.event.synchronize()
+        self._busy = False
+        self._hand_over()
+
+    def end(self) -> None:
+        """Wait for all that was begun, done or not."""
+        if self._busy:
+            self.stream.synchronize()
+        self._busy = False
+
+    def _hand_over(self) -> None:
         if self._pending is not None:
             with stage("back and evaluate", "to host"):
                 rows, target, _ = self._pending
@@ -226,30 +154,63 @@ def _run(
     finally:
         # Whatever happened, nothing may write to these buffers once they are gone.
         for lane in lanes:
-            lane.stream.synchronize()
-    for i in range(len(lanes)):
-        lanes[i].finish()
+            lane.end()
+    for lane in lanes:
+        lane.finish()
+    return begin
+
+
+def _here(
+    memory: Memory, begin: int, N: int, rows: int, sources: tuple[Any, ...], compute: Callable
+) -> int:
+    """The same of arrays on the device, in tiles on the caller's stream; nobody waits."""
+    try:
+        for start in range(begin, N, rows):
+            part = slice(start, min(start + rows, N))
+            given = (source if source is None else source[part] for source in sources)
+            compute(part, *(A if A is None else memory.xp.ascontiguousarray(A) for A in given))
+            begin = part.stop
+    except memory.xp.cuda.memory.OutOfMemoryError:
+        pass
     return begin
 
 
 def _tiled(
     memory: Memory,
     N: int,
-    row_bytes: float,
+    needs: Needs,
+    more: float,
     sources: tuple[Any, ...],
     compute: Callable[..., Any],
     out: Any,
     fixed: float = 0,
     most: float = math.inf,
 ) -> None:
-    """Compute N rows in tiles that fit, smaller ones each time that memory runs out."""
-    rows = memory.tile_rows(N, row_bytes, fixed, get_config()["n_streams"], most)
+    """Compute N rows in tiles that fit, smaller ones each time that memory runs out.
+
+    A row takes so many bytes ``more`` than its needs.
+    """
+    lanes = 0 if all(map(_is_here, (*sources, out))) else get_config()["n_streams"]
+    rows = memory.tile_rows(N, needs, more, fixed, max(1, lanes))
+    if lanes:
+        most = min(most, max(_LEAST, math.ceil(N / _PIECES)))
+    rows = int(min(rows, most))
     done = 0
-    while (done := _run(memory, done, N, rows, sources, compute, out)) < N:
+    while True:
+        if lanes:
+            done = _run(memory, done, N, rows, sources, compute, out)
+        else:
+            done = _here(memory, done, N, rows, sources, compute)
+        if done == N:
+            return
         memory.pool.free_all_blocks()
         if rows == 1:
             raise _exhausted(memory, "one row of the hidden layer")
         rows //= 2
+
+
+def _is_here(A: Any) -> bool:
+    return A is None or is_resident(A)
 
 
 def _exhausted(memory: Memory, what: str) -> MemoryError:
@@ -261,19 +222,19 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
     )
 
 
-def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
+def on_device(raw: Backend, needs: Callable[[Any], Needs]) -> Backend:
     """The `Backend` for arrays on either side of the bus, of one for arrays of the device only.
 
     Parameters
     ----------
     raw : Backend
-        All arrays that its functions take are CuPy's (``C``, ``X``, ``out``, ``W``, ``T``, ``w``,
+        All arrays that its functions take are CuPy's (``C``, ``X``, ``out``, ``T``, ``w``,
         ``mean``, ``G``, ``B``), ``X`` is C-contiguous, a tile is given at a time, and the work goes
-        to the current stream. ``scores`` returns a new array. ``normal`` makes all that it makes
-        before it changes G and B, so that it can be repeated where memory runs out.
-    row_bytes : callable
-        ``row_bytes(operand)``: memory that a row of X takes in any of these functions beside X,
-        the row of H included.
+        to the current stream. ``weights`` makes `DeviceWeights` of an array of either side, and
+        ``scores(operand, X, W, out)`` takes them. ``normal`` makes all that it makes before it
+        changes G and B, so that it can be repeated where memory runs out.
+    needs : callable
+        ``needs(operand)``: memory that a row of X takes in any of these functions beside X and H.
     """
     xp = raw.xp
     # Made now, because looking for a GPU is what a process must not do before it forks.
@@ -309,19 +270,21 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
                 return None
             return raw.outputs(operand, X, xp.empty((len(X), out.shape[1]), out.dtype))
 
-        _tiled(memory, len(X), row_bytes(operand) + _row_size(X), (X,), compute, out)
+        more = _row_size(X) + _row_size(out)
+        _tiled(memory, len(X), needs(operand), more, (X,), compute, out)
         return out
 
     @ready
     def scores_here(operand: Any, X: Any, W: Any) -> Any:
-        W = xp.asarray(W, operand.dtype)
-        S = (xp if is_resident(X) else np).empty((len(X), W.shape[1]), operand.dtype)
-        size = row_bytes(operand) + _row_size(X) + _row_size(S)
+        W = W if isinstance(W, DeviceWeights) else raw.weights(operand, W)
+        S = (xp if is_resident(X) else np).empty((len(X), W.k), operand.dtype)
 
         def compute(part: slice, X: Any) -> Any:
-            return raw.scores(operand, X, W)
+            some = S[part] if is_resident(S) else xp.empty((len(X), W.k), operand.dtype)
+            raw.scores(operand, X, W, some)
+            return None if is_resident(S) else some
 
-        _tiled(memory, len(X), size, (X,), compute, S)
+        _tiled(memory, len(X), needs(operand), _row_size(X) + _row_size(S), (X,), compute, S)
         return S
 
     @ready
@@ -329,14 +292,16 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
         operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any, grid: None = None
     ) -> None:
         mean = xp.asarray(mean)
-        size = row_bytes(operand) + _row_size(X) + 2 * _row_size(T)
+        if is_resident(X):
+            T, w = xp.asarray(T), w if w is None else xp.asarray(w)
 
         def compute(part: slice, X: Any, T: Any, w: Any) -> None:
             raw.normal(operand, X, T, w, mean, G, B)
 
-        # The square of a tile, and the sum of it and its mirror.
+        # H, and less its mean in float64; the square of a tile.
+        more = _row_size(X) + 2 * _row_size(T) + len(B) * (operand.dtype.itemsize + 8)
         fixed = 0 if G is None else 2 * operand.dtype.itemsize * len(G) ** 2
-        _tiled(memory, len(X), size, (X, T, w), compute, None, fixed, _SUMMED)
+        _tiled(memory, len(X), needs(operand), more, (X, T, w), compute, None, fixed, _SUMMED)
 
     return replace(
         raw,
@@ -344,7 +309,7 @@ def on_device(raw: Backend, row_bytes: Callable[[Any], float]) -> Backend:
         outputs=outputs_here,
         scores=scores_here,
         normal=normal_here,
-        weights=lambda operand, W: W,
+        weights=ready(raw.weights),
         working=memory.working,
         room=memory.room,
     )

@@ -33,7 +33,8 @@ class Gemm(NamedTuple):
     """A matrix product ``multiply(A, B, out)``: A (N, n), B (m, n), out = A Bᵀ (N, m).
 
     The shifts bring lattice codes into the range of x_dtype and c_dtype; ``pack`` turns a shifted
-    operand into what ``multiply`` reads; ``arithmetic`` is the kind of its operations.
+    operand into what ``multiply`` reads; ``arithmetic`` is the kind of its operations. A GPU reads
+    rows of whole ``group`` inputs, and centers of whole groups; ``parts``: each number is three.
     """
 
     arithmetic: str
@@ -44,6 +45,8 @@ class Gemm(NamedTuple):
     c_shift: int
     multiply: Callable[[Any, Any, Any], Any]
     pack: Callable[[Any], Any] = lambda A: A
+    group: int = 1
+    parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,7 @@ class ShiftedCenters:
     row: Coefficients
     alpha: int
     factor: float
-    exact: bool
-    M: int | None  # samples of a tile; None: the rows given are one
+    M: int  # samples of a tile; 0 where tiles are not cut here
 
 
 def row_sums(A: Any, power: int, dtype: Any) -> Any:
@@ -86,9 +88,51 @@ def _fitting(operand: ShiftedCenters) -> int:
     return max(64, int(get_config()["memory"] * 2**20 / 4 / a_row) // 16 * 16)
 
 
-def _rows_a_tile(operand: ShiftedCenters, N: int) -> int:
-    """How many of N rows are computed at a time."""
-    return max(1, N) if operand.M is None else min(operand.M, _fitting(operand))
+def _rows_a_tile(operand: ShiftedCenters) -> int:
+    """How many rows are computed at a time."""
+    return min(operand.M, _fitting(operand))
+
+
+def shifted_centers(
+    moved: Callable[..., tuple[Any, Any]],
+    product: Gemm,
+    C: Any,
+    activation: Activation,
+    dtype: np.dtype,
+    lattice: Lattice | None,
+    M: int = 0,
+) -> ShiftedCenters:
+    """The operand of centers C (m, n) for a product.
+
+    ``moved(product, C, shift, dtype, coefficients, terms_dtype)`` is C - shift as the product reads
+    it, and the terms of its rows.
+    """
+    n, metric = C.shape[1], activation.metric
+    s: Any
+    t: Any
+    kind: Any
+    if lattice is not None:
+        s, t = product.x_shift, product.c_shift
+        terms = terms_of(metric, n, lattice, s, t)
+        kind = np.int32 if n <= INT32_FEATURES else np.float64
+    else:
+        # A shift that float32 holds exactly is the same number for samples of every dtype.
+        mean = metric != "dot" and len(C) > 0
+        s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
+        terms, kind = terms_of(metric, n, None), dtype
+    centers, columns = moved(product, C, t, product.c_dtype, terms.column, kind)
+    return ShiftedCenters(
+        product=product,
+        activation=activation,
+        dtype=dtype,
+        centers=centers,
+        x_shift=s,
+        column_terms=columns,
+        row=terms.row,
+        alpha=terms.alpha,
+        factor=unit(metric, lattice),
+        M=M,
+    )
 
 
 @dataclass(frozen=True)
@@ -97,7 +141,7 @@ class MatrixProduct:
 
     ``products(dtype, n, lattice, **options)`` chooses the product for n inputs, ``gram(H)`` is HᵀH
     of a tile, ``epilogue`` that of `backends.epilogue`. ``times`` may stand in for the library's
-    product in H @ W, ``sums`` for `row_sums`; ``whole``: the rows given are a tile already.
+    product in H @ W.
     """
 
     name: str
@@ -106,8 +150,6 @@ class MatrixProduct:
     gram: Callable[[Any], Any]
     epilogue: Callable[..., None]
     times: Callable[..., Callable[[Any, Any], None]] | None = None
-    sums: Callable[[Any, int, Any], Any] = row_sums
-    whole: bool = False
 
     def backend(self, kernel: str) -> Backend:
         """These functions as a backend, of which ``kernel`` says what does the work."""
@@ -120,8 +162,8 @@ class MatrixProduct:
             scores=self.scores,
             normal=self.normal,
             weights=self.weights,
-            tiled=self.whole,
-            tiles={} if self.whole else {"euclidean": _TRIED},
+            tiled=False,
+            tiles={"euclidean": _TRIED},
             exact_sums=sums.fast,
         )
 
@@ -134,42 +176,14 @@ class MatrixProduct:
         **options: Any,
     ) -> ShiftedCenters:
         """Shift and convert the centers (m, n), once per fitted layer."""
-        m, n = C.shape
-        dtype, metric, exact = np.dtype(dtype), activation.metric, lattice is not None
+        dtype, n, exact = np.dtype(dtype), C.shape[1], lattice is not None
         product = self.products(dtype, n, exact, **options)
-        M = None
-        if not self.whole:
-            M = tile_for(self.name, metric, precision_of(dtype, exact), n).M or _ROWS
-        s: Any
-        t: Any
-        if exact:
-            s, t = product.x_shift, product.c_shift
-            terms = terms_of(metric, n, lattice, s, t)
-            kind = np.int32 if n <= INT32_FEATURES else np.float64
-        else:
-            # A shift that float32 holds exactly is the same number for samples of every dtype.
-            mean = metric != "dot" and m > 0
-            s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
-            terms, kind = terms_of(metric, n, None), dtype.type
-        centers = shifted(self.xp, C, t, product.c_dtype)
-        columns = self._terms(centers, terms.column, exact).astype(kind)
-        return ShiftedCenters(
-            product=product,
-            activation=activation,
-            dtype=dtype,
-            centers=product.pack(centers),
-            x_shift=s,
-            column_terms=columns,
-            row=terms.row,
-            alpha=terms.alpha,
-            factor=unit(metric, lattice),
-            exact=exact,
-            M=M,
-        )
+        M = tile_for(self.name, activation.metric, precision_of(dtype, exact), n).M or _ROWS
+        return shifted_centers(self._moved, product, C, activation, dtype, lattice, M)
 
     def outputs(self, operand: ShiftedCenters, X: Any, out: Any) -> Any:
         """H (N, m), written into ``out``."""
-        rows = _rows_a_tile(operand, len(X))
+        rows = _rows_a_tile(operand)
         for start in range(0, len(X), rows):
             part = slice(start, start + rows)
             self._tile(operand, X[part], out[part])
@@ -179,7 +193,7 @@ class MatrixProduct:
         """H @ W (N, k), a tile of H at a time."""
         xp, m = self.xp, operand.centers.shape[0]
         times, k = W if isinstance(W, tuple) else self.weights(operand, W)
-        rows = _rows_a_tile(operand, len(X))
+        rows = _rows_a_tile(operand)
         H = xp.empty((min(rows, len(X)), m), operand.dtype)
         S = xp.empty((len(X), k), operand.dtype)
         for start in range(0, len(X), rows):
@@ -224,7 +238,7 @@ class MatrixProduct:
             self._rounded(operand, X, T, weights, mean, grid, G, B)
             return
         # HᵀH wants many rows: each part of them reads and writes all of G.
-        rows = max(1, len(X)) if operand.M is None else max(256, _fitting(operand))
+        rows = max(256, _fitting(operand))
         H = xp.empty((min(rows, len(X)), m), operand.dtype)
         mean = xp.asarray(mean, operand.dtype)
         for start in range(0, len(X), rows):
@@ -266,7 +280,7 @@ class MatrixProduct:
             return self.outputs(operand, part, np.empty((len(part), m), operand.dtype))
 
         def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
-            step = max(2, _rows_a_tile(operand, len(factors)) // 2 * 2)
+            step = max(2, _rows_a_tile(operand) // 2 * 2)
             for start in range(0, len(factors), step):
                 part = slice(start, min(start + step, len(factors)))
                 H = values(slice(rows.start + part.start, rows.start + part.stop))
@@ -280,10 +294,11 @@ class MatrixProduct:
         """The outputs of a few rows: product, then terms, metric and profile in one pass."""
         xp, product = self.xp, operand.product
         with stage("prepare", "samples shifted, norms"):
-            A = shifted(xp, X, operand.x_shift, product.x_dtype)
-            row_terms = self._terms(A, operand.row, operand.exact)
-            row_terms, packed = row_terms.astype(operand.column_terms.dtype), product.pack(A)
-            count(nbytes=X.nbytes + A.nbytes)
+            kind = operand.column_terms.dtype
+            packed, row_terms = self._moved(
+                product, X, operand.x_shift, product.x_dtype, operand.row, kind
+            )
+            count(nbytes=X.nbytes + packed.nbytes)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
@@ -296,6 +311,17 @@ class MatrixProduct:
             count(operations=2 * out.size * X.shape[1], kind=product.arithmetic)
             count(nbytes=packed.nbytes + operand.centers.nbytes + out.nbytes)
 
-    def _terms(self, A: Any, coefficients: Coefficients, exact: bool) -> Any:
-        """What each row, shifted, adds to its distances, in integers or float64."""
-        return evaluate(self.xp, coefficients, A, self.sums, np.int64 if exact else np.float64)
+    def _moved(
+        self,
+        product: Gemm,
+        A: Any,
+        shift: Any,
+        dtype: Any,
+        coefficients: Coefficients,
+        terms_dtype: Any,
+    ) -> tuple[Any, Any]:
+        """A - shift as the product reads it, and what each row adds to its distances."""
+        moved = shifted(self.xp, A, shift, dtype)
+        wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
+        terms = evaluate(self.xp, coefficients, moved, row_sums, wide)
+        return product.pack(moved), terms.astype(terms_dtype)

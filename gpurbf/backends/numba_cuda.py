@@ -17,6 +17,8 @@ import numpy as np
 
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, Tile
 from gpurbf.backends.device import on_device
+from gpurbf.backends.device_memory import Device, DeviceWeights, Needs
+from gpurbf.backends.device_sums import add_sums
 from gpurbf.backends.profiles import form, in_tile
 from gpurbf.backends.terms import Coefficients, pieces, terms_of, unit
 from gpurbf.backends.tuning import precision_of, tile_for
@@ -29,20 +31,14 @@ _LAUNCH_ROWS = 65_535 * 64
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
 
 
-class Device(NamedTuple):
-    """What the choice of a tile depends on."""
-
-    capability: tuple[int, int]
-    multiprocessors: int
-
-
 class Part(NamedTuple):
-    """Some inputs of the centers, packed."""
+    """Some inputs of the centers, packed; ``given``: shift, centers, terms as kernels take them."""
 
     inputs: slice
     shift: Any
     centers: Any
     terms: Any
+    given: tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,7 @@ class DeviceCenters:
     factor: float
     exact: bool
     shape: Any  # of the tiles, None where each launch chooses
+    nothing: tuple[Any, Any, Any]  # what a kernel is given for out, weights and sums it ignores
 
     @property
     def fused(self) -> bool:
@@ -67,11 +64,16 @@ class DeviceCenters:
 
 
 class Tiles(NamedTuple):
-    """The array library, the device, HᵀH, and what tells the tile for metric, precision and n."""
+    """What the functions work with beside their operands.
+
+    ``tile_for`` tells the tile for metric, precision and n; ``add(shares, out)`` writes the sum of
+    the shares, and ``sums`` adds HᵀH and HᵀT (`device_sums.add_sums`).
+    """
 
     xp: ModuleType
     device: Device
-    gram: Callable[[Any], Any]
+    add: Callable[[Any, Any], Any]
+    sums: Callable[..., None]
     tile_for: Callable[[str, str, int], Tile]
 
 
@@ -79,7 +81,9 @@ def _prepare(
     tiles: Tiles, C: Any, activation: Activation, dtype: Any, lattice: Lattice | None
 ) -> DeviceCenters:
     """Pack the centers (m, n), once per fitted layer."""
-    m, n = C.shape
+    from gpurbf.kernels.cuda import api
+
+    xp, (m, n) = tiles.xp, C.shape
     dtype, metric, exact = np.dtype(dtype), activation.metric, lattice is not None
     if exact:
         tensor_cores = tiles.device.capability >= (8, 0)
@@ -91,17 +95,20 @@ def _prepare(
     for piece in several:
         # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
         centered = not exact and metric == "euclidean" and m > 0
-        shift = C.mean(axis=0, dtype=np.float64) if centered else tiles.xp.empty(0)
+        shift = C.mean(axis=0, dtype=np.float64) if centered else xp.empty(0)
         centers, terms = _pack(
             tiles,
             C[:, piece],
-            shift,
+            api.argument(shift),
             terms_of(metric, piece.stop - piece.start, lattice).column,
             np.dtype(np.uint8) if exact else dtype,
             _terms_dtype(exact, dtype, len(several)),
         )
-        parts.append(Part(piece, shift, centers, terms))
+        given = tuple(map(api.argument, (shift, centers, terms)))
+        parts.append(Part(piece, shift, centers, terms, given))
     rest = terms_of(metric, n, lattice)
+    kind = dtype if len(parts) == 1 else np.dtype(np.float64)
+    nothing = xp.empty((1, 1), kind), xp.empty((1, 1, 1), kind), xp.empty((1, 1, 1))
     return DeviceCenters(
         product=product,
         parts=tuple(parts),
@@ -113,6 +120,7 @@ def _prepare(
         factor=unit(metric, lattice),
         exact=exact,
         shape=_stated(tiles.tile_for(metric, precision_of(dtype, exact), n), product),
+        nothing=tuple(map(api.argument, nothing)),
     )
 
 
@@ -146,7 +154,7 @@ def _pack(
     dtype: np.dtype,
     terms_dtype: np.dtype,
 ) -> tuple[Any, Any]:
-    """Rows as the tiles read them, 8-bit codes four to a word, and their terms."""
+    """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
     from gpurbf.kernels.cuda import api, pack, registers
 
     xp = tiles.xp
@@ -160,12 +168,11 @@ def _pack(
     if N:
         # An array without elements has no address: one without inputs is all padding.
         source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
-        moved = shift if n and shift.size else xp.empty(0)
         grid = min(-(-len(packed) // pack.ROWS), 65_535)
-        arrays = [api.argument(A) for A in (source, moved, packed, terms)]
         pack.pack[grid, (pack.LANES, pack.ROWS), api.current_stream()](
-            *arrays[:2], *map(float, coefficients), *arrays[2:]
-        )
+            api.argument(source), shift, *map(float, coefficients),
+            api.argument(packed), api.argument(terms),
+        )  # fmt: skip
     return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
 
 
@@ -190,9 +197,9 @@ def _launch(
     X: Any,
     *,
     out: Any = None,
-    W: Any = None,
+    W: DeviceWeights | None = None,
 ) -> Any:
-    """Run the tiles of a part on all rows of X: H into ``out``, or H @ W returned in float64."""
+    """Run the tiles of a part on all rows of X: H into ``out``, or shares of H @ W in float64."""
     from gpurbf.kernels.cuda import api, tile
     from gpurbf.kernels.epilogue import Epilogue
 
@@ -201,36 +208,33 @@ def _launch(
     whole = len(operand.parts) == 1
     dtype = operand.dtype if whole else np.dtype(np.float64)
     word = part.centers.dtype
+    shift, centers, terms = part.given
     A, row_terms = _pack(
         tiles,
         X[:, part.inputs],
-        part.shift,
+        shift,
         operand.row,
         np.dtype(np.uint8) if operand.exact else word,
         part.terms.dtype,
     )
     bands, columns = -(-N // shape.M), -(-operand.m // shape.M)
+    given, sums = list(operand.nothing), None
     if W is None:
-        mode, shares, W, sums = tile.STORE, columns, xp.empty((1, 1, 1), dtype), None
+        mode, shares, given[0] = tile.STORE, columns, api.argument(out)
     else:
         # As many shares of the centers as give every multiprocessor two blocks.
         shares = max(1, min(columns, -(-2 * tiles.device.multiprocessors // bands)))
-        mode, W = tile.SCORES, _pack_weights(xp, W, dtype)
-        sums = xp.zeros((shares, N, W.shape[1]))
-    arrays = (
-        out if out is not None else xp.empty((1, 1), dtype), W,
-        sums if sums is not None else xp.empty((1, 1, 1)),
-    )  # fmt: skip
+        sums = xp.empty((shares, N, W.k))
+        mode, given[1:] = tile.SCORES, [W.values, api.argument(sums)]
     limit = 128 if shape.B == 16 and dtype == np.float32 else None
     kernel = tile.kernel(operand.product, shape, tiles.device.capability >= (8, 0), limit)
     shared = tile.shared_bytes(shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
-        *(api.argument(array) for array in (A, part.centers, row_terms, part.terms)),
+        api.argument(A), centers, api.argument(row_terms), terms,
         Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
-        mode,
-        *(api.argument(array) for array in arrays),
+        mode, *given,
     )  # fmt: skip
-    return None if sums is None else sums.sum(axis=0)
+    return sums
 
 
 def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
@@ -243,13 +247,19 @@ def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
     return *numbers, float(a.gamma), float(a.coef0), int(a.degree)
 
 
-def _pack_weights(xp: ModuleType, W: Any, dtype: np.dtype) -> Any:
-    """W (m, k) as (m' / v, k, v): 16 bytes are v weights of one output, zeros beyond m."""
-    m, k = W.shape
+def _weights(tiles: Tiles, operand: DeviceCenters, W: Any) -> DeviceWeights:
+    """W (m, k), where the tile takes it as (m' / v, k, v): 16 bytes are v weights of one output."""
+    from gpurbf.kernels.cuda import api
+
+    xp, (m, k), dtype = tiles.xp, W.shape, operand.dtype
+    W = xp.asarray(W, dtype)
+    if not (operand.fused and W.size):
+        return DeviceWeights(W, k)
     v = 16 // dtype.itemsize
     padded = xp.zeros((-(-m // _PADDED) * _PADDED, k), dtype)
     padded[:m] = W
-    return xp.ascontiguousarray(padded.reshape(-1, v, k).transpose(0, 2, 1))
+    by_output = xp.ascontiguousarray(padded.reshape(-1, v, k).transpose(0, 2, 1))
+    return DeviceWeights(api.argument(by_output), k)
 
 
 def _outputs(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> Any:
@@ -283,43 +293,36 @@ def _summed(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> None:
     out[...] = activation.profile(summand) if callable(activation.profile) else summand
 
 
-def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: Any) -> Any:
-    """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
-    xp, N, k = tiles.xp, len(X), W.shape[1]
-    if not (N and k and operand.m):
-        return xp.zeros((N, k), operand.dtype)
+def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: DeviceWeights, out: Any) -> Any:
+    """H @ W (N, k), written into ``out``: tiles in the operand's dtype, their sums in float64."""
+    xp, N = tiles.xp, len(X)
+    if not (out.size and operand.m):
+        out.fill(0)
+        return out
     if not operand.fused:
-        return _outputs(tiles, operand, X, xp.empty((N, operand.m), operand.dtype)) @ W
-    S = xp.empty((N, k), operand.dtype)
+        H = _outputs(tiles, operand, X, xp.empty((N, operand.m), operand.dtype))
+        out[...] = H @ W.values
+        return out
     for start in range(0, N, _LAUNCH_ROWS):
         rows = slice(start, start + _LAUNCH_ROWS)
-        S[rows] = _launch(tiles, operand, operand.parts[0], X[rows], W=W)
-    return S
+        tiles.add(_launch(tiles, operand, operand.parts[0], X[rows], W=W), out[rows])
+    return out
 
 
 def _normal(
     tiles: Tiles, operand: DeviceCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
 ) -> None:
     """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: tiles store H, cuBLAS multiplies."""
-    xp, dtype = tiles.xp, operand.dtype
-    H = _outputs(tiles, operand, X, xp.empty((len(X), operand.m), dtype))
-    H -= mean.astype(dtype)
-    targets = T.astype(dtype)
-    if weights is not None:
-        root = xp.sqrt(weights).astype(dtype)[:, None]
-        H *= root
-        targets = targets * root
-    square, products = None if G is None else tiles.gram(H), H.T @ targets
-    if square is not None:
-        G += square
-    B += products
+    H = _outputs(tiles, operand, X, tiles.xp.empty((len(X), operand.m), operand.dtype))
+    tiles.sums(H, T, weights, mean, G, B)
 
 
-def row_bytes(operand: DeviceCenters) -> float:
-    """Device memory of a row beside the row itself: packed, its term, the row of H."""
+def needs(operand: DeviceCenters) -> Needs:
+    """Device memory of a row beside the row itself: packed, its term, what is not in the tile."""
     packed = sum(part.centers.shape[1] * part.centers.dtype.itemsize for part in operand.parts)
     distances = 0 if len(operand.parts) == 1 else 16 * operand.m
-    return packed + 16 + operand.m * operand.dtype.itemsize + distances
+    apart = 0 if operand.fused else 2 * operand.m * operand.dtype.itemsize
+    return Needs(packed + 16 + distances + apart)
 
 
 def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
@@ -332,6 +335,7 @@ def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
         outputs=partial(_outputs, tiles),
         scores=partial(_scores, tiles),
         normal=partial(_normal, tiles),
+        weights=partial(_weights, tiles),
         device=gpu,
         tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED),
     )
@@ -339,9 +343,9 @@ def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
 
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
-    from gpurbf.backends.cupy_ import find_gpu, gram
+    from gpurbf.backends.cupy_ import find_gpu
 
-    xp, gpu = find_gpu()
+    xp, device = find_gpu()
     extras = (
         'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
         "(nvidia-smi says)"
@@ -363,11 +367,13 @@ def load() -> Backend:
     if not api.cuda.is_available():
         why = " ".join(str(api.cuda.cuda_error()).split())
         raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
-    number = xp.cuda.runtime.getDevice()
-    properties = xp.cuda.runtime.getDeviceProperties(number)
-    capability = properties["major"], properties["minor"]
-    device = Device(capability, properties["multiProcessorCount"])
-    exact = "mma" if capability >= (8, 0) else "dp4a"
-    kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {gpu}"
-    tiles = Tiles(xp, device, partial(gram, xp), partial(tile_for, "numba-cuda"))
-    return on_device(raw(tiles, kernel, gpu), row_bytes)
+    exact = "mma" if device.capability >= (8, 0) else "dp4a"
+    kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {device.name}"
+    tiles = of_cupy(xp, device, partial(tile_for, "numba-cuda"))
+    return on_device(raw(tiles, kernel, device.name), needs)
+
+
+def of_cupy(xp: ModuleType, device: Device, tile_for: Callable[[str, str, int], Tile]) -> Tiles:
+    """The tiles on CuPy's arrays."""
+    total = xp.ReductionKernel("T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares")
+    return Tiles(xp, device, partial(total, axis=0), partial(add_sums, xp, device), tile_for)

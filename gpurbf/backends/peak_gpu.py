@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.backends.cupy_ import products
-from gpurbf.backends.device import memory_of
+from gpurbf.backends.device_memory import memory_of
 
 __all__ = ["event_seconds", "int8_products", "limits", "pool_peak"]
 
@@ -68,10 +68,13 @@ def int8_products(xp: ModuleType, rows: Sequence[int], inputs: Sequence[int]) ->
         product = products(xp)(np.dtype(np.float32), n, True)
         for m in rows:
             A, B = (rng.integers(-128, 128, (size, n)).astype(np.int8) for size in (33, m))
-            a, b = (product.pack(xp.asarray(half)) for half in (A, B))
-            out = xp.empty((len(a), len(b)), product.out_dtype)
-            product.multiply(a, b, out)
-            if not np.array_equal(out.get()[:33, :m], A.astype(np.int32) @ B.T.astype(np.int32)):
+            wide = -(-n // product.group) * product.group
+            tall = -(-m // product.group) * product.group
+            a = np.pad(A, ((0, 0), (0, wide - n)))
+            b = np.pad(B, ((0, tall - m), (0, wide - n)))
+            out = xp.empty((len(a), tall), product.out_dtype)
+            product.multiply(xp.asarray(a), xp.asarray(b), out)
+            if not np.array_equal(out.get()[:, :m], A.astype(np.int32) @ B.T.astype(np.int32)):
                 raise AssertionError(f"33 × {m} × {n}: cuBLAS's 8-bit product is not exact")
 
 

@@ -17,8 +17,10 @@ __all__ = ["BENCHMARKS", "run_benchmark"]
 BENCHMARKS = {
     "layer": "gpurbf.bench.layer",
     "rbf": "gpurbf.bench.rbf",
+    "rbf_cv": "gpurbf.bench.rbf_cv",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
+    "defaults": "gpurbf.bench.defaults",
     "pipelines": "gpurbf.bench.pipelines",
     "profile": "gpurbf.bench.profile",
     "tune": "gpurbf.bench.tune",

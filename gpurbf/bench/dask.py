@@ -264,8 +264,8 @@ def _on_disk(report: Report, plan: Plan, images: datasets.Images, client: Client
     report.text(
         f"## A file of {size / 1e9:.2f} GB on workers of 2 GB\n\nThe training images repeated, "
         f"{copies * shape[0]:,} rows in {copies} blocks that are read when they are needed, on two "
-        "workers that Dask ends if they take more than 2 GB; the peak is one worker's. The centers are those of a local fit "
-        "on the images once, checked."
+        "workers that Dask ends if they take more than 2 GB; the peak is one worker's. The centers "
+        "are those of a local fit on the images once, checked."
     )
     header = ["centers", "rows", "seconds", "rows a second", "accuracy %", "local %", "peak MB"]
     report.table(

@@ -160,7 +160,9 @@ class Blocks:
                 f"X has {len(blocks)} blocks, y and sample_weight {len(labels)} and "
                 f"{len(weights)}: give them the same blocks of rows."
             )
-        look = Reader(copy.copy(model), negative).look
+        # Whatever the parameters are, data are validated in one way.
+        plain = type(model)()
+        look = Reader(plain, negative).look
         every: list[Facts] = tasks.results(
             tasks.each("look", look, list(zip(blocks, labels, weights)))
         )
@@ -173,9 +175,10 @@ class Blocks:
         parts = [(int(given[i]), blocks[i], labels[i], weights[i]) for i in kept]
         _check_alike(facts)
         first = facts[0]
-        model.n_features_in_ = first.n_features
-        if first.names is not None:
-            model.feature_names_in_ = first.names
+        for each in (model, plain):
+            each.n_features_in_ = first.n_features
+            if first.names is not None:
+                each.feature_names_in_ = first.names
         classes = None
         if first.labels is not None:
             found = np.unique(np.concatenate([fact.labels for fact in facts]))
@@ -183,7 +186,7 @@ class Blocks:
             if hasattr(model, "predict"):
                 masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
                 classes, _ = check_labels(found, type(model).__name__, masked)
-        reader = Reader(copy.copy(model), negative, classes)
+        reader = Reader(plain, negative, classes)
         return cls(tasks, parts, facts, reader, int(given[-1]))
 
     def __len__(self) -> int:
@@ -230,15 +233,16 @@ class Blocks:
         parts = self.each(name, _Asked(task, y, weights))
         return self.tasks.results(self.tasks.merged(name, merge, parts))
 
-    def take(self, rows: Any) -> Rows:
-        """Some rows, brought here: an array of their numbers in order, or a slice."""
+    def take(self, rows: Any) -> Callable[[], Rows]:
+        """Some rows, on their way here: an array of their numbers in order, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
         own, back = at_home(rows, self.starts)
-        return Rows.joined(self.tasks.results(self.each("rows", _taken, own))).at(back)
+        coming = self.tasks.start(self.each("rows", _taken, own))
+        return lambda: Rows.joined(self.tasks.client.gather(coming)).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.take(rows).X
+        return self.take(rows)().X
 
     @contextmanager
     def finite(self, model: Any) -> Iterator[None]:

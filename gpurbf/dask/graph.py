@@ -16,9 +16,6 @@ from gpurbf.backends.threads import limited
 
 __all__ = ["Settings", "Tasks", "find_client", "shared"]
 
-# Results that are merged by one task.
-_MERGED = 8
-
 
 def find_client(client: Any) -> distributed.Client:
     """The client that is given, or the one that is there."""
@@ -77,10 +74,12 @@ class Tasks:
             for i, own in enumerate(arguments)
         ]
 
-    def merged(self, name: str, merge: Callable[[Any, Any], Any], parts: list[Delayed]) -> Delayed:
-        """All parts merged two by two in their order, in a tree."""
+    def merged(
+        self, name: str, merge: Callable[[Any, Any], Any], parts: list[Delayed], most: int = 64
+    ) -> Delayed:
+        """All parts merged in their order, in a tree: by one task at most so many, two by two."""
         while len(parts) > 1:
-            some = [tuple(parts[i : i + _MERGED]) for i in range(0, len(parts), _MERGED)]
+            some = [tuple(parts[i : i + most]) for i in range(0, len(parts), most)]
             parts = self.each(f"{name}-merged", functools.partial(_reduced, merge), some)
         return parts[0]
 

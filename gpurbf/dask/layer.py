@@ -46,7 +46,7 @@ class RBFLayer(Twin):
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
-                model.center_indices_ = blocks.take(model.center_indices_).places
+                model.center_indices_ = blocks.take(model.center_indices_)().places
         self.model_ = model
         return self
 

@@ -64,11 +64,12 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         with limited(self.n_jobs), blocks.finite(model):
             model._choose_layer(blocks, blocks, blocks.weights)
             blocks = blocks.with_class_weights(model.class_weight)
+            calibration = blocks.take(rbf.calibration_rows(len(blocks)))
             sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
             normal = sums.result()
-            sample = blocks.take(rbf.calibration_rows(len(blocks)))
+            sample = calibration()
             model._solve(solver, normal, sample.X, sample.y, sample.weights, keep=False)
         self.model_ = model
         return self

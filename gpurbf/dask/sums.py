@@ -18,8 +18,8 @@ from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["Summing"]
 
-# Rows whose targets exist at a time.
-_ROWS = 8192
+# Rows whose targets exist at a time, and sums that one task adds up.
+_ROWS, _MERGED = 8192, 8
 
 
 class Summing:
@@ -41,7 +41,7 @@ class Summing:
         normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
         work = _Sums(model, n_outputs, normal.shift, normal.grid)
         parts, tasks = blocks.each("hidden-layer", work), blocks.tasks
-        total = tasks.merged("hidden-layer", NormalEquations.__add__, parts)
+        total = tasks.merged("hidden-layer", NormalEquations.__add__, parts, _MERGED)
         # Who waits for a block holds on to a word of it, not to its sums.
         done = tasks.each("progress", _done, [(part,) for part in parts])
         self._total, *self._done = tasks.start([total, *done])

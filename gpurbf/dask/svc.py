@@ -93,7 +93,9 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         repeats = tasks.results(tasks.each("repeats", _repeats, [(one,) for one in classes]))
         by_key = any(repeated for repeated, _ in repeats) or not _uniform(blocks)
         order = _Order(float(model.C), by_key, model.precision, model._lattices)
-        sorted_ = tasks.start(tasks.each("class-sorted", order, [(one,) for one in classes]))
+        # All pairs wait for these: they come before the largest one.
+        ready = tasks.each("class-sorted", order, [(one,) for one in classes])
+        sorted_ = tasks.start(ready, priority=2 * len(blocks))
         solve = _Solve(model, len(blocks))
         own = [(sorted_[a], sorted_[b]) for a, b in pairs]
         waiting = {}
@@ -115,6 +117,8 @@ def _lattices(blocks: Blocks, precision: str) -> tuple[Lattice, ...] | None:
     """The lattice that all samples are on, if there is one; None where nobody is to look."""
     if precision in FORCED:
         return None
+    if blocks.dtype == np.uint8:
+        return (Lattice(1.0, 0),)
     some = candidates(sample_of(blocks))  # type: ignore[arg-type]
     on = blocks.over_rows(_OnLattices(some), np.logical_and, False, False, "lattice")
     return tuple(lattice for lattice, every in zip(some, on) if every)[:1]
@@ -172,7 +176,9 @@ class _Order:
     lattices: tuple[Lattice, ...] | None
 
     def __call__(self, rows: Rows) -> _Class:
-        groups = group_samples(rows.X, np.zeros(len(rows.X), np.int64), None, by_key=self.by_key)
+        # Without equal samples anywhere there is nothing to compare, and they keep their order.
+        X = rows.X if self.by_key else None
+        groups = group_samples(X, np.zeros(len(rows.X), np.int64), None, by_key=self.by_key)
         bounds = np.full(len(rows.X), self.C)
         if rows.weights is not None:
             bounds = rows.weights * self.C

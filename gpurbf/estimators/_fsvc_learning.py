@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
+from gpurbf.backends.arrays import rows_on_host, to_host
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -21,7 +22,7 @@ from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
 from gpurbf.estimators._validation import (
     TrainingData,
     check_finite,
-    check_X,
+    check_samples,
     class_mass,
     finite,
     with_class_weights,
@@ -256,10 +257,10 @@ class FSVCLearningMixin(FittedLayerMixin):
     def _scores(self, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
-        X = check_X(self, X)
+        X = check_samples(self, X)
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
-        scores = self._layer().scores(X, W)
+        scores = to_host(self._layer().scores(X, W))
         check_finite(self, X, outputs=scores)
         scores, activity = scores[:, :-1], scores[:, -1]
         outside = np.flatnonzero(activity == 0)
@@ -273,7 +274,7 @@ class FSVCLearningMixin(FittedLayerMixin):
             if self.outside == "nearest":
                 with finite(self, X):
                     nearest = nearest_centers(
-                        X[outside],
+                        rows_on_host(X, outside),
                         self.centers_,
                         self._selection.unit.metric,
                         backend=self.backend,

@@ -201,10 +201,13 @@ class HiddenLayer:
     def scores(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
-        S = xp.empty((X.shape[0], W.shape[1]), self.dtype)
+        S = None
         for rows, part in self.scored(X, W):
+            if len(part) == X.shape[0]:  # all of them, in their order
+                return part
+            S = xp.empty((X.shape[0], W.shape[1]), self.dtype) if S is None else S
             S[rows] = part
-        return S
+        return xp.empty((0, W.shape[1]), self.dtype) if S is None else S
 
     def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         """Rows and their part of H @ W, part by part, where all of it is too much to keep."""

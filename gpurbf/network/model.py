@@ -12,13 +12,18 @@ from scipy.special import expit, log_softmax, softmax
 
 from gpurbf._stages import staged
 from gpurbf._warnings import quiet
+from gpurbf.backends.hashes import row_hashes
+from gpurbf.backends.profiles import positive_definite
 from gpurbf.network.centers import CENTERS, most_centers
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.magnitude import with_room
 from gpurbf.network.samples import shared_lattices
 
-__all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
+__all__ = ["choose_layer", "fit_temperature", "one_hot", "own_centers", "probabilities"]
+
+# Samples that are looked for among the centers at a time.
+_ROWS = 8192
 
 
 @staged("prepare", "centers chosen")
@@ -79,6 +84,26 @@ def choose_layer(
     lattices = shared_lattices(C, X, precision)
     layer = HiddenLayer(C, activation, backend=backend, precision=precision, lattices=lattices)
     return layer, indices
+
+
+@staged("prepare", "centers chosen")
+def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
+    """The center that each sample is, (N,), if all are some and the kernel is positive definite.
+
+    None elsewhere. Rows are compared by a hash of their values, as where centers are drawn.
+    """
+    if not positive_definite(layer.activation):
+        return None
+    centers = row_hashes(layer.centers, 0)
+    order = np.argsort(centers, kind="stable")
+    places = np.empty(X.shape[0], np.intp)
+    for start in range(0, len(places), _ROWS):
+        rows = row_hashes(X[start : start + _ROWS], 0)
+        found = order[np.searchsorted(centers, rows, sorter=order).clip(max=len(order) - 1)]
+        if (centers[found] != rows).any():
+            return None
+        places[start : start + _ROWS] = found
+    return places
 
 
 @staged("prepare", "targets")

@@ -143,6 +143,8 @@ def shared_lattices(C: np.ndarray, X: Any, precision: str) -> list[Lattice]:
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
+    if C.dtype == X.dtype == np.uint8:
+        return candidates(C)
     sample = sample_of(_some(X))
     on = {lattice: int((~encode(sample, lattice)[1]).sum()) for lattice in candidates(C)}
     for lattice in sorted(on, key=on.__getitem__, reverse=True):

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import types
 
 import numpy as np
 
@@ -52,14 +53,99 @@ class ElementwiseKernel:
 class ReductionKernel:
     def __init__(self, apply, inputs, output, mapped, reduced, after, identity, name):
         assert (inputs, output) == ("T x", "W y")
-        assert (reduced, after, identity) == ("a + b", "y = a", "0")
-        self.apply, self.mapped = apply, mapped
+        assert (mapped, reduced, after, identity) == ("x", "a + b", "y = a", "0")
+        self.apply = apply
 
     def __call__(self, x, out, axis):
-        def values(x):
-            return evaluate(self.mapped, {"W": caster(out.dtype), "x": x}).sum(axis=axis)
+        return self.apply(lambda x: x.sum(axis=axis).astype(out.dtype), x, out=out)
 
-        return self.apply(values, x, out=out)
+
+TYPES = {
+    "signed char": "i1",
+    "unsigned char": "u1",
+    "int": "i4",
+    "long long": "i8",
+    "float": "f4",
+    "double": "f8",
+}
+
+
+class RawKernel:
+    """A kernel in C++: its types and parameters are read from the text, which it is held to.
+
+    What a thread does with an element is evaluated from the text, the frame around it is NumPy's;
+    the frames themselves are run by test_cupy_kernels.py.
+    """
+
+    def __init__(self, gpu, code, name):
+        self.gpu, self.code = gpu, code
+        self.run = getattr(self, name.removeprefix("gpurbf_"))
+        named = {b: a for a, b in re.findall(r"typedef ([\w ]+) (\w);", code)}
+        self.dtypes = {letter: np.dtype(TYPES[kind]) for letter, kind in named.items()}
+        known = self.dtypes | {kind: np.dtype(code) for kind, code in TYPES.items()}
+        (parameters,) = re.findall(rf"__global__ void {name}\(([^)]*)\)", code)
+        split = [re.fullmatch(r"(?:const )?([\w ]+?)(\*?) (\w+)", part.strip())
+                 for part in parameters.split(",")]  # fmt: skip
+        self.parameters = [(known[part[1]], bool(part[2]), part[3]) for part in split]
+        self.sizes = {key: int(n) for key, n in re.findall(r"#define (\w+) (\d+)", code)}
+
+    def __call__(self, grid, block, arguments):
+        stream = self.gpu.current().tick()
+        self.gpu.launches += 1
+        self.gpu.kernels.append(self.run.__name__)
+        given = types.SimpleNamespace(grid=grid, block=block)
+        assert all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65_535, 65_535)))
+        assert np.prod(block) <= 1024
+        for (dtype, pointer, name), value in zip(self.parameters, arguments, strict=True):
+            assert value.dtype == dtype, f"{name} is {value.dtype}, not {dtype}"
+            assert pointer == hasattr(value, "__cuda_array_interface__"), name
+            if pointer:
+                assert value.flags.c_contiguous, f"{name}: a kernel sees an address only"
+                value._read(stream)
+            setattr(given, name, value._a if pointer else value)
+        for (_, pointer, name), value in zip(self.parameters, arguments):
+            if pointer and name in ("packed", "terms", "out", "scores"):
+                value._written(stream)
+        with np.errstate(all="ignore"):
+            self.run(given)
+
+    def rows(self, a):
+        assert a.block[0] == 32 and a.grid[0] * a.block[1] >= a.padded
+        assert a.x.shape == (a.N, a.n) and a.shift.shape == (a.n,) and a.terms.shape == (a.N,)
+        moved = a.x.astype(self.dtypes["M"]) - a.shift.astype(self.dtypes["M"])
+        values = np.zeros((a.padded, a.width), a.packed.dtype)
+        values[: a.N, : a.n] = moved.astype(a.packed.dtype)
+        wide = values[: a.N].astype(np.int64 if "long long U;" in self.code else np.float64)
+        a.terms[:] = ((a.quadratic * wide + a.linear) * wide).sum(axis=1) + a.constant
+        parts = re.search(
+            r"to\[0\] = (\w+); to\[width\] = (\w+); to\[2 \* width\] = (\w+);", self.code
+        )
+        if parts is None:
+            a.packed[...] = values
+            return
+        high = tf32(values)
+        named = {"high": high, "low": tf32(values - high)}
+        a.packed[...] = np.hstack([named[name] for name in parts.groups()])
+
+    def activations(self, a):
+        (text,) = re.findall(r"T y; (.*) return y;", self.code)
+        names = {key: caster(self.dtypes[key]) for key in "KT"} | FUNCTIONS
+        for name in ("alpha", "factor", "gamma", "coef0", "tiny"):
+            names[name] = getattr(a, name)
+        assert a.products.shape == (a.N, a.pitch) and a.pitch >= a.m
+        assert a.rows.shape == (a.N,) and a.columns.shape == (a.m,)
+        names |= {"p": a.products[:, : a.m], "row": a.rows[:, None], "column": a.columns}
+        return np.broadcast_to(statements(text, names)["y"], (a.N, a.m))
+
+    def outputs(self, a):
+        assert a.grid[0] * a.block[0] >= a.m and a.out.shape == (a.N, a.m)
+        a.out[...] = self.activations(a)
+
+    def scores(self, a):
+        assert a.block == (32 * self.sizes["WARPS"],) and a.scores.shape == (a.N, a.k)
+        assert a.grid[0] * self.sizes["R"] >= a.N and a.grid[1] * self.sizes["Q"] >= a.k
+        assert a.weights.shape == (a.k, a.m)
+        a.scores[...] = self.activations(a) @ a.weights.T
 
 
 class Cublas:
@@ -96,10 +182,13 @@ class Cublas:
         ldc, compute, algorithm,
     ):  # fmt: skip
         self.gpu.current().tick()
+        self.gpu.launches += 1
         self.gpu.calls.append((compute, m, n, k))
         if compute == self.CUBLAS_COMPUTE_32I:
-            # The documented conditions of 8-bit products.
-            assert lda % 4 == ldb % 4 == A % 4 == B % 4 == 0, "CUBLAS_STATUS_NOT_SUPPORTED"
+            # The documented conditions of 8-bit products on tensor cores.
+            sizes = (m, k, lda, ldb, ldc, A, B, C)
+            assert not any(size % 4 for size in sizes), "CUBLAS_STATUS_NOT_SUPPORTED"
+            assert (op_a, op_b) == (self.CUBLAS_OP_T, self.CUBLAS_OP_N)
         inputs, output = {72: (3, 10), 70: (1, 1)}.get(compute, (0, 0))
         assert (type_a, type_b, type_c) == (inputs, inputs, output)
         scalar = ctypes.POINTER(np.ctypeslib.as_ctypes_type(_TYPES[type_c]))
@@ -112,13 +201,27 @@ class Cublas:
             a, b = tf32(a), tf32(b)
         c[...] = a.astype(c.dtype) @ b.astype(c.dtype)
 
+    def dgemm(self, handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
+        self.gpu.current().tick()
+        self.gpu.launches += 1
+        scalar = ctypes.POINTER(ctypes.c_double)
+        one, beta = (ctypes.cast(value, scalar)[0] for value in (alpha, beta))
+        a = self.matrix(A, 1, *((k, m) if op_a else (m, k)), lda)
+        b = self.matrix(B, 1, *((n, k) if op_b else (k, n)), ldb)
+        c = self.matrix(C, 1, m, n, ldc, written=True)
+        product = one * ((a.T if op_a else a) @ (b.T if op_b else b))
+        c[...] = product + beta * c if beta else product
+
     def syrk(self, kind, uplo, trans, n, k, alpha, A, lda, beta, C, ldc):
         self.gpu.current().tick()
+        self.gpu.launches += 1
         assert (uplo, trans) == (self.CUBLAS_FILL_MODE_UPPER, self.CUBLAS_OP_N)
         a = self.matrix(A, kind, n, k, lda)
         c = self.matrix(C, kind, n, n, ldc, written=True)
+        kind = ctypes.c_double if kind else ctypes.c_float
+        beta = ctypes.cast(beta, ctypes.POINTER(kind))[0]
         upper = np.triu_indices(n)
-        c[upper] = (a @ a.T)[upper]
+        c[upper] = (a @ a.T + (beta * c if beta else 0))[upper]
 
     def ssyrk(self, handle, *rest):
         self.syrk(0, *rest)

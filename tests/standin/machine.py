@@ -34,6 +34,9 @@ class Gpu:
         # What a test may change before the backend is loaded: of its properties.
         self.capability, self.l2 = (9, 0), 1 << 20
         self.copies, self.hazards, self.calls, self.pools = [], [], [], []
+        self.kernels = []
+        # Of kernels and library calls; waits of the host; blocks that the driver was asked for.
+        self.launches = self.synchronizations = self.mapped = 0
         self.live = weakref.WeakValueDictionary()
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
         self.known_to_host = {}
@@ -42,6 +45,10 @@ class Gpu:
         self.local, self.lock = threading.local(), threading.RLock()
         self.null = Stream(self)
         self.default_pool = MemoryPool(self)
+
+    def counts(self):
+        """Launches, copies, synchronizations and allocations by the driver, so far."""
+        return np.array([self.launches, len(self.copies), self.synchronizations, self.mapped])
 
     def bytes(self, direction):
         return sum(n for way, n in self.copies if way == direction)
@@ -110,6 +117,7 @@ class Stream:
             job()
 
     def synchronize(self):
+        self.gpu.synchronizations += 1
         merge(self.gpu.known_to_host, self.clock)
         self.deliver(np.inf)
 
@@ -123,6 +131,7 @@ class Event:
         self.clock, self.recorded = dict(self.stream.clock), time.perf_counter()
 
     def synchronize(self):
+        self.gpu.synchronizations += 1
         merge(self.gpu.known_to_host, self.clock)
         if self.stream is not None:
             self.stream.deliver(self.clock.get(self.stream.id, 0))
@@ -149,6 +158,7 @@ class MemoryPool:
                 or total - self.total > gpu.free()
             ):
                 raise OutOfMemoryError(f"out of memory allocating {size} bytes")
+            gpu.mapped += total > self.total
             self.used, self.total = self.used + size, total
             self.peak = max(self.peak, total)
             return size

@@ -148,11 +148,14 @@ def _scoring(shape, source):
     sample = _sampling(shape)
 
     @cuda.jit(device=True)
-    def add(scores, value, group, row, o):
-        """Add to a sum that this thread alone owns."""
+    def add(scores, value, number, group, row, o):
+        """Add to a sum that this thread alone owns; its share begins with tile `group`."""
         if row < scores.shape[1]:
             at = (group * scores.shape[1] + row) * scores.shape[2] + o
-            poke(scores, at, peek(scores, at) + value)
+            total = np.float64(value)
+            if number != group:
+                total += peek(scores, at)
+            poke(scores, at, total)
 
     @cuda.jit(device=True)
     def score_part(H, p, band, number, group, W, scores):
@@ -169,9 +172,9 @@ def _scoring(shape, source):
                     second = inner(second, H, h + B * width, W, w)
                 h, w = here(h + vector), here(w + W.shape[1] * vector)
             top = here(np.int64(band)) * M
-            add(scores, first, group, sample(top, p, r), o)
+            add(scores, first, number, group, sample(top, p, r), o)
             if R == 8:
-                add(scores, second, group, sample(top, p, r + B), o)
+                add(scores, second, number, group, sample(top, p, r + B), o)
             o += B
 
     return score_part
@@ -199,7 +202,7 @@ def kernel(product, shape, asynchronous, max_registers=None):
 
         A (N', ...) and C (m', ...), padded to multiples of M rows; terms (N,) and (m,); out (N, m);
         W (m' / v, k, v), v outputs in 16 bytes and zeros beyond m;
-        scores (shares, N, k) of float64, zeros.
+        scores (shares, N, k) of float64.
         """
         memory = aligned(cuda.shared.array(0, A.dtype))
         stage = aligned(cuda.shared.array(0, row_terms.dtype))
