@@ -17,6 +17,7 @@ __all__ = ["BENCHMARKS", "run_benchmark"]
 BENCHMARKS = {
     "layer": "gpurbf.bench.layer",
     "rbf": "gpurbf.bench.rbf",
+    "cg": "gpurbf.bench.cg",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
     "pipelines": "gpurbf.bench.pipelines",
