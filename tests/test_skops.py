@@ -36,3 +36,17 @@ def test_models_come_back_the_same(model, scaled):
     again = skops.loads(content, trusted=sorted(unknown))
     method = "predict" if hasattr(model, "predict") else "transform"
     assert np.array_equal(getattr(again, method)(X), getattr(model, method)(X))
+
+
+@pytest.mark.parametrize(
+    "model", [RBFClassifier(300, random_state=0), FSVC(20.0, backend="numpy")], ids=str
+)
+def test_a_stream_goes_on_where_it_was_kept(model):
+    model.partial_fit(X[:400], Y[:400], classes=range(10))
+    content = skops.dumps(model)
+    unknown = skops.get_untrusted_types(data=content)
+    assert unknown == [f"{type(model).__module__}.{type(model).__name__}"]
+    again = skops.loads(content, trusted=unknown)
+    for one in (model, again):
+        one.partial_fit(X[400:700], Y[400:700])
+    assert np.array_equal(again.decision_function(X), model.decision_function(X))

@@ -7,12 +7,13 @@ from typing import Any
 from gpurbf import __version__
 from gpurbf._warnings import warn
 from gpurbf.backends import Activation, Lattice
+from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["StateMixin"]
 
 
 class StateMixin:
-    """Names of our tuples do not go along, so that skops has no type of ours to ask about."""
+    """Names of our own types do not go along: skops asks about the estimator and nothing else."""
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
@@ -20,6 +21,8 @@ class StateMixin:
             state["_activation"] = tuple(activation)
         if (lattices := state.get("_lattices")) is not None:
             state["_lattices"] = tuple(map(tuple, lattices))
+        if (normal := state.get("_normal")) is not None:
+            state["_normal"] = normal.plain()
         return state | {"_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -35,4 +38,6 @@ class StateMixin:
             state["_activation"] = Activation(*activation)
         if (lattices := state.get("_lattices")) is not None:
             state["_lattices"] = tuple(Lattice(*lattice) for lattice in lattices)
+        if (normal := state.get("_normal")) is not None:
+            state["_normal"] = NormalEquations.from_plain(normal)
         super().__setstate__(state)  # type: ignore[misc]

@@ -7,6 +7,7 @@ floats, some columns at a time, and meet all vectors while they are in the first
 import numpy as np
 from numba import njit
 
+from gpurbf.kernels.caching import cached
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.packing import aligned_like
 
@@ -14,7 +15,7 @@ LARGEST = 32767
 _COLUMNS = 512
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def round_rows(begin, end, H, shift, step, Q):
     """Write the nearest multiples of the step to rows begin … end of H - shift, Q of them in int16.
 
@@ -52,7 +53,7 @@ def _widen(Q, top, rows, left, wide, n):
     wide[rows:] = 0
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def add_times(begin, end, Q, V, S):
     """Add rows begin … end of Q Vᵀ to those of S (N, k), for Q (N, m) and V (k, m)."""
     use_widest_vectors()
@@ -78,7 +79,7 @@ def add_times(begin, end, Q, V, S):
                     S[i + r, o] += sums[r]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def add_transposed(begin, end, Q, U, Z):
     """Add Uᵀ Q to columns begin … end of Z (k, m), for Q (N, m) and U (N, k)."""
     use_widest_vectors()
@@ -101,7 +102,7 @@ def add_transposed(begin, end, Q, U, Z):
         Z[:, left : left + n] += totals[:, :n]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def add_squares(begin, end, Q, sums):
     """Add the squares of rows begin … end of Q to their sums (N,)."""
     use_widest_vectors()

@@ -220,6 +220,18 @@ class NormalEquations:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
 
+    def plain(self) -> dict[str, Any]:
+        """All of it as arrays and numbers."""
+        return self.__getstate__() | {"grid": None if self.grid is None else tuple(self.grid)}
+
+    @classmethod
+    def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
+        """The sums that `plain` tells of."""
+        self = object.__new__(cls)
+        grid = None if kept["grid"] is None else Grid(*kept["grid"])
+        self.__dict__.update(kept | {"grid": grid})
+        return self
+
     @staged("output training", "sums")
     def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:
         """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
