@@ -217,7 +217,7 @@ def test_tasks_have_names_that_can_be_read(client):
     on_dask.RBFClassifier(20, random_state=0).fit(*cut(1000, 797))
     on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
     names = set(client.cluster.scheduler.task_prefixes)
-    assert {"gpurbf-hidden-layer", "gpurbf-centers", "gpurbf-gamma", "gpurbf-pair"} <= names
+    assert {"gpurbf-hidden-layer", "gpurbf-centers", "gpurbf-gamma", "gpurbf-pairs"} <= names
 
 
 class Recorder:
