@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numbers
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_number", "check_option"]
+__all__ = ["check_number", "check_option", "check_room"]
 
 
 def plain(value: Any) -> Any:
@@ -30,3 +31,29 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
     if not np.isfinite(value) or value < low or (above and value == low):
         raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {plain(value)!r}.")
+
+
+def check_room(n_bytes: int, what: str, cure: str) -> None:
+    """Refuse work that would end, hours later, in a process that the system kills.
+
+    Raises
+    ------
+    MemoryError
+        Before anything is allocated, if Linux says that there is less memory than `n_bytes`; other
+        systems are not asked.
+    """
+    if n_bytes > 1 << 26 and n_bytes > (free := _free_bytes()):
+        raise MemoryError(
+            f"{what} would take {n_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {cure}."
+        )
+
+
+def _free_bytes() -> float:
+    """What the system says that processes may still take; no limit where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return float("inf")
+    numbers_of = dict(line.split(":", 1) for line in lines)
+    kilobytes = [numbers_of.get(name, "0").split()[0] for name in ("MemAvailable", "SwapFree")]
+    return 1024.0 * sum(map(int, kilobytes))

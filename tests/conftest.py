@@ -11,7 +11,7 @@ import standin
 
 from gpurbf import datasets
 from gpurbf._stages import FENCES
-from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device, get_backend
+from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device_memory, get_backend
 from gpurbf.bench import timing
 
 try:
@@ -78,7 +78,7 @@ def cupy(monkeypatch):
     yield modules["cupy"]
     FENCES.clear()
     _attempt.cache_clear()
-    device.memory_of.cache_clear()
+    device_memory.memory_of.cache_clear()
     gpu = modules["cupy"].gpu
     assert not gpu.hazards
     if any(pool.used for pool in gpu.pools):

@@ -5,18 +5,20 @@ import pickle
 import sys
 import types
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import reference
 import standin
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from standin.samples import GAUSSIAN, close, data
 
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
-from gpurbf.backends import _attempt, cupy_, get_backend
-from gpurbf.backends.device import Device
+from gpurbf.backends import _attempt, cupy_, get_backend, peak_gpu
+from gpurbf.backends.device_memory import Device
 from gpurbf.network.hidden import PROFILES, Activation, HiddenLayer
 
 
@@ -105,6 +107,15 @@ def test_three_tf32_products_err_as_float32_does(cupy):
     assert errors[9, 0] < 3 * errors[8, 6]
 
 
+def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy):
+    """Inputs and results in rows of whole groups: the stand-in refuses others, as cuBLAS does."""
+    peak_gpu.int8_products(cupy, (1, 16, 37, 1021), (1, 17, 64))
+    (X, C), activation = data(np.uint8, m=1021, n=17), GAUSSIAN._replace(gamma=1e-5)
+    layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
+    close(layer.outputs(X), reference.hidden(X, C, *activation))
+    assert (m := cupy.gpu.calls[-1][1]) % 16 == 0 and 1021 <= m < 1021 + 16
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sums_are_right_where_float64_is_slow_too(cupy, dtype, weighted):
@@ -129,20 +140,6 @@ def test_manhattan_names_the_backends_that_have_it(cupy):
         layer.outputs(X)
 
 
-def test_estimators_take_samples_that_are_on_the_device(cupy):
-    X, y = load_digits(return_X_y=True)
-    for dtype in (np.float64, np.uint8):
-        new, there = X[:50].astype(dtype), cupy.asarray(X[:50].astype(dtype))
-        layer = gpurbf.RBFLayer(30, gamma=0.001, backend="cupy", random_state=0).fit(X)
-        close(layer.transform(there).get(), layer.transform(new))
-        model = gpurbf.RBFClassifier(30, gamma=0.001, backend="cupy", random_state=0).fit(X, y)
-        np.testing.assert_array_equal(model.predict(there), model.predict(new))
-    with pytest.raises(ValueError, match="expecting 64 features"):
-        layer.transform(cupy.asarray(X[:, :3]))
-    with pytest.raises(ValueError, match="float64, float32 or uint8, got int32"):
-        model.predict(cupy.asarray(X.astype(np.int32)))
-
-
 ESTIMATORS = {
     "ridge": gpurbf.RBFClassifier(60, random_state=0),
     "lms": gpurbf.RBFClassifier(60, solver="lms", random_state=0),
@@ -158,6 +155,55 @@ ESTIMATORS = {
 
 def answers(model, X):
     return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the radius:UserWarning")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_given_on_the_device_is_answered_there(cupy, name):
+    X, y = load_digits(return_X_y=True)
+    X, y, new = X[:300].astype(np.uint8), y[:300], X[300:340].astype(np.uint8)
+    y = y % 2 if name == "poly" else y  # two classes, whose answers have a column less
+    here, there = (clone(ESTIMATORS[name]).set_params(backend="cupy") for _ in range(2))
+    weight = np.linspace(1, 2, len(y))
+    here.fit(X, y, weight)
+    there.fit(cupy.asarray(X), cupy.asarray(y), cupy.asarray(weight))
+    methods = ("transform", "predict", "decision_function", "predict_proba")
+    for method in filter(partial(hasattr, here), methods):
+        expected, got = getattr(here, method)(new), getattr(there, method)(cupy.asarray(new))
+        assert isinstance(expected, np.ndarray) and isinstance(got, cupy.ndarray), method
+        np.testing.assert_array_equal(got.get(), expected)
+    for key, value in vars(there).items():
+        assert not hasattr(value, "__cuda_array_interface__"), key
+
+
+def test_labels_that_are_words_stay_on_the_host(cupy):
+    X, y = load_digits(return_X_y=True)
+    for name in ("ridge", "fsvc", "svc"):
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy")
+        model.fit(cupy.asarray(X[:300]), np.array(["even", "odd"])[y[:300] % 2])
+        assert set(model.predict(cupy.asarray(X[:50]))) == {"even", "odd"}
+
+
+def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):
+    X, y = load_digits(return_X_y=True)
+    new = X[200:260] + 30.0 * (np.arange(60) % 2)[:, None]
+    model = gpurbf.FSVC.sfsvc(40.0, backend="cupy").set_params(outside="nearest")
+    model.fit(X[:200], y[:200])
+    with pytest.warns(UserWarning, match="outside the radius"):
+        got = model.decision_function(cupy.asarray(new))
+    with pytest.warns(UserWarning, match="outside the radius"):
+        np.testing.assert_allclose(got.get(), model.decision_function(new), rtol=1e-5, atol=1e-5)
+
+
+def test_samples_on_the_device_are_checked(cupy):
+    X, y = load_digits(return_X_y=True)
+    for name in ("ridge", "fsvc", "svc", "layer"):
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X[:200], y[:200])
+        call = model.transform if name == "layer" else model.predict
+        with pytest.raises(ValueError, match="expecting 64 features"):
+            call(cupy.asarray(X[:, :3]))
+        with pytest.raises(ValueError, match="float64, float32 or uint8, got int32"):
+            call(cupy.asarray(X.astype(np.int32)))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -102,6 +102,18 @@ def test_svc_names_them_too_and_answers_where_scikit_learn_does():
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_samples_that_are_all_alike_and_huge_get_no_number_from_svc(backend):
+    huge = np.full((40, 3), 1e300)
+    for method in ("decision_function", "predict"):
+        try:
+            found = getattr(SVC(backend=backend).fit(huge, CLASSES[:40]), method)(huge)
+        except ValueError as error:
+            assert "column 0 of X reaches 1e+300" in str(error)
+        else:
+            assert np.isfinite(found).all()
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_predict_gives_no_label_where_decision_function_gives_no_number():
     model = RBFClassifier(30, kernel="multiquadric", gamma=0.5, random_state=0).fit(X, y)
     far = np.full((3, 4), 1e200)

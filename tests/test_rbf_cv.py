@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -111,7 +112,7 @@ def test_weights_are_repeats_and_their_scale_and_the_order_are_nothing():
     model = RBFClassifierCV(30, n_left_out=40, random_state=0, class_weight="balanced")
     path = model.fit(X, y, weights).cv_results_["mean_test_score"]
     rows = RNG.permutation(np.repeat(np.arange(70), weights))
-    for again in (model.fit(X, y, weights * 1e-3), model.fit(X[rows], y[rows])):
+    for again in (model.fit(X, y, weights / 1024), model.fit(X[rows], y[rows])):
         np.testing.assert_allclose(again.cv_results_["mean_test_score"], path, rtol=1e-8)
 
 
@@ -182,14 +183,18 @@ def test_bad_parameters_are_refused(parameters, error, message):
         RBFClassifierCV(**parameters).fit(X, y)
 
 
-def test_eigenvalues_below_zero_leave_a_path():
+def test_penalties_that_rounding_outweighs_are_raised_and_said_so():
     normal = NormalEquations(4, 1)
     normal.G = np.diag([1.0, 1.0, 1.0, -1e-3])
     normal.B[:, 0] = 1
     normal.shift, normal.weight = np.zeros(4), 1.0
-    W, _ = RidgePath(normal, np.array([1e-9, 1.0]), False).solution(0)
+    with pytest.warns(ConvergenceWarning, match="0.0013 is added"):
+        W, _ = RidgePath(normal, np.array([1e-9, 1.0]), False).solution(0)
     np.testing.assert_allclose(W[:3, 0], 1, rtol=1e-2)
     assert np.isfinite(W).all()
+    same = RBFClassifierCV(centers=C[:5].repeat(2, axis=0), alphas=[1e-300, 1e-6])
+    with pytest.warns(ConvergenceWarning):
+        assert np.isfinite(same.fit(X, y).cv_results_["mean_test_score"]).all()
 
 
 def test_it_goes_into_pipelines_pickles_and_data_frames():
@@ -227,7 +232,7 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch):
 
 def test_on_a_device_it_chooses_the_same(cupy):
     options = {"n_centers": 30, "alphas": ALPHAS, "gammas": [1, 2], "random_state": 0}
-    there = RBFClassifierCV(backend="cupy", **options).fit(X, y, w)
+    there = RBFClassifierCV(backend="cupy", **options).fit(cupy.asarray(X), y, w)
     here = RBFClassifierCV(backend="numpy", **options).fit(X, y, w)
     scores = there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"]
     np.testing.assert_allclose(*scores, rtol=1e-6)

@@ -13,9 +13,11 @@ import scipy.linalg
 __all__ = [
     "Factorizations",
     "activations",
+    "beside",
     "factorizations",
     "is_resident",
     "mirror",
+    "rows_on_host",
     "to_host",
 ]
 
@@ -28,6 +30,20 @@ def is_resident(A: Any) -> bool:
 def to_host(A: Any) -> Any:
     """The array as NumPy's: itself, or a copy of what is on a device."""
     return A.get() if is_resident(A) else A
+
+
+def beside(X: Any, A: Any) -> Any:
+    """A where X is: a device's array of numbers if X is on one; what is no number stays NumPy's."""
+    if is_resident(X) and not is_resident(A) and A.dtype.kind in "biuf":
+        import cupy
+
+        return cupy.asarray(A)
+    return A
+
+
+def rows_on_host(X: Any, rows: np.ndarray) -> Any:
+    """Some rows of X as NumPy's or CSR: of a device's array only they are copied."""
+    return to_host(X[beside(X, rows)])
 
 
 def activations(layer: Any, X: Any) -> Any:

@@ -23,7 +23,8 @@ import numpy as np
 from gpurbf._stages import count, stage
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
 from gpurbf.backends.cupy_kernels import Rule, move_rows, rule, write_outputs, write_scores
-from gpurbf.backends.device import Device, DeviceWeights, Needs, on_device
+from gpurbf.backends.device import on_device
+from gpurbf.backends.device_memory import Device, DeviceWeights, Needs
 from gpurbf.backends.device_sums import add_sums
 from gpurbf.backends.manhattan import with_manhattan
 from gpurbf.backends.matmul import Gemm, ShiftedCenters, shifted_centers

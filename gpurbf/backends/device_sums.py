@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends.device import Device
+from gpurbf.backends.device_memory import Device
 
 __all__ = ["add_sums"]
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, Tile
-from gpurbf.backends.device import Device, DeviceWeights, Needs, on_device
+from gpurbf.backends.device import on_device
+from gpurbf.backends.device_memory import Device, DeviceWeights, Needs
 from gpurbf.backends.device_sums import add_sums
 from gpurbf.backends.profiles import form, in_tile
 from gpurbf.backends.terms import Coefficients, pieces, terms_of, unit

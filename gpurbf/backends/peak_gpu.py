@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.backends.cupy_ import products
-from gpurbf.backends.device import memory_of
+from gpurbf.backends.device_memory import memory_of
 
 __all__ = ["event_seconds", "int8_products", "limits", "pool_peak"]
 

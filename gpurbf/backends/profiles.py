@@ -12,7 +12,7 @@ import numpy as np
 
 from gpurbf.backends import Activation
 
-__all__ = ["OF_DISTANCE", "PROFILES", "form", "in_tile"]
+__all__ = ["OF_DISTANCE", "PROFILES", "form", "in_tile", "positive_definite"]
 
 # The distance itself is what these want; the other profiles of a distance take its square.
 OF_DISTANCE = frozenset({"laplacian", "triangular"})
@@ -58,3 +58,15 @@ def in_tile(activation: Activation, whole: bool = True) -> str:
     if callable(activation.profile) or not whole:
         return "identity"
     return activation.profile
+
+
+def positive_definite(activation: Activation) -> bool:
+    """Whether the kernel's square matrices are positive definite and its value at 0 is 1, always.
+
+    Completely monotone functions of d², or of the Manhattan distance, are (Schoenberg, 1938).
+    """
+    profiles = {
+        "euclidean": ("gaussian", "laplacian", "inverse-multiquadric"),
+        "manhattan": ("laplacian",),
+    }
+    return activation.profile in profiles.get(activation.metric, ())

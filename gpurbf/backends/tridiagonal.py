@@ -49,6 +49,10 @@ class Tridiagonal:
         )
         return float(found[0])
 
+    def norm(self) -> float:
+        """An upper bound of the eigenvalues' magnitudes."""
+        return float(np.abs(self.diagonal).max() + 2 * np.abs(self.beside).max())
+
     def solve(self, shift: float, B: np.ndarray) -> np.ndarray:
         """Rows B (T + shift I)⁻¹, shape (k, m); T + shift I must be positive definite."""
         return lapack.dptsv(self.diagonal + shift, self.beside, B.T)[2].T

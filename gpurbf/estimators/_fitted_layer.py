@@ -8,13 +8,14 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from gpurbf.backends import Lattice, get_backend
+from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.estimators._wide import warn_if_dense_takes_long
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import choose_layer
 
 
-class FittedLayerMixin:
+class FittedLayerMixin(StateMixin):
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
     Centers, activation and the lattice that the training data were found on are those of the fit,
@@ -68,7 +69,7 @@ class FittedLayerMixin:
 
     def __getstate__(self) -> dict[str, Any]:
         # There and empty: a first use by many threads adds no attribute while another looks at all.
-        return super().__getstate__() | {"_cache": None}  # type: ignore[operator]
+        return super().__getstate__() | {"_cache": None}
 
 
 class ChosenLayerMixin(FittedLayerMixin):

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
+from gpurbf.backends.arrays import rows_on_host, to_host
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
@@ -21,7 +22,7 @@ from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
 from gpurbf.estimators._validation import (
     TrainingData,
     check_finite,
-    check_X,
+    check_samples,
     class_mass,
     finite,
     with_class_weights,
@@ -123,19 +124,38 @@ class FSVCLearningMixin(FittedLayerMixin):
 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
-        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
-        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
         unit = Unit(self.kernel, self.metric, radius)
-        n_classes = len(self.classes_)
         return Selection(
             self.selection,
-            layer,
-            unit,
-            self.overlap,
-            n_classes,
-            self.max_centers,
-            look=functools.partial(look, **found),
+            unit=unit,
+            overlap=self.overlap,
+            n_classes=len(self.classes_),
+            max_centers=self.max_centers,
+            **self._makers(),
         )
+
+    def _makers(self) -> dict[str, Any]:
+        """How a pass makes its layers and looks at samples."""
+        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
+        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
+        return {"layer": layer, "look": functools.partial(look, **found)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_selection" in state:
+            state["_selection"] = state["_selection"].plain()
+            del state["_activation"]  # of "sqeuclidean" a function; the selection tells it
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_selection" in state:
+            self._selection = Selection.from_plain(state["_selection"], **self._makers())
+            self._activation = self._evaluated(self._selection.unit).activation()
+
+    def _evaluated(self, unit: Unit) -> Unit:
+        """The unit of the pass as the outputs have it."""
+        return unit._replace(radius=self.eval_radius_)
 
     @staged("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
@@ -184,11 +204,10 @@ class FSVCLearningMixin(FittedLayerMixin):
     def _keep_centers(self, chosen: Selection) -> None:
         """The layer of the centers that were chosen."""
         self._selection = chosen
-        unit = chosen.unit._replace(radius=self.eval_radius_)
         self._keep_layer(
             HiddenLayer(
                 with_room(chosen.centers),
-                unit.activation(),
+                self._evaluated(chosen.unit).activation(),
                 backend=self.backend,
                 precision=self.precision,
                 lattices=self._lattices,
@@ -238,10 +257,10 @@ class FSVCLearningMixin(FittedLayerMixin):
     def _scores(self, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
-        X = check_X(self, X)
+        X = check_samples(self, X)
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
-        scores = self._layer().scores(X, W)
+        scores = to_host(self._layer().scores(X, W))
         check_finite(self, X, outputs=scores)
         scores, activity = scores[:, :-1], scores[:, -1]
         outside = np.flatnonzero(activity == 0)
@@ -255,7 +274,7 @@ class FSVCLearningMixin(FittedLayerMixin):
             if self.outside == "nearest":
                 with finite(self, X):
                     nearest = nearest_centers(
-                        X[outside],
+                        rows_on_host(X, outside),
                         self.centers_,
                         self._selection.unit.metric,
                         backend=self.backend,

@@ -11,7 +11,8 @@ from gpurbf._stages import stage, staged
 from gpurbf.backends.arrays import to_host
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.estimators._validation import check_finite, check_samples, where_X_is
+from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
 from gpurbf.network.solvers import NormalEquations
 
@@ -25,6 +26,12 @@ class RBFOutputsMixin(ChosenLayerMixin):
     coef_: np.ndarray
     intercept_: np.ndarray
     temperature_: float
+
+    def _begin(self, normal: NormalEquations, X: Any, weights: np.ndarray | None) -> None:
+        """Tell the sums of all the weights there will be; without any they know."""
+        if weights is not None:
+            mean = float(exact_sum(weights) / len(weights))
+            normal.begin(self._layer(), X, 1.0, float(weights.max()), mean)
 
     @staged("output training")
     def _add(
@@ -59,6 +66,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
         check_finite(self, X, outputs=scores)
         return scores
 
+    @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.
 
@@ -74,6 +82,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
         scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @where_X_is
     @staged("back and evaluate", "scores")
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
@@ -98,6 +107,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
                     labels[rows] = self.classes_[winners.astype(np.intp)]
         return labels
 
+    @where_X_is
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
 

@@ -10,9 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
+from gpurbf.backends.arrays import to_host
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
-from gpurbf.estimators._validation import check_X
+from gpurbf.estimators._state import StateMixin
+from gpurbf.estimators._validation import check_finite, check_samples, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.one_vs_one import pair_weights, support_layer
 from gpurbf.network.sparse_layer import SparseLayer
@@ -29,7 +31,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin:
+class SupportVectorsMixin(StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
@@ -95,14 +97,17 @@ class SupportVectorsMixin:
             if ready.layer is None:
                 outputs = row_products(X[:, self.support_], ready.weights)
             else:
-                outputs = ready.layer.scores(X, ready.weights).astype(np.float64, copy=False)
-        return outputs + self._intercept_
+                outputs = to_host(ready.layer.scores(X, ready.weights))
+                outputs = outputs.astype(np.float64, copy=False)
+        outputs += self._intercept_
+        check_finite(self, X, outputs=outputs)
+        return outputs
 
     def _check_samples(self, X: Any) -> Any:
         if callable(self._fitted_kernel):
             X = self._call_kernel(X)
         else:
-            X = check_X(self, X)
+            X = (check_X if self._sparse or self._given() else check_samples)(self, X)
             if sp.issparse(X) and not self._sparse:
                 raise ValueError(
                     f"cannot use sparse input in {type(self).__name__!r} trained on dense data"
@@ -141,8 +146,7 @@ class SupportVectorsMixin:
         return ready
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        return state | {"_cache": {}}
+        return super().__getstate__() | {"_cache": {}}
 
 
 class _Prepared(NamedTuple):

@@ -14,7 +14,7 @@ from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._fsvc_checks import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.estimators._fsvc_learning import FSVCLearningMixin, plot_radius_path
 from gpurbf.estimators._transaction import transaction
-from gpurbf.estimators._validation import stream_data, training_data
+from gpurbf.estimators._validation import stream_data, training_data, where_X_is
 
 
 class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -314,6 +314,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
         self._learn(data, goes_on=True)
         return self
 
+    @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
         """The network's outputs.
 
@@ -334,6 +335,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @where_X_is
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
 

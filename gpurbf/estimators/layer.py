@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends.arrays import is_resident
+from gpurbf.backends.arrays import is_resident, to_host
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
@@ -26,9 +26,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Parameters
     ----------
-    n_centers : int or "auto", default=100
+    n_centers : int, "auto" or "all", default=100
         Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
-        are fewer; not used when `centers` is an array.
+        are fewer, ``"all"``: all distinct samples; not used when `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="random"
         A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
@@ -138,7 +138,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:
-        y = np.asarray(y)
+        y = np.asarray(to_host(y))
         if y.shape != (n_samples,):
             raise ValueError(f"y must have shape ({n_samples},), got {y.shape}.")
         return np.unique(y, return_inverse=True)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,15 @@ from gpurbf.estimators._validation import (
     training_data,
     with_class_weights,
 )
-from gpurbf.network.exact import exact_sum
-from gpurbf.network.model import one_hot
+from gpurbf.network.model import one_hot, own_centers
 from gpurbf.network.reading import read_ahead
-from gpurbf.network.solvers import NormalEquations, RidgeSolution, make_solver
+from gpurbf.network.solvers import (
+    CGSolution,
+    NormalEquations,
+    RidgeSolution,
+    automatic,
+    make_solver,
+)
 
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
 _ROWS_A_STEP = 8192
@@ -41,8 +47,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     Parameters
     ----------
-    n_centers : int or "auto", default="auto"
-        Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer. With
+    n_centers : int, "auto" or "all", default="auto"
+        Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer.
+        ``"all"``: all distinct samples, with a rule that draws samples; see `solver`. With
         fewer than a number, a rule that draws samples takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
@@ -54,15 +61,18 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"
         Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
-    solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
-        How the output weights are trained: ``"ridge"`` in closed form; ``"lms"`` by the on-line
+    solver : {"auto", "ridge", "cg", "lms", "one-hot"} or object, default="auto"
+        How the output weights are trained: ``"ridge"`` in closed form; ``"cg"`` by conjugate
+        gradients, for any number of centers; ``"auto"`` by the first for up to 10,000 centers, by
+        the second for more; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
         which needs centers that are samples. An object of ``gpurbf.network.solvers`` brings its
         own parameters: ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
-        Of ``"ridge"``: penalty relative to the mean diagonal of HᵀH, > 0.
+        Of ``"ridge"`` and ``"cg"``: penalty relative to the mean diagonal of HᵀH, > 0; to the trace
+        of K where ``"cg"`` has all samples for centers.
     fit_intercept : bool, default=True
-        Of ``"ridge"``: whether the outputs have a constant.
+        Of ``"ridge"`` and ``"cg"``: whether the outputs have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
     backend : str, default="auto"
@@ -89,6 +99,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         What ``predict_proba`` divides the outputs by before the softmax.
     backend_, backend_info_ : str
         The backend that ran, and with which kernel, arithmetic and reason.
+    solver_info_ : str
+        The solver that ran and why; of ``"cg"`` what it solved, how H was had and how far it came.
+    n_iter_ : int
+        Iterations of ``"cg"``; absent for other solvers.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only if X had string feature names.
@@ -98,10 +112,16 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
     `precision` forces another arithmetic or rounding would add more than a tenth to the penalty.
 
+    ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
+    positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
+    not λ |W|². It ends at a relative residual of 0.01; see
+    :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
+
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 2,000
-    training samples by their closed-form leave-one-out outputs (``"ridge"``) or their outputs, so
-    their order is the order of ``decision_function``. For isotonic or cross-validated calibration
-    use :class:`sklearn.calibration.CalibratedClassifierCV`.
+    training samples by their closed-form leave-one-out outputs (``"ridge"``), by what the
+    preconditioner says of these (``"cg"``) or by their outputs, so their order is the order of
+    ``decision_function``. For isotonic or cross-validated calibration use
+    :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------
@@ -124,7 +144,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         kernel: Any = "gaussian",
         metric: str = "euclidean",
         gamma: Any = "scale",
-        solver: Any = "ridge",
+        solver: Any = "auto",
         alpha: float = 1e-6,
         fit_intercept: bool = True,
         class_weight: Any = None,
@@ -172,22 +192,28 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         BackendUnavailable
             If the backend named cannot run here.
         """
-        solver = self._solver()
+        self._solver()  # before any work
         X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(X, codes, weights)
+            solver = self._solver(len(self.centers_))
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
                 normal = self._new_normal(solver)
-                if weights is not None:
-                    mean = float(exact_sum(weights) / len(weights))
-                    normal.begin(self._layer(), X, 1.0, float(weights.max()), mean)
+                self._begin(normal, X, weights)
                 batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
                     self._add(normal, part, codes, weights, batch)
                 self._solve(solver, normal, X, codes, weights, keep=False)
+            elif solver.needs == "products":
+                T = one_hot(codes, len(self.classes_))
+                places = own_centers(X, self._layer())
+                found = solver.iterations(solver.system(self._layer(), X, T, weights, places))
+                name = "conjugate gradients"
+                # The last of them: a queue of one, as the whole of them is never there.
+                self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
                     self._train(solver, X, codes, weights)
@@ -252,9 +278,14 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self._normal = normal
         return self
 
-    def _solver(self) -> Any:
-        """The solver asked for, its parameters checked."""
-        return make_solver(self.solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
+    def _solver(self, n_centers: int = 0) -> Any:
+        """The solver asked for, its parameters checked, and what is said of it."""
+        solver, self.solver_info_ = self.solver, f"solver={self.solver!r}"
+        if isinstance(solver, str) and solver == "auto":
+            solver, why = automatic(n_centers)
+            self.solver_info_ = f"auto: {solver}, {why}"
+        self.__dict__.pop("n_iter_", None)
+        return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
     def _new_normal(self, solver: Any) -> NormalEquations:
         n_classes, alpha = len(self.classes_), getattr(solver, "alpha", 0.0)
@@ -277,7 +308,19 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         rows = calibration_rows(X.shape[0])
         T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
         with layer.working():
-            scores = solution.leave_one_out(activations(layer, X[rows]), T)
+            w = None if weights is None else weights[rows]
+            scores = solution.leave_one_out(activations(layer, X[rows]), T, w)
+        self._calibrate(scores, X, rows, codes, weights)
+
+    def _take(
+        self, found: CGSolution, X: Any, codes: np.ndarray, weights: np.ndarray | None
+    ) -> None:
+        """Output weights of conjugate gradients, temperature of nearly leave-one-out outputs."""
+        W, self.intercept_ = found.weights()
+        self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
+        self.solver_info_ += f": {found.info}"
+        rows = calibration_rows(X.shape[0])
+        scores = found.leave_one_out(W, self.intercept_, np.arange(X.shape[0])[rows])
         self._calibrate(scores, X, rows, codes, weights)
 
     @staged("output training")

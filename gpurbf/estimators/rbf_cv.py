@@ -15,17 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf._checks import check_number
 from gpurbf._stages import staged
 from gpurbf.backends.arrays import activations
-from gpurbf.backends.hashes import row_hashes
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.estimators._left_out import LeftOut, LeftOutOutputs, choose_left_out, squared_errors
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
-from gpurbf.network.centers.sample import distinct
 from gpurbf.network.hidden import HiddenLayer
-from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.model import fit_temperature, one_hot
 from gpurbf.network.reading import read_ahead
-from gpurbf.network.solvers.path import OwnCenters, RidgePath
+from gpurbf.network.solvers.path import RidgePath
 from gpurbf.network.solvers.ridge import NormalEquations
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
@@ -190,7 +189,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             layer = self._choose_layer(X, codes, weights)
             gammas = factors * self.gamma_
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            left_out = _choose_left_out(X, codes, weights, layer.centers, self.n_left_out)
+            left_out = choose_left_out(X, codes, weights, layer.centers, self.n_left_out)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = _passes(X, gammas, batches)
             trials: list[Trial] = []
@@ -202,10 +201,11 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                 if batch.start == 0:
                     self._keep_layer(self._of_width(layer, gamma))
                     normal = NormalEquations(len(layer.centers), k, alphas.min())
+                    self._begin(normal, X, weights)
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
-                    trials.append(self._try(normal, gamma, alphas, X, codes, left_out, score))
-            self._keep_best(trials, alphas, layer, X, codes, left_out)
+                    trials.append(self._try(normal, alphas, X, codes, left_out, score))
+            self._keep_best(trials, alphas, X, codes, left_out)
         return self
 
     def _grids(self) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +216,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return _positive("alphas", alphas), _positive("gammas", self.gammas)
 
     def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
-        """The layer with another gamma."""
+        """The layer, or the same with another gamma."""
+        if gamma == layer.activation.gamma:
+            return layer
         return HiddenLayer(
             layer.centers,
             layer.activation._replace(gamma=float(gamma)),
@@ -229,14 +231,13 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _try(
         self,
         normal: NormalEquations,
-        gamma: float,
         alphas: np.ndarray,
         X: Any,
         codes: np.ndarray,
         left_out: LeftOut,
         score: Any,
     ) -> Trial:
-        """Scores of all penalties for one width; the outputs and weights of the best."""
+        """Scores of all penalties for this width; the outputs and weights of the best."""
         path = RidgePath(normal, alphas, self.fit_intercept)
         T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
         parts = []
@@ -248,23 +249,18 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         outputs = np.concatenate(parts, axis=1)
         check_finite(self, X, outputs=outputs)
         if score is None:
-            errors = np.square(outputs - T).mean(axis=2)
-            scores = -np.average(errors, axis=1, weights=left_out.weights)
+            scores = squared_errors(outputs, T, left_out.weights)
         else:
-            y = codes[left_out.rows]
-            known = _Outputs(self.classes_, y, left_out.weights)
-            equal = np.ptp(left_out.weights) == 0
-            given = {} if equal else {"sample_weight": left_out.weights}
-            scores = np.array([score(known, each, self.classes_[y], **given) for each in outputs])
+            known = LeftOutOutputs(self.classes_, codes[left_out.rows], left_out.weights)
+            scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
-        return Trial(gamma, scores, best, outputs[best], *path.solution(best))
+        return Trial(layer, scores, best, outputs[best], *path.solution(best))
 
     @staged("back and evaluate")
     def _keep_best(
         self,
         trials: list[Trial],
         alphas: np.ndarray,
-        layer: HiddenLayer,
         X: Any,
         codes: np.ndarray,
         left_out: LeftOut,
@@ -272,15 +268,17 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """The model of the best trial, its path and its temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
-        self.alpha_, self.gamma_ = float(alphas[best.best]), float(best.gamma)
+        self.alpha_, self.gamma_ = float(alphas[best.best]), best.layer.activation.gamma
         self.best_score_ = float(best.scores[best.best])
         self.cv_results_ = {
-            "param_gamma": np.repeat([trial.gamma for trial in trials], len(alphas)),
+            "param_gamma": np.repeat(
+                [trial.layer.activation.gamma for trial in trials], len(alphas)
+            ),
             "param_alpha": np.tile(alphas, len(trials)),
             "mean_test_score": scores,
             "rank_test_score": 1 + (scores[:, None] < scores).sum(axis=1),
         }
-        self._keep_layer(self._of_width(layer, best.gamma))
+        self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_)
         self.temperature_ = fit_temperature(best.outputs, codes[left_out.rows], left_out.weights)
@@ -327,40 +325,12 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 class Trial(NamedTuple):
     """What one width gave: scores of all penalties, and of the best number, outputs, weights."""
 
-    gamma: float
+    layer: HiddenLayer
     scores: np.ndarray
     best: int
     outputs: np.ndarray
     W: np.ndarray
     intercept: np.ndarray
-
-
-class LeftOut(NamedTuple):
-    """Samples that are left out: one row of each, all its weight, and its center or -1."""
-
-    rows: np.ndarray
-    weights: np.ndarray
-    centers: np.ndarray
-
-    def own(self, some: slice) -> OwnCenters:
-        """Which of some of these rows are centers."""
-        centers = self.centers[some]
-        rows = np.flatnonzero(centers >= 0)
-        return OwnCenters(rows, centers[rows])
-
-
-@staged("prepare", "samples to leave out")
-def _choose_left_out(
-    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
-) -> LeftOut:
-    """Some distinct samples, by their content: neither order nor repetition changes them."""
-    found = distinct(X, codes, weights, seed=0)
-    rows, totals = found.first[:n_left_out], found.totals[:n_left_out]
-    hashes, of_centers = row_hashes(X[rows], seed=0), row_hashes(C, seed=0)
-    order = np.argsort(of_centers, kind="stable")
-    place = np.minimum(np.searchsorted(of_centers, hashes, sorter=order), len(C) - 1)
-    centers = np.where(of_centers[order[place]] == hashes, order[place], -1)
-    return LeftOut(rows, totals, centers)
 
 
 def _passes(
@@ -380,21 +350,3 @@ def _positive(name: str, values: Any) -> np.ndarray:
     for value in found.tolist():
         check_number(f"Each of {name}", value, numbers.Real, 0, above=True)
     return found.astype(np.float64)
-
-
-class _Outputs(ClassifierMixin, BaseEstimator):
-    """For scorers: a fitted classifier whose samples are outputs (n, k) already."""
-
-    def __init__(self, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
-        self.classes_, self.codes, self.weights = classes, codes, weights
-
-    def decision_function(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        binary = outputs.shape[1] == 1
-        winners = outputs[:, 0] > 0 if binary else outputs.argmax(axis=1)
-        return self.classes_[winners.astype(np.intp)]
-
-    def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
-        return probabilities(outputs, fit_temperature(outputs, self.codes, self.weights))

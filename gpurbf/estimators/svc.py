@@ -27,6 +27,7 @@ from gpurbf.estimators._validation import (
     class_factors,
     class_mass,
     overflow,
+    where_X_is,
     with_class_weights,
 )
 from gpurbf.estimators._wide import warn_if_sparse_takes_long
@@ -340,6 +341,7 @@ class SVC(
         self.backend_info_ = models.description
         self._cache = {}
 
+    @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
         """Outputs of the pairs, or a score for each class made of them.
 
@@ -362,6 +364,7 @@ class SVC(
             return class_scores(outputs, len(self.classes_))
         return outputs
 
+    @where_X_is
     def predict(self, X: Any) -> np.ndarray:
         """The class that wins most pairs, the first of them in a tie.
 

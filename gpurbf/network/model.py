@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,13 +13,25 @@ from scipy.special import expit, log_softmax, softmax
 
 from gpurbf._stages import staged
 from gpurbf._warnings import quiet
+from gpurbf.backends.hashes import row_hashes
+from gpurbf.backends.profiles import positive_definite
 from gpurbf.network.centers import CENTERS, most_centers
 from gpurbf.network.gamma import resolve_gamma
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.magnitude import with_room
 from gpurbf.network.samples import shared_lattices
 
-__all__ = ["choose_layer", "fit_temperature", "one_hot", "probabilities"]
+__all__ = [
+    "center_finder",
+    "choose_layer",
+    "fit_temperature",
+    "one_hot",
+    "own_centers",
+    "probabilities",
+]
+
+# Samples that are looked for among the centers at a time.
+_ROWS = 8192
 
 
 @staged("prepare", "centers chosen")
@@ -79,6 +92,36 @@ def choose_layer(
     lattices = shared_lattices(C, X, precision)
     layer = HiddenLayer(C, activation, backend=backend, precision=precision, lattices=lattices)
     return layer, indices
+
+
+@staged("prepare", "centers chosen")
+def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
+    """The center that each sample is, (N,), if all are some and the kernel is positive definite.
+
+    None elsewhere. Rows are compared by a hash of their values, as where centers are drawn.
+    """
+    if not positive_definite(layer.activation):
+        return None
+    find = center_finder(layer.centers)
+    places = np.empty(X.shape[0], np.intp)
+    for start in range(0, len(places), _ROWS):
+        found = places[start : start + _ROWS] = find(X[start : start + _ROWS])
+        if (found < 0).any():
+            return None
+    return places
+
+
+def center_finder(C: np.ndarray) -> Callable[[Any], np.ndarray]:
+    """What finds the center (a row of C) that each row of X is, -1 for none."""
+    hashes = row_hashes(C, 0)
+    order = np.argsort(hashes, kind="stable")
+
+    def find(X: Any) -> np.ndarray:
+        rows = row_hashes(X, 0)
+        found = order[np.searchsorted(hashes, rows, sorter=order).clip(max=len(order) - 1)]
+        return np.where(hashes[found] == rows, found, -1)
+
+    return find
 
 
 @staged("prepare", "targets")

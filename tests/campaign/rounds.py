@@ -5,6 +5,7 @@ import traceback
 import warnings
 from time import monotonic
 
+import hypothesis
 import pytest
 
 # A property that has failed in so many ways is not tried any longer.
@@ -59,8 +60,6 @@ class Rounds:
             raise first
 
     def _round(self, check, examples, strategies, seed):
-        hypothesis = pytest.importorskip("hypothesis")
-
         @functools.wraps(check)
         def counted(**case):
             self.cases += 1

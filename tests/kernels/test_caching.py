@@ -1,6 +1,7 @@
 """Damaged files of compiled kernels, and a disk that takes no more: the call goes on."""
 
 import errno
+from pathlib import Path
 
 import numba
 import pytest
@@ -8,6 +9,8 @@ from numba import types
 from numba.core.caching import IndexDataCacheFile
 
 from gpurbf.kernels import caching
+
+FOLDER = Path(caching.__file__).parent
 
 
 def double(x):
@@ -62,3 +65,9 @@ def test_c_functions_are_kept_by_the_same_rules(folder):
     for path in folder.rglob("*.nb?"):
         path.write_bytes(b"")
     assert make(double).ctypes(21.0) == 42
+
+
+def test_all_kernels_are_kept_by_these_rules():
+    """But for the one that is never called, compiling.py's."""
+    files = [path for path in FOLDER.glob("*.py") if "cache=True" in path.read_text("utf-8")]
+    assert [path.name for path in files] == ["compiling.py"]

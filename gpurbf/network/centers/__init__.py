@@ -30,7 +30,10 @@ CENTERS: dict[str, Callable[..., Any]] = {
 }
 
 # What names for n_centers mean, given the number of samples: at the most so many.
-COUNTS: dict[str, Callable[[int], int]] = {"auto": lambda n_samples: min(1000, n_samples)}
+COUNTS: dict[str, Callable[[int], int]] = {
+    "auto": lambda n_samples: min(1000, n_samples),
+    "all": lambda n_samples: n_samples,
+}
 
 
 def most_centers(n_centers: int | str, n_samples: int) -> int:

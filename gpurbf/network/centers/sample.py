@@ -65,12 +65,17 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
 
 
 class Distinct(NamedTuple):
-    """Distinct rows by hash: of each the hash, its first index, its total weight, its class."""
+    """Distinct rows by hash: of each the hash, its first index, its class, its weight in all.
+
+    ``totals`` are of weights rounded to 24 bits, so that they do not depend on the order; the last
+    bits of ``mass``, of the weights themselves, do.
+    """
 
     hashes: np.ndarray
     first: np.ndarray
-    totals: np.ndarray
     labels: np.ndarray
+    totals: np.ndarray
+    mass: np.ndarray
 
     def order(self) -> np.ndarray:
         """The rows in the order in which they win."""
@@ -96,12 +101,13 @@ def _candidates(
     if y is not None:
         labels = y
         hashes = mix(hashes ^ mix(y.astype(np.uint64) + np.uint64(1)))
-    totals = np.ones(len(hashes))
+    mass = totals = np.ones(len(hashes))
     if weights is not None:
-        # With 24 bits each, sums are exact and so the same for every order.
+        # With 24 bits each, sums are exact.
         mantissas, exponents = np.frexp(weights)
-        totals = np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
-    return _once(Distinct(hashes, np.arange(first, first + len(hashes)), totals, labels))
+        mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
+    places = np.arange(first, first + len(hashes))
+    return _once(Distinct(hashes, places, labels, totals, mass))
 
 
 def _merged(a: Distinct, b: Distinct) -> Distinct:
@@ -111,8 +117,8 @@ def _merged(a: Distinct, b: Distinct) -> Distinct:
 def _once(race: Distinct) -> Distinct:
     """Each row once, by its first index and with the sum of its weights."""
     hashes, index, inverse = np.unique(race.hashes, return_index=True, return_inverse=True)
-    totals = np.bincount(inverse, race.totals)
-    return Distinct(hashes, race.first[index], totals, race.labels[index])
+    totals, mass = (np.bincount(inverse, sums) for sums in (race.totals, race.mass))
+    return Distinct(hashes, race.first[index], race.labels[index], totals, mass)
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

@@ -299,6 +299,48 @@ class Selection:
         starts = np.cumsum([0] + [len(one.indices) for one in self.passes])
         return np.concatenate([start + np.arange(n) for start, n in zip(starts, before)])
 
+    def plain(self) -> dict[str, Any]:
+        """All that there is to keep, as arrays, numbers and names; see `from_plain`."""
+        return {
+            "kind": self.kind,
+            "unit": tuple(self.unit),
+            "passes": [
+                {
+                    "overlap": one.overlap,
+                    "n_classes": one.n_classes,
+                    "margin": one.margin,
+                    "max_centers": one.max_centers,
+                    "centers": one.centers if one.indices else None,
+                    "places": np.array([one.indices, one.labels, one._columns], np.int64),
+                    "range": one._range,
+                }
+                for one in self.passes
+            ],
+        }
+
+    @classmethod
+    def from_plain(
+        cls, kept: dict[str, Any], layer: Callable[[Any, Activation], Layer], look: Any
+    ) -> Selection:
+        """The selection that `plain` tells of, with layers and samples made so."""
+        self = object.__new__(cls)
+        self.kind, self.unit, self.passes = kept["kind"], Unit(*kept["unit"]), []
+        for one in kept["passes"]:
+            made = Pass(
+                layer,
+                self.unit,
+                one["overlap"],
+                n_classes=one["n_classes"],
+                margin=one["margin"],
+                max_centers=one["max_centers"],
+                look=look,
+            )
+            made.indices, made.labels, made._columns = one["places"].tolist()
+            made._parts = [] if one["centers"] is None else [one["centers"]]
+            made._range = one["range"]
+            self.passes.append(made)
+        return self
+
     def __len__(self) -> int:
         return sum(len(one.indices) for one in self.passes)
 

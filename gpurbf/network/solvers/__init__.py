@@ -1,6 +1,7 @@
 """Output solvers: how the weights W (m, k) of the hidden layer's outputs are found.
 
     ridge.py      `Ridge`: least squares in closed form, from sums over tiles of H
+    cg.py         `CG`: the same, or kernel ridge regression, by conjugate gradients
     lms.py        `LMS`: the on-line delta rule, sample by sample
     one_hot.py    `OneHot`: no training, every center speaks for its own class
     smo/          the support vector machine's, over rows of a kernel matrix
@@ -11,6 +12,9 @@ the weights, and so which method it has:
 ``"sums"``
     ``solve(normal, keep=False)`` gives a `RidgeSolution` from `NormalEquations`, which are fed
     batch by batch; ``keep``: they are needed again.
+``"products"``
+    ``system(layer, X, T, weights, places)`` and ``iterations(system)``, which yields a `CGSolution`
+    after each; see `CG`.
 ``"samples"``
     ``train(layer, X, T, weights, *, start, order)`` gives W (m, k). ``layer`` is a
     :class:`gpurbf.network.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) theirs
@@ -29,24 +33,44 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gpurbf.network.solvers.cg import CG, CGSolution
 from gpurbf.network.solvers.lms import LMS, DivergenceError
 from gpurbf.network.solvers.one_hot import OneHot
 from gpurbf.network.solvers.ridge import NormalEquations, Ridge, RidgeSolution
 
 __all__ = [
+    "CG",
     "LMS",
     "NEEDS",
     "SOLVERS",
+    "CGSolution",
     "DivergenceError",
     "NormalEquations",
     "OneHot",
     "Ridge",
     "RidgeSolution",
+    "automatic",
     "make_solver",
 ]
 
-NEEDS = ("sums", "samples", "center targets")
-SOLVERS: dict[str, Callable[..., Any]] = {"ridge": Ridge, "lms": LMS, "one-hot": OneHot}
+NEEDS = ("sums", "products", "samples", "center targets")
+SOLVERS: dict[str, Callable[..., Any]] = {
+    "ridge": Ridge,
+    "cg": CG,
+    "lms": LMS,
+    "one-hot": OneHot,
+}
+# Centers for which the closed form, 12 m² bytes and m³/3 operations, is still taken.
+_DIRECT = 10_000
+
+
+def automatic(n_centers: int) -> tuple[str, str]:
+    """The name of the solver that "auto" means for so many centers, and why."""
+    few = n_centers <= _DIRECT
+    return (
+        "ridge" if few else "cg",
+        f"{n_centers:,} centers are {'up to' if few else 'over'} {_DIRECT:,}",
+    )
 
 
 def make_solver(solver: Any, **parameters: Any) -> Any:

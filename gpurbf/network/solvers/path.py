@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._stages import stage, staged
+from gpurbf._warnings import warn
 from gpurbf.backends.tridiagonal import Tridiagonal, tridiagonal
 from gpurbf.network.solvers.ridge import NormalEquations
 
@@ -14,6 +16,8 @@ __all__ = ["OwnCenters", "RidgePath"]
 
 # A row whose outputs are its own doing has nothing left when it is left out.
 _LEAST = 1e-9
+# Eigenvalues of T, as a part of its norm, below which they are rounding.
+_ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 class OwnCenters(NamedTuple):
@@ -45,12 +49,23 @@ class RidgePath:
             with stage("output training", "tridiagonal form"):
                 self.form: Tridiagonal = tridiagonal(system.xp, system.A)
                 turned = self.form.turn(system.B.T)
-        # Rounding may leave eigenvalues below zero: then every penalty is as much larger.
-        self.shifts = alphas * system.scale - min(self.form.lowest(), 0.0)
+        self.shifts = alphas * system.scale + self._lacking(alphas.min() * system.scale)
         # Of each penalty the weights (k, m), turned.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
-        self.copies = 1 / normal.weight if fit_intercept else 0.0
+        self.copies = 1 / float(normal.weight) if fit_intercept else 0.0
         self.summed = normal.summed()
+
+    def _lacking(self, least: float) -> float:
+        """What all penalties need to be positive definite in floating point, if anything."""
+        lacking = max(0.0, _ROUNDING * self.form.norm() - self.form.lowest())
+        if lacking > least:
+            warn(
+                "HᵀH is not positive definite in floating point with the least of alphas, to "
+                f"which {lacking / self.system.scale:.2g} is added. Leave out those below, or use "
+                "a larger gamma, fewer centers or precision='float64'.",
+                ConvergenceWarning,
+            )
+        return lacking
 
     def solution(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         """W (m, k) and the intercept (k,) for the penalty i."""

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf._checks import check_number
+from gpurbf._checks import check_number, check_room
 from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
@@ -79,11 +79,11 @@ class RidgeSolution:
     summed: Callable[[Any], Any] = lambda H: H
 
     @staged("back and evaluate", "leave-one-out")
-    def leave_one_out(self, H: Any, T: np.ndarray) -> np.ndarray:
+    def leave_one_out(self, H: Any, T: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
 
         The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
-        copy of weight 1 of each row.
+        copy of weight 1 of each row, or all of it where its weight is less.
         """
         xp, H = self.xp, self.summed(H)
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
@@ -93,6 +93,8 @@ class RidgeSolution:
         leverage = to_host((half * half).sum(axis=0))
         if self.fit_intercept:
             leverage += 1 / self.weight
+        if weights is not None:
+            leverage *= np.minimum(weights, 1)
         rest = np.maximum(1 - leverage, 1e-9)[:, None]
         return (outputs - leverage[:, None] * T) / rest
 
@@ -133,6 +135,11 @@ class NormalEquations:
     """
 
     def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+        check_room(
+            12 * n_centers * n_centers,
+            f"HᵀH of {n_centers:,} centers and its factor",
+            "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
+        )
         self.alpha = alpha
         # Where the layer computes; NumPy's before the first rows and in a pickle.
         self.layer: Layer | None = None
@@ -210,6 +217,18 @@ class NormalEquations:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as arrays and numbers."""
+        return self.__getstate__() | {"grid": None if self.grid is None else tuple(self.grid)}
+
+    @classmethod
+    def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
+        """The sums that `plain` tells of."""
+        self = object.__new__(cls)
+        grid = None if kept["grid"] is None else Grid(*kept["grid"])
+        self.__dict__.update(kept | {"grid": grid})
+        return self
 
     @staged("output training", "sums")
     def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:

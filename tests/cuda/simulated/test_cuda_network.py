@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import gpurbf
-from gpurbf.backends import LOADERS, Tile, _attempt, device, numba_cuda
+from gpurbf.backends import LOADERS, Tile, _attempt, device, device_memory, numba_cuda
 from gpurbf.kernels.cuda import api, pack, tile
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 
@@ -17,7 +17,7 @@ def loaded(cupy, monkeypatch):
     wrapped = []
     monkeypatch.setattr(api, "argument", lambda array: wrapped.append(array.shape) or array._a)
     cupy.gpu.wrapped = wrapped
-    simulated = device.Device("simulated", (8, 0), 1, 1 << 20)
+    simulated = device_memory.Device("simulated", (8, 0), 1, 1 << 20)
     tiles = numba_cuda.of_cupy(cupy, simulated, lambda *_: Tile(M=64, B=8))
     raw = numba_cuda.raw(tiles, "simulated")
     backend = device.on_device(raw, numba_cuda.needs)

@@ -1,0 +1,76 @@
+"""Training samples that are left out one at a time: which, and what is said of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from gpurbf._stages import staged
+from gpurbf.network.centers.sample import distinct
+from gpurbf.network.model import center_finder, fit_temperature, probabilities
+from gpurbf.network.solvers.path import OwnCenters
+
+
+class LeftOut(NamedTuple):
+    """Samples that are left out: a row of each, the weight of all its copies, its center or -1."""
+
+    rows: np.ndarray
+    weights: np.ndarray
+    centers: np.ndarray
+
+    def own(self, some: slice) -> OwnCenters:
+        """Which of some of these rows are centers."""
+        centers = self.centers[some]
+        rows = np.flatnonzero(centers >= 0)
+        return OwnCenters(rows, centers[rows])
+
+
+@staged("prepare", "samples to leave out")
+def choose_left_out(
+    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
+) -> LeftOut:
+    """Some distinct samples, by their content: neither order nor repetition changes them."""
+    found = distinct(X, codes, weights, seed=0)
+    rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
+    return LeftOut(rows, totals, center_finder(C)(X[rows]))
+
+
+def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The negative mean squared error of each of the outputs (p, N, k) for targets T (N, k)."""
+    return -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=weights)
+
+
+class LeftOutOutputs(ClassifierMixin, BaseEstimator):
+    """For scorers: a fitted classifier whose samples are outputs (N, k) already.
+
+    ``codes`` (N,) are their class numbers, with which probabilities are calibrated.
+    """
+
+    def __init__(self, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
+        self.classes_, self.codes, self.weights = classes, codes, weights
+
+    def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
+        """What the scorer says, told the weights where they differ."""
+        equal = np.ptp(self.weights) == 0
+        options = {} if equal else {"sample_weight": self.weights}
+        score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+        if not np.isfinite(score):
+            raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")
+        return score
+
+    def decision_function(self, outputs: np.ndarray) -> np.ndarray:
+        """One column for two classes, as classifiers have it."""
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The class with the largest output."""
+        binary = outputs.shape[1] == 1
+        winners = outputs[:, 0] > 0 if binary else outputs.argmax(axis=1)
+        return self.classes_[winners.astype(np.intp)]
+
+    def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
+        """The softmax of the outputs over their best temperature."""
+        return probabilities(outputs, fit_temperature(outputs, self.codes, self.weights))

@@ -1,0 +1,182 @@
+"""Preconditioned conjugate gradients, for any number of centers up to all samples."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf._checks import check_number
+from gpurbf._stages import staged
+from gpurbf._warnings import warn
+from gpurbf.network.layer import Layer
+from gpurbf.network.solvers.systems import KernelSystem, LeastSquares, Penalty, System
+
+__all__ = ["CG", "CGSolution"]
+
+
+@dataclass
+class CGSolution:
+    """What `CG` has found after ``n_iter`` iterations, with this relative residual."""
+
+    system: System
+    V: np.ndarray
+    n_iter: int
+    residual: float
+
+    @property
+    def info(self) -> str:
+        """What was solved and how far, in a line."""
+        return (
+            f"{self.system.name}, {self.system.info}, {self.n_iter} iterations, relative residual "
+            f"{self.residual:.1e}"
+        )
+
+    @staged("output training")
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """Output weights W (m, k) and intercept b (k,)."""
+        return self.system.weights(self.V)
+
+    @staged("back and evaluate", "leave-one-out")
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs for those of the samples, each as if it was not trained on, nearly."""
+        return self.system.leave_one_out(W, b, rows)
+
+
+class CG(BaseEstimator):
+    """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
+
+    The matrix of the system is not made: a product of it with a few vectors is one pass over H,
+    which is kept, in 16 bits if rounding adds less than a tenth to the penalty, if three quarters
+    of ``config_context(memory=...)`` have room for it, and is made anew in every iteration if not.
+
+    Where all samples are centers and the kernel is positive definite (Gaussian, Laplacian and
+    inverse multiquadric of Euclidean distances, Laplacian of Manhattan ones), this is kernel ridge
+    regression: with H = K it minimises ``Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV`` for f = KV, and λ is
+    `alpha` times the sum of the weights. Elsewhere it minimises ``Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|²``
+    with the λ of :class:`Ridge`, so the solution is the same.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, or to the trace of K, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    tol : float, default=1e-2
+        The iteration ends when no output's residual is larger than this part of its right-hand
+        side, > 0.
+    max_iter : int, default=100
+        Iterations at the most.
+    preconditioner : int or None, default=None
+        How many of the centers the preconditioner is made of. None: 2,000, but all of up to 24,000
+        where not all samples are centers; their kernel is factorised, in m²/2 numbers.
+    start : array-like of shape (m, n_outputs) or None, default=None
+        Output weights to start from: ``coef_.T`` of a model with the same centers, trained with
+        another penalty, say.
+    """
+
+    needs = "products"
+
+    def __init__(
+        self,
+        alpha: float = 1e-6,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-2,
+        max_iter: int = 100,
+        preconditioner: int | None = None,
+        start: Any = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.start = start
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+        check_number("tol", self.tol, numbers.Real, 0, above=True)
+        check_number("max_iter", self.max_iter, numbers.Integral, 1)
+        if self.preconditioner is not None:
+            check_number("preconditioner", self.preconditioner, numbers.Integral, 1)
+
+    @staged("output training")
+    def system(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        places: np.ndarray | None = None,
+    ) -> System:
+        """The system for samples X (N, n) with targets T (N, k) and weights (N,).
+
+        ``places`` (N,) are the centers that the samples are, if all are and the kernel is positive
+        definite; else None.
+        """
+        penalty = Penalty(self.alpha, self.fit_intercept)
+        if places is None:
+            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
+        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
+
+    def iterations(self, system: System) -> Iterator[CGSolution]:
+        """What is known after each iteration; whoever has seen enough takes no more.
+
+        Each column has its own steps (Hestenes and Stiefel, 1952), and the products are of all.
+
+        Yields
+        ------
+        solution : CGSolution
+            Its V is changed by the next iteration.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the residual is larger than `tol` after the last iteration.
+        """
+        B = system.B
+        V = np.zeros(B.shape) if self.start is None else self._start(system)
+        R = B.copy() if self.start is None else B - system.product(V)
+        norms = np.linalg.norm(B, axis=0)
+        norms[norms == 0] = 1
+        residual, P, before = np.inf, np.zeros(B.shape), np.ones(B.shape[1])
+        for n_iter in range(1, self.max_iter + 1):
+            Z = system.preconditioner.solve(R)
+            now = np.einsum("ij,ij->j", R, Z)
+            P = Z + _ratio(now, before) * P
+            Z = system.product(P)
+            step = _ratio(now, np.einsum("ij,ij->j", P, Z))
+            V += step * P
+            R -= step * Z
+            before, residual = now, float((np.linalg.norm(R, axis=0) / norms).max())
+            if not np.isfinite(residual):
+                raise FloatingPointError("sums over the hidden layer")
+            yield CGSolution(system, V, n_iter, residual)
+            if residual <= self.tol:
+                return
+        warn(
+            f"conjugate gradients stopped after max_iter={self.max_iter} iterations with a "
+            f"relative residual of {residual:.1e}, tol={self.tol:g}: raise max_iter, alpha or tol.",
+            ConvergenceWarning,
+        )
+
+    def _start(self, system: System) -> np.ndarray:
+        W, k = np.asarray(self.start, np.float64), system.B.shape[1] - self.fit_intercept
+        if W.shape != (len(system.B), k) or not np.isfinite(W).all():
+            raise ValueError(
+                f"start must be finite numbers of shape {(len(system.B), k)}, a row a center and a "
+                f"column an output, got shape {W.shape}."
+            )
+        return system.start(W)
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, and 0 where a column is solved."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

@@ -1,0 +1,249 @@
+"""The linear systems that `CG` solves: products with matrices that are never made."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpurbf._stages import staged
+from gpurbf.backends.arrays import activations, to_host
+from gpurbf.network.layer import Layer
+from gpurbf.network.solvers.falkon import Falkon
+from gpurbf.network.solvers.fixed_point import fixed_point
+from gpurbf.network.solvers.nystrom import Nystrom
+from gpurbf.network.solvers.rows import rows_of
+
+__all__ = ["KernelSystem", "LeastSquares", "Penalty", "System"]
+
+# Kernels of so many centers are factorised to precondition least squares, in m²/2 numbers.
+_WHOLE = 24_000
+_LANDMARKS = 2_000
+# Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
+_ROWS, _MOST = 256, 0.99
+# 16 bits over the numbers from 0 to 1, and what their rounding may be beside the penalty.
+_STEP, _NOISE = 1 / 65534, 0.1
+
+
+class Penalty(NamedTuple):
+    """The relative penalty of the weights, and whether there is an intercept, which has none."""
+
+    alpha: float
+    intercept: bool
+
+
+class Preconditioner(Protocol):
+    """P⁻¹ for a P that is much like the matrix."""
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V for V (m, k)."""
+
+    def squares(self, V: np.ndarray) -> np.ndarray:
+        """vᵀ P⁻¹ v for the columns of V (m, r)."""
+
+
+class System(Protocol):
+    """(A + λI) V = B for symmetric A (m, m) and B (m, k), and what is made of its solution."""
+
+    B: np.ndarray
+    name: str
+    info: str
+
+    @property
+    def preconditioner(self) -> Preconditioner:
+        """What is nearly the inverse of A + λI."""
+
+    def product(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V."""
+
+    def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Output weights W (m, k) and intercept b (k,) of a solution."""
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """The V that is nearest to output weights W."""
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs for those samples, each as if it was not trained on, nearly.
+
+        By their closed forms, with the preconditioner in the place of the inverse of A + λI.
+        """
+
+
+class LeastSquares:
+    """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
+
+    λ is alpha times the mean diagonal of A, of H less its mean where there is a b, and H is
+    rounded to the grid of `NormalEquations`, so the solution is the same. Samples that all have
+    the output 1 are targets besides: their weights times b, which are taken off the others, are
+    what a constant costs.
+    """
+
+    name = "least squares"
+
+    def __init__(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        penalty: Penalty,
+        n_landmarks: int | None,
+    ) -> None:
+        m, N = len(layer.centers), len(T)
+        self.layer, self.X, self.fit_intercept = layer, X, penalty.intercept
+        self.w = np.ones(N) if weights is None else weights
+        n = float(self.w.sum())
+        shift, step = np.zeros(m), None
+        largest, heaviest = float(np.abs(T).max(initial=1)), float(self.w.max())
+        if found := fixed_point(layer, penalty.alpha, largest, heaviest, n / N):
+            shift, step = found[0], found[1].step
+        self.rows, self.info = rows_of(layer, X, shift, step)
+        self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.T = np.column_stack([T - self.target_mean, np.ones(N)])
+        B = self._transposed(self.w[:, None] * self.T)
+        offset = B[:, -1] / n - shift
+        trace = float(self.w @ self.rows.squares())
+        centred = trace - n * float(offset @ offset)
+        trace += n * float(shift @ shift + 2 * shift @ offset)
+        scale = (centred if self.fit_intercept else trace) / m
+        self.ridge = penalty.alpha * (scale if scale > 0 else 1.0)
+        if not np.isfinite(self.ridge):
+            raise FloatingPointError("sums over the hidden layer")
+        self.B = B if self.fit_intercept else B[:, :-1]
+        self.preconditioner = self._preconditioner(n_landmarks, n, trace)
+
+    @staged("output training", "preconditioner")
+    def _preconditioner(self, n_landmarks: int | None, n: float, trace: float) -> Falkon | Nystrom:
+        """`Falkon` if all centers are to be in it and their kernel allows it, else `Nystrom`."""
+        m = len(self.layer.centers)
+        if m <= (n_landmarks or _WHOLE):
+            try:
+                return Falkon(self.layer, self.ridge, n)
+            except np.linalg.LinAlgError:
+                pass
+        some = landmarks(m, n_landmarks or _LANDMARKS)
+        G = np.zeros((len(some), len(some)))
+        for rows, part in self.rows.columns(some):
+            part += self.rows.shift[some]
+            part *= np.sqrt(self.w[rows])[:, None]
+            G += part.T @ part
+        return Nystrom(nearest(self.layer, some), some, None, G, self.ridge, trace)
+
+    def _times(self, V: np.ndarray) -> np.ndarray:
+        return self.rows.times(V) + self.rows.shift @ V
+
+    def _transposed(self, U: np.ndarray) -> np.ndarray:
+        return self.rows.transposed(U) + self.rows.shift[:, None] * U.sum(axis=0)
+
+    def product(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V."""
+        return self._transposed(self.w[:, None] * self._times(V)) + self.ridge * V
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """W, and nothing for the constant."""
+        return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
+
+    def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """W and the b that is best for them, also where V is not yet the solution."""
+        if not self.fit_intercept:
+            return V, self.target_mean
+        errors = self.T - self._times(V)
+        errors, e = errors[:, :-1], errors[:, -1]
+        W, v = V[:, :-1], V[:, -1]
+        b = (self.w * e) @ errors + self.ridge * (v @ W)
+        b /= max(float((self.w * e) @ e + self.ridge * (v @ v)), np.finfo(np.float64).tiny)
+        return W - v[:, None] * b, self.target_mean + b
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """See `System`; the closed form is that of `RidgeSolution`."""
+        outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, start + _ROWS)
+            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            outputs[part] = H @ W + b
+            leverage[part] = self.preconditioner.squares(H.T)
+        leverage = np.minimum(leverage, _MOST)[:, None]
+        T = self.T[rows, :-1] + self.target_mean
+        return (outputs - leverage * T) / (1 - leverage)
+
+
+class KernelSystem:
+    """Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV for f = KV, samples that are the centers in their order.
+
+    With D = diag(√w) and V = D U it is (D K D + λI) U = D (T - 1b), and λ is alpha times the trace
+    of D K D. That 1ᵀV is zero gives b: the system is solved for the ones besides.
+
+    ``places`` (N,) are the centers that samples are; samples of one place are taken together.
+    """
+
+    name = "kernel ridge regression"
+
+    def __init__(
+        self,
+        layer: Layer,
+        places: np.ndarray,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        penalty: Penalty,
+        n_landmarks: int | None,
+    ) -> None:
+        m, self.places, self.fit_intercept = len(layer.centers), places, penalty.intercept
+        w = np.bincount(places, weights, m).astype(np.float64)
+        sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
+        self.w, self.roots = w, np.sqrt(w)
+        self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
+        n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
+        self.ridge = penalty.alpha * n
+        # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
+        noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
+        step = _STEP if layer.exact_sums and noise <= _NOISE * self.ridge else None
+        shift = np.full(m, 0.5 if step else 0.0)
+        self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
+        self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.B = self.roots[:, None] * (self.T - self.target_mean)
+        if self.fit_intercept:
+            self.B = np.column_stack([self.B, self.roots])
+        some = landmarks(m, n_landmarks or _LANDMARKS)
+        E = nearest(layer, some)
+        self.preconditioner = Nystrom(E, some, self.roots, None, self.ridge, n)
+
+    def product(self, U: np.ndarray) -> np.ndarray:
+        """(D K D + λI) U."""
+        V = self.roots[:, None] * U
+        S = self.rows.symmetric(V) + self.rows.shift @ V
+        return self.roots[:, None] * S + self.ridge * U
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """The U of W, and nothing for the constant."""
+        U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
+        return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
+
+    def weights(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """V and b."""
+        V = self.roots[:, None] * U
+        if not self.fit_intercept:
+            return V, self.target_mean
+        V, ones = V[:, :-1], V[:, -1]
+        b = V.sum(axis=0) / ones.sum()
+        return V - ones[:, None] * b, self.target_mean + b
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹)."""
+        some = self.places[rows]
+        diagonal = np.empty(len(some))
+        for start in range(0, len(some), _ROWS):
+            part = some[start : start + _ROWS]
+            units = np.zeros((len(W), len(part)))
+            units[part, np.arange(len(part))] = self.roots[part]
+            diagonal[start : start + _ROWS] = self.preconditioner.squares(units)
+        return self.T[some] - W[some] / diagonal[:, None]
+
+
+def landmarks(m: int, most: int) -> np.ndarray:
+    """Numbers of up to so many of m centers, evenly spaced: as well mixed as the centers are."""
+    return np.unique(np.linspace(0, m - 1, min(m, most)).astype(np.intp))
+
+
+def nearest(layer: Layer, some: np.ndarray) -> np.ndarray:
+    """E (s, m), the activations of some of the centers, on the host."""
+    return to_host(activations(layer, layer.centers[some]))

@@ -1,0 +1,158 @@
+"""Sizes and numbers at the ends of what there is: a right answer, or an error that helps."""
+
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf.backends import terms
+from tests.campaign.cases import AROUND, BACKENDS, SEEDS, Table, refused, storages
+from tests.campaign.rounds import campaign
+
+MODELS = {
+    "RBFClassifier": lambda **o: RBFClassifier(20, random_state=0, **o),
+    "RBFClassifier, lms": lambda **o: RBFClassifier(20, solver="lms", random_state=0, **o),
+    "RBFLayer": lambda **o: RBFLayer(20, random_state=0, **o),
+    "FSVC": lambda **o: FSVC(random_state=0, **o),
+    "SVC": lambda **o: SVC(**o),
+}
+NAMES = st.sampled_from(sorted(MODELS))
+# What data are multiplied by, and what is added: nothing is left of some of it.
+SCALES = [1.0, 1e300, 1e-300, 5e-324, 1e308, 1e155, 1e-155, 1e38, 1e-38, 1e-45, 0.0]
+
+
+def outputs(model, X):
+    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
+
+
+def answered_or_refused(make, X, y):
+    """Finite outputs, or the error that names a cure; never NumPy's, never NaN."""
+    try:
+        model = make().fit(X, y)
+        found = outputs(model, X)
+    except ValueError as error:
+        assert refused(error), error
+        return
+    assert np.isfinite(found).all()
+    for name, value in vars(model).items():
+        if name.endswith("_") and isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            assert np.isfinite(value).all(), name
+
+
+@campaign(
+    "extremes",
+    40,
+    seed=SEEDS,
+    name=NAMES,
+    scale=st.sampled_from(SCALES),
+    offset=st.sampled_from([0.0, 1.0, 1e300, -1e16]),
+    storage=storages(dtypes=("float64", "float32"), orders=("C", "sparse")),
+    some=st.booleans(),
+)
+def test_magnitudes(seed, name, scale, offset, storage, some):
+    X, y = Table(seed, "real", 40, 3, 2).make()
+    with np.errstate(all="ignore"):
+        X[: 20 if some else None] *= scale
+        X += offset
+        X = storage.of(np.clip(X, *(s * float(np.finfo(storage.dtype).max) for s in (-1, 1))))
+        answered_or_refused(MODELS[name], X, y)
+
+
+@campaign(
+    "extremes",
+    30,
+    seed=SEEDS,
+    name=NAMES,
+    values=st.sampled_from(["real", "pixels", "constant columns", "few distinct"]),
+    N=st.integers(2, 6),
+    n=st.integers(1, 2),
+    storage=storages(),
+    around=AROUND,
+)
+def test_hardly_any_data(seed, name, values, N, n, storage, around):
+    X, y = Table(seed, values, N, n, 2).make()
+    backend = "auto" if storage.order == "sparse" else around.backend
+    with around():
+        answered_or_refused(lambda: MODELS[name](backend=backend), storage.of(X), y)
+
+
+@campaign(
+    "extremes",
+    3,
+    seed=SEEDS,
+    more=st.sampled_from([-1, 0, 1, 2000]),
+    backend=st.sampled_from(BACKENDS),
+)
+def test_inputs_whose_sums_leave_32_bits(seed, more, backend):
+    n = terms.PIECE + more
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 256, (3, n)).astype(np.uint8)
+    X[0], X[1] = 0, 255
+    layer = RBFLayer(centers=X, kernel=lambda s: s, precision="exact", backend=backend).fit(X)
+    expected = [[np.square(a.astype(np.int64) - b).sum() for b in X] for a in X]
+    np.testing.assert_array_equal(layer.transform(X), np.float32(expected))
+
+
+@campaign("extremes", 1, seed=SEEDS)
+def test_a_thousand_classes(seed):
+    rng = np.random.default_rng(seed)
+    centers = rng.integers(0, 256, (1000, 12))
+    X = np.clip(np.repeat(centers, 3, axis=0) + rng.integers(-3, 4, (3000, 12)), 0, 255)
+    y = np.repeat(rng.permutation(1000), 3)
+    rbf = RBFClassifier(centers=centers.astype(float), gamma=1e-3, alpha=1e-6).fit(X, y)
+    assert rbf.score(X, y) > 0.99
+    fsvc = FSVC(40.0, selection="per-class", solver="one-hot", random_state=0).fit(X, y)
+    assert fsvc.score(X, y) > 0.99
+
+
+@campaign("extremes, hours only", 1, seed=SEEDS)
+def test_a_hundred_classes_are_five_thousand_pairs(seed):
+    rng = np.random.default_rng(seed)
+    centers = rng.integers(0, 256, (100, 12))
+    X = np.clip(np.repeat(centers, 3, axis=0) + rng.integers(-3, 4, (300, 12)), 0, 255)
+    y = np.repeat(rng.permutation(100), 3)
+    assert SVC(gamma=1e-3, C=10).fit(X, y).score(X, y) > 0.99
+
+
+@campaign("extremes", 1, seed=SEEDS)
+def test_more_activations_than_32_bits_count(seed):
+    """N m > 2³¹, none of which is kept: the last row is the row alone."""
+    rng = np.random.default_rng(seed)
+    C, y = rng.integers(0, 256, (2049, 1)).astype(np.uint8), np.arange(2049) % 2
+    model = RBFClassifier(centers=C, gamma=1e-3, alpha=1e-3).fit(C, y)
+    X = rng.integers(0, 256, ((1 << 20) + 7, 1)).astype(np.uint8)
+    assert len(X) * len(C) > 1 << 31
+    some = np.r_[0:3, -9:0]
+    np.testing.assert_array_equal(model.predict(X)[some], model.predict(X[some]))
+
+
+@campaign("extremes, hours only", 1, seed=SEEDS)
+def test_more_elements_than_32_bits_count_in_a_file(seed):
+    rng = np.random.default_rng(seed)
+    n = 70_000
+    N = (1 << 31) // n + 9
+    model = RBFClassifier(
+        centers=rng.integers(0, 3, (6, n)).astype(np.uint8), gamma=1e-5, alpha=1e-3
+    )
+    model.fit(model.centers, [0, 1] * 3)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(N * n)  # a file of holes: zeros that take no room
+        X = np.memmap(file, np.uint8, "r+", shape=(N, n))
+        X[[5, N - 1]] = model.centers[[1, 4]]
+        assert X.size > 1 << 31
+        labels = model.predict(X)
+        assert labels[5] == 1 and labels[N - 1] == 0
+        zero = model.predict(np.zeros((1, n), np.uint8))[0]
+        assert (np.delete(labels, [5, N - 1]) == zero).all()
+
+
+@campaign("extremes", 1, solver=st.just("ridge"))
+def test_centers_that_fit_no_memory_are_refused_with_the_bytes(solver):
+    X = np.zeros((3_000_000, 1), np.float32)
+    X[:, 0] = np.arange(len(X))
+    with pytest.raises(MemoryError, match=r"3,000,000 centers.* 108,000\.0 GB"):
+        RBFClassifier(len(X), centers="random", gamma=1.0, solver=solver).fit(
+            X, np.arange(len(X)) % 2
+        )

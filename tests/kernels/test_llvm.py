@@ -1,0 +1,36 @@
+"""The LLVM code of every micro-kernel is verified, also of those that no CPU at hand can run."""
+
+import llvmlite.binding as llvm
+import numba  # noqa: F401 (starts LLVM)
+import pytest
+from llvmlite import ir
+
+from gpurbf.kernels import scores, tiles
+
+
+def code(name, kind, build, n_arguments):
+    """A module of one function, the kernel of addresses and sizes."""
+    module, size = ir.Module(name), ir.IntType(64)
+    arguments = [size] * n_arguments
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "kernel")
+    builder = ir.IRBuilder(function.append_basic_block())
+    tiles.compile_for(builder, kind.target)
+    build(builder, kind, *function.args)
+    builder.ret_void()
+    return str(module)
+
+
+CODE = {name: (kind, tiles.build, 6) for name, kind in tiles.KINDS.items()}
+CODE |= {name: (kind, scores.build, 5) for name, kind in scores.KINDS.items()}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_a_kernel_is_valid_code(name):
+    text = code(name, *CODE[name])
+    llvm.parse_assembly(text).verify()
+    with pytest.raises(RuntimeError):  # it does look
+        llvm.parse_assembly(text.replace("ret void", "ret i32 0")).verify()
+
+
+def test_no_kernel_is_left_out():
+    assert len(CODE) == len(tiles.KINDS) + len(scores.KINDS)

@@ -1,0 +1,253 @@
+"""Conjugate gradients agree with closed forms, for any centers, weights, backend and memory."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_moons
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gpurbf import RBFClassifier, RBFLayer, config_context
+from gpurbf.backends import Activation
+from gpurbf.network.hidden import HiddenLayer
+from gpurbf.network.solvers import CG, Ridge, automatic
+from gpurbf.network.solvers.rows import Anew
+
+X, y = load_digits(return_X_y=True)
+X, y, X_test = X[:600].astype(np.uint8), y[:600], X[600:1000].astype(np.uint8)
+T = np.eye(10)[y]
+GAMMA = 1 / (64 * X.var())
+TIGHT = {"tol": 1e-10, "max_iter": 500}
+
+
+def solved(system, solver):
+    """The last of the iterations."""
+    *_, last = solver.iterations(system)
+    return last
+
+
+def kernel_ridge(K, T, alpha, weights=None, *, intercept=True):
+    """V and b of Σ w (t - Kv - b)² + alpha Σw VᵀKV in float64, by the equations of both."""
+    n, w = len(K), np.ones(len(K)) if weights is None else weights
+    A = np.zeros((n + 1, n + 1))
+    A[:n, :n] = K + np.diag(alpha * w.sum() / w)
+    A[:n, n] = A[n, :n] = intercept
+    A[n, n] = not intercept
+    solution = np.linalg.solve(A, np.vstack([T, np.zeros((1, T.shape[1]))]))
+    return solution[:n], solution[n]
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("precision", ["auto", "float64"])  # 16 bits, and numbers
+@pytest.mark.parametrize("preconditioner", [None, 150])
+def test_outputs_are_those_of_the_direct_solution(intercept, precision, preconditioner):
+    direct = RBFClassifier(
+        300, solver=Ridge(1e-4, fit_intercept=intercept), precision=precision, random_state=0
+    ).fit(X, y)
+    solver = CG(1e-4, fit_intercept=intercept, preconditioner=preconditioner, **TIGHT)
+    model = clone(direct).set_params(solver=solver).fit(X, y)
+    bits = "float64" if precision == "float64" else "16 bits"
+    assert f"least squares, H kept in {bits}" in model.solver_info_
+    outputs = model.decision_function(X_test)
+    np.testing.assert_allclose(outputs, direct.decision_function(X_test), atol=1e-5)
+    assert bool(model.intercept_.any()) is intercept
+    if preconditioner is None:  # whose inverse is near enough for leave-one-out outputs
+        assert 0.5 < model.temperature_ / direct.temperature_ < 2
+
+
+def test_all_samples_as_centers_are_kernel_ridge_regression(backend):
+    model = RBFClassifier(
+        "all", solver=CG(1e-5, preconditioner=200, **TIGHT), backend=backend, random_state=0
+    ).fit(X, y)
+    assert len(model.centers_) == len(X)
+    assert "kernel ridge regression" in model.solver_info_
+    K = model_kernel(model, model.centers_)
+    V, b = kernel_ridge(K, T[model.center_indices_], 1e-5)
+    expected = model_kernel(model, X_test) @ V + b
+    # 16 bits would add too much to so small a penalty: float32 is kept.
+    np.testing.assert_allclose(model.decision_function(X_test), expected, atol=1e-3)
+
+
+def model_kernel(model, X):
+    squared = ((X[:, None].astype(float) - model.centers_[None].astype(float)) ** 2).sum(axis=2)
+    return np.exp(-model.gamma_ * squared)
+
+
+@pytest.mark.parametrize("kept", ["16 bits", "float64", "anew"])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_the_ways_to_have_H_agree(kept, kernel, backend):
+    """Kept in 16 bits or as numbers, and made anew: all solve the same."""
+    C = X if kernel else X[:300]
+    layer = HiddenLayer(
+        C, Activation("euclidean", "gaussian", GAMMA), backend=backend,
+        precision="float64" if kept == "float64" else "auto",
+    )  # fmt: skip
+    with config_context(memory=0.1 if kept == "anew" else 256):
+        solver = CG(1e-3, preconditioner=200 if kernel else None, tol=1e-6)
+        system = solver.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
+        if layer.xp is not np or kept == "anew":
+            assert isinstance(system.rows, Anew)
+        elif kept == "float64" or layer.exact_sums:
+            assert f"kept in {kept}" in system.info
+        W, b = solved(system, solver).weights()
+    reference = HiddenLayer(C, layer.activation, backend="numpy", precision="float64")
+    H = reference.outputs(X)
+    if kernel:
+        V, c = kernel_ridge(H, T, 1e-3)
+        expected = H @ V + c
+    else:
+        means, centred = T.mean(axis=0), H - H.mean(axis=0)
+        ridge = 1e-3 * (centred**2).sum() / centred.shape[1]
+        A = centred.T @ centred + ridge * np.eye(300)
+        expected = centred @ np.linalg.solve(A, centred.T @ (T - means)) + means
+    # Rounded to 16 bits, H is another by a tenth of the penalty.
+    np.testing.assert_allclose(H @ W + b, expected, atol=1e-5 if kept == "float64" else 2e-3)
+
+
+@pytest.mark.parametrize("n_centers", [80, "all"])
+def test_a_weight_of_two_is_the_sample_twice(n_centers):
+    rng = np.random.default_rng(0)
+    A, b = make_moons(150, noise=0.3, random_state=0)
+    twice = rng.integers(1, 4, len(A))
+    model = RBFClassifier(n_centers, solver=CG(1e-3, **TIGHT), precision="float64", random_state=0)
+    weighted = clone(model).fit(A, b, sample_weight=twice)
+    order = rng.permutation(twice.sum())
+    repeated = model.fit(np.repeat(A, twice, axis=0)[order], np.repeat(b, twice)[order])
+    np.testing.assert_allclose(
+        weighted.decision_function(A), repeated.decision_function(A), atol=1e-8
+    )
+    if n_centers == "all":
+        C = weighted.center_indices_
+        V, c = kernel_ridge(
+            model_kernel(weighted, A[C]), np.where(b[C] == 1, 1.0, -1.0)[:, None], 1e-3, twice[C]
+        )
+        expected = (model_kernel(weighted, A) @ V + c)[:, 0]
+        np.testing.assert_allclose(weighted.decision_function(A), expected, atol=1e-7)
+
+
+def test_a_row_in_two_classes_is_taken_once_with_both():
+    A = np.array([[0.0], [0.0], [0.0], [1.0], [3.0]])
+    b = np.array([0, 1, 1, 0, 1])
+    model = RBFClassifier(
+        "all", solver=CG(1e-3, **TIGHT), gamma=0.7, precision="float64", random_state=0
+    ).fit(A, b)
+    assert "kernel ridge" in model.solver_info_
+    distinct = A[[0, 3, 4]]
+    K = np.exp(-0.7 * (distinct - distinct.T) ** 2)
+    V, c = kernel_ridge(K, np.array([[1 / 3], [-1], [1]]), 1e-3, np.array([3.0, 1, 1]))
+    np.testing.assert_allclose(model.decision_function(distinct), (K @ V + c)[:, 0], atol=1e-8)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+@pytest.mark.parametrize("kernel", ["laplacian", "triangular", "multiquadric", "thin-plate"])
+def test_every_profile_is_solved(kernel, metric):
+    """Kernels that are not positive definite are least squares, with all samples as centers too."""
+    A, b = X[:200] / 7.0, y[:200]
+    model = RBFClassifier("all", kernel=kernel, metric=metric, alpha=1e-2, random_state=0)
+    definite = kernel == "laplacian"
+    outputs = []
+    for solver in ("ridge", CG(1e-2, tol=1e-9, max_iter=2000)):
+        model.set_params(solver=solver).fit(A, b)
+        outputs.append(model.decision_function(X_test / 7.0))
+    assert ("kernel ridge" in model.solver_info_) is definite
+    if not definite:
+        np.testing.assert_allclose(*outputs, atol=1e-4)
+
+
+def test_sparse_and_off_the_lattice():
+    import scipy.sparse as sp
+
+    model = RBFClassifier(200, solver="cg", random_state=0)
+    A = X / 3.3
+    dense = clone(model).fit(A, y).decision_function(X_test / 3.3)
+    sparse = clone(model).fit(sp.csr_array(A), y).decision_function(sp.csr_array(X_test / 3.3))
+    np.testing.assert_allclose(sparse, dense, atol=1e-9)
+
+
+def test_a_start_saves_iterations_and_changes_nothing():
+    cold = RBFClassifier("all", solver=CG(1e-4, preconditioner=60, **TIGHT), random_state=0)
+    cold.fit(X, y)
+    near = clone(cold).set_params(solver__alpha=1.1e-4).fit(X, y)
+    warm = clone(near).set_params(solver__start=cold.coef_.T).fit(X, y)
+    assert warm.n_iter_ <= near.n_iter_
+    np.testing.assert_allclose(
+        warm.decision_function(X_test), near.decision_function(X_test), atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"start must be finite numbers of shape \(600, 10\)"):
+        clone(cold).set_params(solver__start=np.zeros((3, 10))).fit(X, y)
+
+
+def test_it_says_when_it_did_not_arrive():
+    solver = CG(1e-8, tol=1e-12, max_iter=2, preconditioner=5)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2 iterations with a relative residual"):
+        model = RBFClassifier("all", solver=solver, random_state=0).fit(X, y)
+    assert model.n_iter_ == 2
+    assert model.score(X, y) > 0.5
+
+
+def test_an_interrupt_leaves_the_model(monkeypatch):
+    model = RBFClassifier("all", solver="cg", random_state=0).fit(X, y)
+    before = dict(vars(model))
+
+    def interrupted(self, V):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpurbf.network.solvers.systems.KernelSystem.product", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:300], y[:300])
+    assert vars(model) == before
+
+
+def test_the_default_takes_it_for_many_centers(monkeypatch):
+    assert automatic(10_000)[0] == "ridge"
+    assert automatic(10_001)[0] == "cg"
+    monkeypatch.setattr("gpurbf.network.solvers._DIRECT", 100)
+    few, many = (RBFClassifier(m, random_state=0).fit(X, y) for m in (100, 101))
+    assert few.solver_info_ == "auto: ridge, 100 centers are up to 100"
+    assert many.solver_info_.startswith("auto: cg, 101 centers are over 100: least squares")
+    assert not hasattr(few, "n_iter_")
+    assert not hasattr(many.set_params(solver="ridge").fit(X, y), "n_iter_")
+    monkeypatch.undo()
+    direct = RBFClassifier(101, solver="ridge", random_state=0).fit(X, y)
+    np.testing.assert_array_equal(
+        RBFClassifier(101, random_state=0).fit(X, y).coef_, direct.coef_
+    )  # bit for bit
+
+
+def test_all_samples_as_centers_of_a_layer():
+    repeated = np.vstack([X[:50], X[:20]])
+    assert RBFLayer("all", random_state=0).fit(repeated).centers_.shape == (50, 64)
+    with pytest.raises(ValueError, match="Unknown n_centers 'most'"):
+        RBFLayer("most").fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"alpha": 0}, ValueError, "alpha must be > 0"),
+        ({"tol": 0.0}, ValueError, "tol must be > 0"),
+        ({"max_iter": 0}, ValueError, "max_iter must be >= 1"),
+        ({"max_iter": 1.5}, TypeError, "max_iter must be an integer"),
+        ({"preconditioner": 0}, ValueError, "preconditioner must be >= 1"),
+    ],
+)
+def test_bad_parameters(parameters, error, message):
+    with pytest.raises(error, match=message):
+        RBFClassifier(20, solver=CG(**parameters)).fit(X, y)
+    with pytest.raises(ValueError, match=r"partial_fit needs solver='ridge'.*got 'cg'"):
+        RBFClassifier(20, solver="cg").partial_fit(X, y, classes=range(10))
+
+
+def needs_sums(estimator):
+    """Checks that call partial_fit, which needs a solver of sums and says so."""
+    called = (
+        "fit_score_takes_y",
+        "n_features_in_after_fitting",
+        "estimators_partial_fit_n_features",
+    )
+    return {f"check_{name}": "partial_fit needs solver='ridge'" for name in called}
+
+
+@parametrize_with_checks([RBFClassifier("all", solver="cg")], expected_failed_checks=needs_sums)
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
