@@ -286,6 +286,7 @@ def test_a_twin_has_the_parameters_and_is_cloned_with_its_client(client):
     [
         (on_dask.RBFClassifier(), (X, y), "use the estimators of gpurbf"),
         (on_dask.RBFClassifier(centers="kmeans"), cut(1000, 797), "see all samples in one place"),
+        (on_dask.RBFClassifier("all"), cut(1000, 797), "n_centers='all' brings all samples"),
         (on_dask.RBFClassifier(solver="lms"), cut(1000, 797), "solver='lms' has to see"),
         (on_dask.SVC(kernel="precomputed"), cut(1000, 797), "needs the matrix"),
         (on_dask.FSVC("ratio"), cut(1000, 797), "radius='ratio'"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends import Activation, Lattice, cupy_, matmul, terms
+from gpurbf.backends import Activation, Lattice, cupy_kernels, matmul, terms
 from gpurbf.backends.profiles import OF_DISTANCE, PROFILES, form, in_tile
 from gpurbf.kernels.activation import LOOPS
 from gpurbf.kernels.cuda.profiles import NUMBERS
@@ -36,7 +36,8 @@ def test_a_profile_of_its_argument_is_the_definition(activation):
 def test_every_table_of_profiles_has_the_same_names():
     assert set(PROFILES) == reference.PROFILES.keys() | reference.DOT_PROFILES.keys()
     assert set(LOOPS) == set(NUMBERS) == set(PROFILES) | {"identity"}
-    assert set(cupy_._STATEMENTS) | {"poly"} == set(LOOPS)  # whose statements depend on the degree
+    # The statements of "poly" depend on the degree.
+    assert set(cupy_kernels._STATEMENTS) | {"poly"} == set(LOOPS)
     assert OF_DISTANCE < set(PROFILES)
 
 

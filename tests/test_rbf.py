@@ -355,3 +355,11 @@ def test_input_is_neither_modified_nor_kept(fitted):
     model = RBFClassifier(50, random_state=0).fit(before, y_train)
     np.testing.assert_array_equal(before, X_train)
     assert not any(value is before for value in vars(model).values())
+
+
+def test_small_weights_leave_probabilities_as_they_are():
+    # A copy of weight 1 cannot be left out of a sample that weighs less.
+    model = RBFClassifier(100, random_state=0)
+    alike = model.fit(X[:400], y[:400]).predict_proba(X[400:])
+    light = model.fit(X[:400], y[:400], np.full(400, 1 / 1024)).predict_proba(X[400:])
+    np.testing.assert_allclose(light, alike, atol=1e-6)

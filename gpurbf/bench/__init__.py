@@ -18,6 +18,7 @@ BENCHMARKS = {
     "layer": "gpurbf.bench.layer",
     "rbf": "gpurbf.bench.rbf",
     "rbf_cv": "gpurbf.bench.rbf_cv",
+    "cg": "gpurbf.bench.cg",
     "fsvc": "gpurbf.bench.fsvc",
     "svc": "gpurbf.bench.svc",
     "defaults": "gpurbf.bench.defaults",

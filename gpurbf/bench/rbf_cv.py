@@ -150,7 +150,7 @@ def _times(report: Report, problems: dict[str, datasets.Images], quick: bool) ->
             fits: dict[str, Callable[[], Any]] = {
                 key: functools.partial(model.fit, X, y) for key, model in models.items()
             }
-            times = in_turn(fits, rounds=1 if quick else 9)
+            times = in_turn(fits, rounds=1 if quick else 5)
             one = times["RBFClassifier"].median
             rows += [
                 [f"{name}, {len(X):,}", f"{m:,}", key, str(t), f"{t.median / one:.2f}"]
@@ -184,7 +184,7 @@ def _defaults(report: Report, problems: dict[str, datasets.Images], quick: bool)
         fits: dict[str, Callable[[], Any]] = {
             key: functools.partial(model.fit, X, y) for key, model in models.items()
         }
-        times = in_turn(fits, rounds=1 if quick or len(X) > 10_000 else 5)
+        times = in_turn(fits, rounds=1 if quick or len(X) > 10_000 else 3)
         for key, model in models.items():
             rows.append(
                 [

@@ -226,6 +226,16 @@ class Blocks:
         ]
         return self.tasks.each(name, _OnRows(self.reader, function), arguments)
 
+    def together(self) -> list[int]:
+        """The blocks' numbers, those on one worker together as far as anyone knows where they are.
+
+        Known are blocks that are persisted, or futures.
+        """
+        there = self.tasks.client.has_what().items()
+        homes = {key: worker for worker, keys in there for key in keys}
+        names = [homes.get(part[1].key, "") for part in self.parts]
+        return sorted(range(len(names)), key=names.__getitem__)
+
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:

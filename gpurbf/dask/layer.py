@@ -81,6 +81,11 @@ class RBFLayer(Twin):
 
 def check_rule(model: Any) -> None:
     """Refuse rules of centers that would have to see all samples in one place."""
+    if isinstance(model.n_centers, str) and model.n_centers == "all":
+        raise ValueError(
+            "n_centers='all' brings all samples to one place: on a cluster give a number, or fit "
+            "the local estimator."
+        )
     if isinstance(model.centers, str) and model.centers not in ("random", "stratified"):
         raise ValueError(
             f"centers={model.centers!r} has to see all samples in one place: on a cluster use "

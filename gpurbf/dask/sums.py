@@ -8,6 +8,7 @@ from typing import Any
 
 import distributed
 import numpy as np
+from dask.sizeof import sizeof
 from sklearn.utils import gen_batches
 
 from gpurbf.backends.arrays import to_host
@@ -19,7 +20,7 @@ from gpurbf.network.solvers import NormalEquations
 __all__ = ["Summing"]
 
 # Rows whose targets exist at a time, and sums that one task adds up.
-_ROWS, _MERGED = 8192, 8
+_ROWS, _MERGED = 8192, 4
 
 
 class Summing:
@@ -41,6 +42,9 @@ class Summing:
         normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
         work = _Sums(model, n_outputs, normal.shift, normal.grid)
         parts, tasks = blocks.each("hidden-layer", work), blocks.tasks
+        if normal.grid is not None:
+            # Exact sums may be added up in any order: first those that need not travel.
+            parts = [parts[i] for i in blocks.together()]
         total = tasks.merged("hidden-layer", NormalEquations.__add__, parts, _MERGED)
         # Who waits for a block holds on to a word of it, not to its sums.
         done = tasks.each("progress", _done, [(part,) for part in parts])
@@ -75,6 +79,12 @@ class _Sums:
             normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
         normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
         return normal
+
+
+@sizeof.register(NormalEquations)
+def _size(normal: NormalEquations) -> int:
+    """Bytes, by which Dask decides what to move and what to keep."""
+    return normal.G.nbytes + normal.B.nbytes
 
 
 def _done(normal: NormalEquations) -> None:

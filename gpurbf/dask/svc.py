@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import distributed
 import numpy as np
+from dask.sizeof import sizeof
 
 from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode, sample_of
@@ -164,6 +165,12 @@ class _Class(NamedTuple):
     samples: Samples
     groups: Groups
     C: np.ndarray
+
+
+@sizeof.register(Samples)
+def _size(samples: Samples) -> int:
+    """Bytes, by which Dask decides what to move and what to keep."""
+    return samples.values.nbytes
 
 
 @dataclass(frozen=True)

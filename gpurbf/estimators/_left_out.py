@@ -9,9 +9,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from gpurbf._stages import staged
-from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.centers.sample import distinct
-from gpurbf.network.model import fit_temperature, probabilities
+from gpurbf.network.model import center_finder, fit_temperature, probabilities
 from gpurbf.network.solvers.path import OwnCenters
 
 
@@ -36,11 +35,7 @@ def choose_left_out(
     """Some distinct samples, by their content: neither order nor repetition changes them."""
     found = distinct(X, codes, weights, seed=0)
     rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
-    hashes, of_centers = row_hashes(X[rows], seed=0), row_hashes(C, seed=0)
-    order = np.argsort(of_centers, kind="stable")
-    place = np.minimum(np.searchsorted(of_centers, hashes, sorter=order), len(C) - 1)
-    centers = np.where(of_centers[order[place]] == hashes, order[place], -1)
-    return LeftOut(rows, totals, centers)
+    return LeftOut(rows, totals, center_finder(C)(X[rows]))
 
 
 def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -308,7 +308,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         rows = calibration_rows(X.shape[0])
         T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
         with layer.working():
-            scores = solution.leave_one_out(activations(layer, X[rows]), T)
+            w = None if weights is None else weights[rows]
+            scores = solution.leave_one_out(activations(layer, X[rows]), T, w)
         self._calibrate(scores, X, rows, codes, weights)
 
     def _take(

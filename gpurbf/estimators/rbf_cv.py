@@ -204,8 +204,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                     self._begin(normal, X, weights)
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
-                    trials.append(self._try(normal, gamma, alphas, X, codes, left_out, score))
-            self._keep_best(trials, alphas, layer, X, codes, left_out)
+                    trials.append(self._try(normal, alphas, X, codes, left_out, score))
+            self._keep_best(trials, alphas, X, codes, left_out)
         return self
 
     def _grids(self) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +216,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return _positive("alphas", alphas), _positive("gammas", self.gammas)
 
     def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
-        """The layer with another gamma."""
+        """The layer, or the same with another gamma."""
+        if gamma == layer.activation.gamma:
+            return layer
         return HiddenLayer(
             layer.centers,
             layer.activation._replace(gamma=float(gamma)),
@@ -229,14 +231,13 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _try(
         self,
         normal: NormalEquations,
-        gamma: float,
         alphas: np.ndarray,
         X: Any,
         codes: np.ndarray,
         left_out: LeftOut,
         score: Any,
     ) -> Trial:
-        """Scores of all penalties for one width; the outputs and weights of the best."""
+        """Scores of all penalties for this width; the outputs and weights of the best."""
         path = RidgePath(normal, alphas, self.fit_intercept)
         T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
         parts = []
@@ -253,14 +254,13 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             known = LeftOutOutputs(self.classes_, codes[left_out.rows], left_out.weights)
             scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
-        return Trial(gamma, scores, best, outputs[best], *path.solution(best))
+        return Trial(layer, scores, best, outputs[best], *path.solution(best))
 
     @staged("back and evaluate")
     def _keep_best(
         self,
         trials: list[Trial],
         alphas: np.ndarray,
-        layer: HiddenLayer,
         X: Any,
         codes: np.ndarray,
         left_out: LeftOut,
@@ -268,15 +268,17 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """The model of the best trial, its path and its temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
-        self.alpha_, self.gamma_ = float(alphas[best.best]), float(best.gamma)
+        self.alpha_, self.gamma_ = float(alphas[best.best]), best.layer.activation.gamma
         self.best_score_ = float(best.scores[best.best])
         self.cv_results_ = {
-            "param_gamma": np.repeat([trial.gamma for trial in trials], len(alphas)),
+            "param_gamma": np.repeat(
+                [trial.layer.activation.gamma for trial in trials], len(alphas)
+            ),
             "param_alpha": np.tile(alphas, len(trials)),
             "mean_test_score": scores,
             "rank_test_score": 1 + (scores[:, None] < scores).sum(axis=1),
         }
-        self._keep_layer(self._of_width(layer, best.gamma))
+        self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_)
         self.temperature_ = fit_temperature(best.outputs, codes[left_out.rows], left_out.weights)
@@ -323,7 +325,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 class Trial(NamedTuple):
     """What one width gave: scores of all penalties, and of the best number, outputs, weights."""
 
-    gamma: float
+    layer: HiddenLayer
     scores: np.ndarray
     best: int
     outputs: np.ndarray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,7 +21,14 @@ from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.magnitude import with_room
 from gpurbf.network.samples import shared_lattices
 
-__all__ = ["choose_layer", "fit_temperature", "one_hot", "own_centers", "probabilities"]
+__all__ = [
+    "center_finder",
+    "choose_layer",
+    "fit_temperature",
+    "one_hot",
+    "own_centers",
+    "probabilities",
+]
 
 # Samples that are looked for among the centers at a time.
 _ROWS = 8192
@@ -94,16 +102,26 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     """
     if not positive_definite(layer.activation):
         return None
-    centers = row_hashes(layer.centers, 0)
-    order = np.argsort(centers, kind="stable")
+    find = center_finder(layer.centers)
     places = np.empty(X.shape[0], np.intp)
     for start in range(0, len(places), _ROWS):
-        rows = row_hashes(X[start : start + _ROWS], 0)
-        found = order[np.searchsorted(centers, rows, sorter=order).clip(max=len(order) - 1)]
-        if (centers[found] != rows).any():
+        found = places[start : start + _ROWS] = find(X[start : start + _ROWS])
+        if (found < 0).any():
             return None
-        places[start : start + _ROWS] = found
     return places
+
+
+def center_finder(C: np.ndarray) -> Callable[[Any], np.ndarray]:
+    """What finds the center (a row of C) that each row of X is, -1 for none."""
+    hashes = row_hashes(C, 0)
+    order = np.argsort(hashes, kind="stable")
+
+    def find(X: Any) -> np.ndarray:
+        rows = row_hashes(X, 0)
+        found = order[np.searchsorted(hashes, rows, sorter=order).clip(max=len(order) - 1)]
+        return np.where(hashes[found] == rows, found, -1)
+
+    return find
 
 
 @staged("prepare", "targets")

@@ -79,11 +79,11 @@ class RidgeSolution:
     summed: Callable[[Any], Any] = lambda H: H
 
     @staged("back and evaluate", "leave-one-out")
-    def leave_one_out(self, H: Any, T: np.ndarray) -> np.ndarray:
+    def leave_one_out(self, H: Any, T: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
 
         The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
-        copy of weight 1 of each row.
+        copy of weight 1 of each row, or all of it where its weight is less.
         """
         xp, H = self.xp, self.summed(H)
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
@@ -93,6 +93,8 @@ class RidgeSolution:
         leverage = to_host((half * half).sum(axis=0))
         if self.fit_intercept:
             leverage += 1 / self.weight
+        if weights is not None:
+            leverage *= np.minimum(weights, 1)
         rest = np.maximum(1 - leverage, 1e-9)[:, None]
         return (outputs - leverage[:, None] * T) / rest
 
