@@ -153,6 +153,7 @@ def _pack(
     coefficients: Coefficients,
     dtype: np.dtype,
     terms_dtype: np.dtype,
+    padded_terms: bool = False,
 ) -> tuple[Any, Any]:
     """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
     from gpurbf.kernels.cuda import api, pack, registers
@@ -164,7 +165,7 @@ def _pack(
     length = registers.SLICE // dtype.itemsize
     width = max(1, -(-n // length)) * length
     packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
-    terms = xp.empty(N, terms_dtype)
+    terms = xp.empty(len(packed) if padded_terms else N, terms_dtype)
     if N:
         # An array without elements has no address: one without inputs is all padding.
         source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
@@ -216,6 +217,7 @@ def _launch(
         operand.row,
         np.dtype(np.uint8) if operand.exact else word,
         part.terms.dtype,
+        padded_terms=True,
     )
     bands, columns = -(-N // shape.M), -(-operand.m // shape.M)
     given, sums = list(operand.nothing), None
@@ -227,12 +229,15 @@ def _launch(
         sums = xp.empty((shares, N, W.k))
         mode, given[1:] = tile.SCORES, [W.values, api.argument(sums)]
     limit = 128 if shape.B == 16 and dtype == np.float32 else None
-    kernel = tile.kernel(operand.product, shape, tiles.device.capability >= (8, 0), limit)
+    form_, profile, *scalars = _rule(operand, whole)
+    consumer = tile.Consumer(mode, form_, profile, dtype.itemsize)
+    asynchronous = tiles.device.capability >= (8, 0)
+    kernel = tile.kernel(operand.product, shape, asynchronous, consumer, limit)
     shared = tile.shared_bytes(shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         api.argument(A), centers, api.argument(row_terms), terms,
-        Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
-        mode, *given,
+        Epilogue(operand.alpha, operand.factor if whole else 1.0, form_, profile, *scalars),
+        *given,
     )  # fmt: skip
     return sums
 
