@@ -25,15 +25,15 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
     ----------
     **parameters
         Those of :class:`gpurbf.RBFClassifier`. Rules of centers are "random" and "stratified", or
-        give an array; solvers those of sums, such as "ridge". A task takes `n_jobs` threads, by
-        default one.
+        give an array; solvers those of sums, "ridge", which "auto" is for any number of centers. A
+        task takes `n_jobs` threads, by default one.
     client : distributed.Client, optional
         By default the one that is there.
 
     Notes
     -----
-    Blocks stay on their workers. To the client come the centers, HᵀH and up to 2,000 samples by
-    which probabilities are calibrated. Bits are those of the local fit where HᵀH is exact, see
+    Blocks stay on their workers. To the client come the centers, 32 bytes of each distinct sample by
+    which they are drawn, HᵀH and up to 2,000 samples by which probabilities are calibrated. Bits are those of the local fit where HᵀH is exact, see
     there; else the sums of blocks round in their own order.
     """
 
@@ -63,6 +63,8 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             model._choose_layer(blocks, blocks, blocks.weights)
+            if model._solver(len(model.centers_)).needs != "sums":
+                model.solver_info_ = "auto: ridge, blocks add up its sums"
             blocks = blocks.with_class_weights(model.class_weight)
             calibration = blocks.take(rbf.calibration_rows(len(blocks)))
             sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
