@@ -17,7 +17,7 @@ from gpurbf.network.fsvc.known import KnownLayer, Sample, select
 from gpurbf.network.fsvc.order import held_out
 from gpurbf.network.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers import SOLVERS
+from gpurbf.network import solvers
 from tests import reference
 
 UNITS = [

@@ -6,8 +6,7 @@ import pytest
 from gpurbf import FSVC, config_context
 from gpurbf.network.fsvc.passes import SELECTIONS
 from gpurbf.network.fsvc.search import Trial
-from gpurbf.network.solvers import SOLVERS
-from tests.test_fsvc import digits
+from tests.test_fsvc import SOLVERS, digits
 
 
 @pytest.mark.parametrize("solver", sorted(SOLVERS))

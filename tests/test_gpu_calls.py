@@ -74,7 +74,7 @@ COUNTS = {
 MODELS = {
     "RBFClassifier": gpurbf.RBFClassifier(100, random_state=0, gamma=1e-3),
     "RBFClassifier, lms": gpurbf.RBFClassifier(100, solver="lms", random_state=0, gamma=1e-3),
-    "FSVC": gpurbf.FSVC(40.0, random_state=0),
+    "FSVC": gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0),
     "SVC": gpurbf.SVC(C=10, gamma=0.001),
     "RBFLayer": gpurbf.RBFLayer(100, random_state=0, gamma=1e-3),
 }
