@@ -43,6 +43,7 @@ def test_models_come_back_the_same(model, scaled):
 )
 def test_a_stream_goes_on_where_it_was_kept(model):
     model.partial_fit(X[:400], Y[:400], classes=range(10))
+    assert not [name for name in vars(model) if "callback" in name]
     content = skops.dumps(model)
     unknown = skops.get_untrusted_types(data=content)
     assert unknown == [f"{type(model).__module__}.{type(model).__name__}"]

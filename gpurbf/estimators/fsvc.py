@@ -272,6 +272,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
         return self
 
     @transaction
+    @with_callbacks
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> FSVC:
         """Go on with the pass over the next samples of a stream, and with the outputs.
 

@@ -237,6 +237,7 @@ def test_fsvc_is_the_naive_loop(
         kernel=kernel,
         metric=metric,
         selection="per-class" if per_class else "pass",
+        eval_radius=None,
         solver="ridge" if ridge else "one-hot",
         alpha=1e-2,
         shuffle=False,

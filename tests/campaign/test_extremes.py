@@ -103,7 +103,8 @@ def test_a_thousand_classes(seed):
     y = np.repeat(rng.permutation(1000), 3)
     rbf = RBFClassifier(centers=centers.astype(float), gamma=1e-3, alpha=1e-6).fit(X, y)
     assert rbf.score(X, y) > 0.99
-    fsvc = FSVC(40.0, selection="per-class", solver="one-hot", random_state=0).fit(X, y)
+    votes = {"eval_radius": None, "solver": "one-hot", "random_state": 0}
+    fsvc = FSVC(40.0, selection="per-class", **votes).fit(X, y)
     assert fsvc.score(X, y) > 0.99
 
 

@@ -220,14 +220,20 @@ class NormalEquations:
 
     def plain(self) -> dict[str, Any]:
         """All of it as arrays and numbers."""
-        return self.__getstate__() | {"grid": None if self.grid is None else tuple(self.grid)}
+        return self.__getstate__() | {
+            "grid": None if self.grid is None else tuple(self.grid),
+            "targets": [total.as_integer_ratio() for total in self.targets],
+            "weight": self.weight.as_integer_ratio(),
+        }
 
     @classmethod
     def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
         """The sums that `plain` tells of."""
         self = object.__new__(cls)
-        grid = None if kept["grid"] is None else Grid(*kept["grid"])
-        self.__dict__.update(kept | {"grid": grid})
+        self.__dict__.update(kept)
+        self.grid = None if kept["grid"] is None else Grid(*kept["grid"])
+        self.targets = np.array([Fraction(*total) for total in kept["targets"]], object)
+        self.weight = Fraction(*kept["weight"])
         return self
 
     @staged("output training", "sums")
