@@ -159,14 +159,13 @@ def _products(here: Here, operand: ShiftedCenters, X: Any) -> Iterator[tuple[sli
         )
         count(nbytes=X.nbytes + A.nbytes)
     P = here.xp.empty((min(N, rows), len(operand.centers)), product.out_dtype)
-    with stage("hidden layer", "H"):
-        for start in range(0, N, rows):
-            part = slice(start, min(start + rows, N))
-            some = P[: part.stop - start]
-            product.multiply(A[part], operand.centers, some)
-            yield part, some, terms[part]
-        m = len(operand.column_terms)
-        count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
+    for start in range(0, N, rows):
+        part = slice(start, min(start + rows, N))
+        some = P[: part.stop - start]
+        product.multiply(A[part], operand.centers, some)
+        yield part, some, terms[part]
+    m = len(operand.column_terms)
+    count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
 
 
 def _outputs(here: Here, operand: ShiftedCenters, X: Any, out: Any) -> Any:
@@ -174,10 +173,11 @@ def _outputs(here: Here, operand: ShiftedCenters, X: Any, out: Any) -> Any:
     if not out.size:
         return out
     profile, activations = operand.activation.profile, _rule(operand)
-    for part, P, terms in _products(here, operand, X):
-        write_outputs(here.xp, activations, P, terms, operand.column_terms, out[part])
-    if callable(profile):
-        out[...] = profile(out)
+    with stage("hidden layer", "H"):
+        for part, P, terms in _products(here, operand, X):
+            write_outputs(here.xp, activations, P, terms, operand.column_terms, out[part])
+        if callable(profile):
+            out[...] = profile(out)
     return out
 
 
@@ -196,14 +196,15 @@ def _scores(here: Here, operand: ShiftedCenters, X: Any, W: DeviceWeights, out: 
         out.fill(0)
         return
     profile, columns = operand.activation.profile, operand.column_terms
-    for part, P, terms in _products(here, operand, X):
-        if callable(profile):
+    with stage("hidden layer", "H @ W"):
+        for part, P, terms in _products(here, operand, X):
+            if not callable(profile):
+                write_scores(xp, activations, P, terms, columns, W.values, out[part])
+                continue
             H = xp.empty((len(P), m), operand.dtype)
             write_outputs(xp, activations, P, terms, columns, H)
             compute = "64F" if operand.dtype == np.float64 else "32F"
             _gemm(xp, compute, xp.ascontiguousarray(profile(H), H.dtype), W.values, out[part])
-        else:
-            write_scores(xp, activations, P, terms, columns, W.values, out[part])
 
 
 def _normal(

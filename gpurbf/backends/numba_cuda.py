@@ -7,6 +7,7 @@ that by four 8-bit products an instruction; Manhattan by four absolute differenc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from gpurbf.backends.tuning import precision_of, tile_for
 _PADDED = 128
 # Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
 _LAUNCH_ROWS = 65_535 * 64
+# Shares of the centers that are thought of, more where there are few bands of samples.
+_SHARES = 8
 # Tiles that the tuner tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
 
@@ -153,6 +156,7 @@ def _pack(
     coefficients: Coefficients,
     dtype: np.dtype,
     terms_dtype: np.dtype,
+    padded_terms: bool = False,
 ) -> tuple[Any, Any]:
     """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
     from gpurbf.kernels.cuda import api, pack, registers
@@ -164,7 +168,7 @@ def _pack(
     length = registers.SLICE // dtype.itemsize
     width = max(1, -(-n // length)) * length
     packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
-    terms = xp.empty(N, terms_dtype)
+    terms = xp.empty(len(packed) if padded_terms else N, terms_dtype)
     if N:
         # An array without elements has no address: one without inputs is all padding.
         source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
@@ -177,7 +181,7 @@ def _pack(
 
 
 def _choose(tiles: Tiles, operand: DeviceCenters, N: int) -> Any:
-    """The shape of the tiles: large ones where there are enough of them for the device."""
+    """The shape of the tiles: large ones where there are enough for the device."""
     from gpurbf.kernels.cuda.tile import SHAPES
 
     if operand.shape is not None:
@@ -209,32 +213,44 @@ def _launch(
     dtype = operand.dtype if whole else np.dtype(np.float64)
     word = part.centers.dtype
     shift, centers, terms = part.given
+    packed = np.dtype(np.uint8) if operand.exact else word
     A, row_terms = _pack(
-        tiles,
-        X[:, part.inputs],
-        shift,
-        operand.row,
-        np.dtype(np.uint8) if operand.exact else word,
-        part.terms.dtype,
+        tiles, X[:, part.inputs], shift, operand.row, packed, part.terms.dtype, padded_terms=True
     )
     bands, columns = -(-N // shape.M), -(-operand.m // shape.M)
     given, sums = list(operand.nothing), None
     if W is None:
         mode, shares, given[0] = tile.STORE, columns, api.argument(out)
     else:
-        # As many shares of the centers as give every multiprocessor two blocks.
-        shares = max(1, min(columns, -(-2 * tiles.device.multiprocessors // bands)))
+        shares = _shares(bands, columns, 2 * tiles.device.multiprocessors)
         sums = xp.empty((shares, N, W.k))
         mode, given[1:] = tile.SCORES, [W.values, api.argument(sums)]
     limit = 128 if shape.B == 16 and dtype == np.float32 else None
-    kernel = tile.kernel(operand.product, shape, tiles.device.capability >= (8, 0), limit)
+    form_, profile, *scalars = _rule(operand, whole)
+    consumer = tile.Consumer(mode, form_, profile, dtype.itemsize)
+    asynchronous = tiles.device.capability >= (8, 0)
+    kernel = tile.kernel(operand.product, shape, asynchronous, consumer, limit)
     shared = tile.shared_bytes(shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         api.argument(A), centers, api.argument(row_terms), terms,
-        Epilogue(operand.alpha, operand.factor if whole else 1.0, *_rule(operand, whole)),
-        mode, *given,
+        Epilogue(operand.alpha, operand.factor if whole else 1.0, form_, profile, *scalars),
+        *given,
     )  # fmt: skip
     return sums
+
+
+@functools.cache
+def _shares(bands: int, columns: int, slots: int) -> int:
+    """Into how many shares the tiles of a band go: what ends first where so many blocks run.
+
+    Blocks run in rounds of ``slots``, each as long as a share: one block too many costs a whole
+    round. A share is 2 % more work, for the sums of all of them are added.
+    """
+
+    def took(shares: int) -> int:
+        return -(-bands * shares // slots) * -(-columns // shares) * (50 + shares)
+
+    return min(range(1, min(columns, max(_SHARES, -(-slots // bands))) + 1), key=took)
 
 
 def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:

@@ -17,12 +17,12 @@ from scipy.linalg import lapack
 
 from gpurbf._stages import count
 from gpurbf.backends.arrays import factorizations, to_host
-from gpurbf.backends.threads import parallel_for
+from gpurbf.backends.threads import limited, parallel_for
 
 __all__ = ["Tridiagonal", "tridiagonal"]
 
 # Reflectors that are applied at once, and rows that they are applied to while these are in cache.
-_BLOCK, _ROWS = 128, 256
+_BLOCK, _ROWS = 128, 128
 
 
 @dataclass
@@ -115,9 +115,14 @@ def _block(reflected: np.ndarray, tau: np.ndarray, i: int) -> tuple[int, np.ndar
 def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
     """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
     turned = np.array(V, np.float64, order="C")
-    for start in range(0, len(turned), _ROWS):
-        for i, left, right in blocks:
-            rows = turned[start : start + _ROWS, i:]
-            rows -= (rows @ left) @ right.T
+
+    def task(number: int) -> None:
+        # The threads are ours, some rows each: BLAS's would meet after every small product.
+        with limited(1):
+            for i, left, right in blocks:
+                rows = turned[number * _ROWS : (number + 1) * _ROWS, i:]
+                rows -= (rows @ left) @ right.T
+
+    parallel_for(task, -(-len(turned) // _ROWS))
     count(operations=2 * turned.size * turned.shape[1], kind="float64", nbytes=2 * turned.nbytes)
     return turned

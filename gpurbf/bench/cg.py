@@ -20,7 +20,8 @@ __all__ = ["TITLE", "run"]
 
 TITLE = "Conjugate gradients"
 
-# Twice `scale` was the better width for MNIST with many centers, on held-out training images.
+# Of one, two and three times `scale`, the best for 10,000 held-out training images of MNIST and
+# 15,000 others as centers.
 _WIDTH = 2.0
 _SAME = 1e-5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from gpurbf.estimators._validation import (
     overflow,
 )
 
-__all__ = ["Blocks", "ClassMass", "Rows", "at_home", "row_blocks"]
+__all__ = ["Blocks", "ClassMass", "Reader", "Rows", "at_home", "row_blocks"]
 
 
 class Facts(NamedTuple):
@@ -241,7 +242,9 @@ class Blocks:
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
         parts = self.each(name, _Asked(task, y, weights))
-        return self.tasks.results(self.tasks.merged(name, merge, parts))
+        return self.tasks.results(
+            self.tasks.merged(name, functools.partial(_reduced, merge), parts)
+        )
 
     def take(self, rows: Any) -> Callable[[], Rows]:
         """Some rows, on their way here: an array of their numbers in order, or a slice."""
@@ -341,6 +344,10 @@ class ClassMass:
 
     def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:
         return class_mass(y, weights, self.n_classes)
+
+
+def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
+    return functools.reduce(merge, parts)
 
 
 def _taken(rows: Rows, start: int, some: np.ndarray) -> Rows:

@@ -75,12 +75,12 @@ class Tasks:
         ]
 
     def merged(
-        self, name: str, merge: Callable[[Any, Any], Any], parts: list[Delayed], most: int = 64
+        self, name: str, merge: Callable[..., Any], parts: list[Delayed], most: int = 64
     ) -> Delayed:
-        """All parts merged in their order, in a tree: by one task at most so many, two by two."""
+        """All parts merged in their order, in a tree: ``merge(*parts)`` of at most so many."""
         while len(parts) > 1:
             some = [tuple(parts[i : i + most]) for i in range(0, len(parts), most)]
-            parts = self.each(f"{name}-merged", functools.partial(_reduced, merge), some)
+            parts = self.each(f"{name}-merged", merge, some)
         return parts[0]
 
     def start(self, tasks: Any, **options: Any) -> Any:
@@ -96,7 +96,3 @@ class Tasks:
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
-
-
-def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
-    return functools.reduce(merge, parts)

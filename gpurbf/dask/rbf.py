@@ -53,16 +53,12 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         """
         model = self._new_model()
         check_rule(model)
-        solver = model._solver()
-        if solver.needs != "sums":
-            raise ValueError(
-                f"solver={model.solver!r} has to see the samples one by one: on a cluster use "
-                "'ridge', or another of sums over the samples."
-            )
+        _solver(model, 0)  # before any work
         blocks = Blocks.of(self, model, X, y, sample_weight)
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             model._choose_layer(blocks, blocks, blocks.weights)
+            solver = _solver(model, len(model.centers_))
             blocks = blocks.with_class_weights(model.class_weight)
             calibration = blocks.take(rbf.calibration_rows(len(blocks)))
             sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
@@ -86,3 +82,14 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         probabilities : dask array of shape (n_samples, n_classes)
         """
         return self._lazily("predict_proba", X)
+
+
+def _solver(model: Any, n_centers: int) -> Any:
+    """The model's solver, of sums over the samples, for so many centers."""
+    solver = model._solver(n_centers)
+    if solver.needs != "sums":
+        raise ValueError(
+            f"solver={model.solver!r} has to see the samples one by one: on a cluster use "
+            "'ridge', or another of sums over the samples."
+        )
+    return solver

@@ -12,7 +12,7 @@ from dask.sizeof import sizeof
 from sklearn.utils import gen_batches
 
 from gpurbf.backends.arrays import to_host
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks, Reader
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
 from gpurbf.network.solvers import NormalEquations
@@ -40,12 +40,14 @@ class Summing:
         n_outputs = 1 if n_classes == 2 else n_classes
         normal = NormalEquations(len(model.centers_), n_outputs, alpha)
         normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
-        work = _Sums(model, n_outputs, normal.shift, normal.grid)
-        parts, tasks = blocks.each("hidden-layer", work), blocks.tasks
-        if normal.grid is not None:
-            # Exact sums may be added up in any order: first those that need not travel.
-            parts = [parts[i] for i in blocks.together()]
-        total = tasks.merged("hidden-layer", NormalEquations.__add__, parts, _MERGED)
+        # Exact sums may be added up in any order: first those that need not travel.
+        order = range(len(blocks.parts)) if normal.grid is None else blocks.together()
+        work = _Sums(blocks.reader, model, n_outputs, normal.shift, normal.grid)
+        tasks, own = blocks.tasks, [blocks.parts[i] for i in order]
+        size = _at_once(blocks, len(model.centers_))
+        groups = [tuple(own[i : i + size]) for i in range(0, len(own), size)]
+        parts = tasks.each("hidden-layer", work, groups)
+        total = tasks.merged("hidden-layer", _added, parts, _MERGED)
         # Who waits for a block holds on to a word of it, not to its sums.
         done = tasks.each("progress", _done, [(part,) for part in parts])
         self._total, *self._done = tasks.start([total, *done])
@@ -61,24 +63,41 @@ class Summing:
         return self._total.result()
 
 
+def _at_once(blocks: Blocks, m: int) -> int:
+    """How many blocks a task adds up: no more bytes than its sums have, three tasks a thread."""
+    n_bytes = blocks.shape[0] * blocks.shape[1] * blocks.dtype.itemsize / len(blocks.parts)
+    n_threads = sum(blocks.tasks.client.nthreads().values())
+    return max(1, min(int(8 * m * m / n_bytes), len(blocks.parts) // max(1, 3 * n_threads)))
+
+
 @dataclass(frozen=True)
 class _Sums:
-    """The sums of a block, on a shift and a grid that all blocks share."""
+    """The sums of some blocks, on a shift and a grid that all blocks share."""
 
+    reader: Reader
     model: Any
     n_outputs: int
     shift: Any
     grid: Any
 
-    def __call__(self, rows: Rows, start: int) -> NormalEquations:
+    def __call__(self, *blocks: tuple[Any, ...]) -> NormalEquations:
         model, layer = self.model, self.model._layer()
         normal = NormalEquations(len(model.centers_), self.n_outputs)
         normal.shift, normal.grid = self.shift, self.grid
-        for batch in gen_batches(len(rows.X), _ROWS):
-            some = rows.at(batch)
-            normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
+        for _, *block in blocks:
+            rows = self.reader.rows(*block)
+            for batch in gen_batches(len(rows.X), _ROWS):
+                some = rows.at(batch)
+                normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
         normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
         return normal
+
+
+def _added(first: NormalEquations, *others: NormalEquations) -> NormalEquations:
+    total = first.copy()
+    for other in others:
+        total += other
+    return total
 
 
 @sizeof.register(NormalEquations)

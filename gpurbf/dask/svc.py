@@ -1,9 +1,9 @@
-"""SVC on a cluster: a task for each pair of classes, the largest first."""
+"""SVC on a cluster: pairs of classes are tasks, or several of few classes, the largest first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
 
 import distributed
@@ -23,7 +23,7 @@ from gpurbf.estimators._svc_outputs import KERNELS
 from gpurbf.estimators._svc_progress import Progress
 from gpurbf.network.samples import FORCED, Samples, look
 from gpurbf.network.solvers.smo import Solution
-from gpurbf.network.svm import Groups, PairModels, group_samples, train_pairs
+from gpurbf.network.svm import Groups, PairModels, group_samples, solve_samples
 
 __all__ = ["SVC"]
 
@@ -42,8 +42,9 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
 
     Notes
     -----
-    For the time of the fit the samples of each class are brought together on a worker, and sent to
-    those that solve its pairs. To the client come the support vectors.
+    A task is a pair; with few workers it is several pairs of the same classes, which share kernel
+    rows. For the time of the fit the samples of each class are brought together on a worker, and
+    sent to those that solve its pairs. To the client come the support vectors.
     """
 
     @with_callbacks
@@ -98,19 +99,24 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         ready = tasks.each("class-sorted", order, [(one,) for one in classes])
         sorted_ = tasks.start(ready, priority=2 * len(blocks))
         solve = _Solve(model, len(blocks))
-        own = [(sorted_[a], sorted_[b]) for a, b in pairs]
+        tiles = _tiles(n_classes, 3 * sum(tasks.client.nthreads().values()))
         waiting = {}
-        for p, task in enumerate(tasks.each("pair", solve, own)):
-            size = sum(repeats[c][1] for c in pairs[p])
-            waiting[tasks.start(task, priority=size)] = p
-        found: list[_Pair] = [None] * len(pairs)  # type: ignore[list-item]
-        for future, pair in distributed.as_completed(waiting, with_results=True):
-            found[waiting[future]] = pair
-            progress.solved(waiting[future], pair.solution)
+        for tile in tiles:
+            wanted = sorted({c for pair in tile for c in pair})
+            inside = [(wanted.index(a), wanted.index(b)) for a, b in tile]
+            own = (inside, *(sorted_[c] for c in wanted))
+            size = sum(repeats[c][1] for pair in tile for c in pair)
+            [task] = tasks.each("pairs", solve, [own])
+            waiting[tasks.start(task, priority=size)] = tile
+        solved: dict[tuple[int, int], _Pair] = {}
+        for future, found in distributed.as_completed(waiting, with_results=True):
+            for pair, one in zip(waiting[future], found):
+                solved[pair] = one
+                progress.solved(pairs.index(pair), one.solution)
         progress.finish()
-        support, models = _assembled(found, pairs, n_classes)
-        own = [(one, rows) for one, rows in zip(classes, support)]
-        vectors = Rows.joined(tasks.results(tasks.each("support-vectors", Rows.at, own)))
+        support, models = _assembled([solved[pair] for pair in pairs], pairs, n_classes)
+        chosen = tasks.each("support-vectors", Rows.at, list(zip(classes, support)))
+        vectors = Rows.joined(tasks.results(chosen))
         return vectors.places, vectors.X, models
 
 
@@ -205,23 +211,26 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class _Solve:
-    """Solves a pair as the local twin does among all samples."""
+    """Solves pairs of some classes as the local twin does among all samples."""
 
     model: svc.SVC
     n_samples: int
 
-    def __call__(self, a: _Class, b: _Class) -> _Pair:
-        model, n_a = self.model, len(a.C)
-        starts = np.append(a.groups.starts[:-1], n_a + b.groups.starts)
-        members = np.append(a.groups.members, n_a + b.groups.members)
-        n_groups = len(a.samples), len(b.samples)
-        codes = np.concatenate([a.samples.values, b.samples.values])
-        models = train_pairs(
-            Samples(codes, a.samples.lattice, a.samples.dtype),
-            np.repeat([0, 1], [n_a, len(b.C)]),
-            np.append(a.C, b.C),
+    def __call__(self, pairs: list[tuple[int, int]], *classes: _Class) -> list[_Pair]:
+        model, first = self.model, classes[0].samples
+        at = np.cumsum([0] + [len(one.C) for one in classes])
+        starts = [start + one.groups.starts[:-1] for start, one in zip(at, classes)]
+        members = [start + one.groups.members for start, one in zip(at, classes)]
+        n_groups = [len(one.samples) for one in classes]
+        values = np.concatenate([one.samples.values for one in classes])
+        table, solutions, kernel = solve_samples(
+            Samples(values, first.lattice, first.dtype),
+            np.concatenate([one.C for one in classes]),
             model._activation,
-            groups=Groups(members, starts, np.cumsum([0, *n_groups])),
+            groups=Groups(
+                np.concatenate(members), np.append(np.concatenate(starts), at[-1]),
+                np.cumsum([0, *n_groups]),
+            ),
             backend=model.backend,
             precision=model.precision,
             tol=model._tol,
@@ -230,17 +239,31 @@ class _Solve:
             stepped=_goes_on,
             solved=_goes_on,
             n_samples=self.n_samples,
-        )
-        solution, of_a = models.solutions[0], models.n_support[0]
-        solution.beta = solution.beta[solution.beta != 0]
-        numbers, values = models.support, models.dual_coef[0]
-        return _Pair(
-            (numbers[:of_a], numbers[of_a:] - n_a),
-            (values[:of_a], values[of_a:]),
-            solution,
-            models.backend,
-            models.description,
-        )
+            pairs=pairs,
+        )  # fmt: skip
+        found = []
+        for (a, b), solution in zip(pairs, solutions):
+            own = table[b - 1, at[a] : at[a + 1]], table[a, at[b] : at[b + 1]]
+            numbers = np.flatnonzero(own[0]), np.flatnonzero(own[1])
+            solution.beta = solution.beta[solution.beta != 0]
+            some = own[0][numbers[0]], own[1][numbers[1]]
+            found.append(_Pair(numbers, some, solution, kernel.backend, kernel.description))
+        return found
+
+
+def _tiles(n_classes: int, wanted: int) -> list[list[tuple[int, int]]]:
+    """All pairs in so many parts that share classes: pairs of a class share its kernel rows.
+
+    Of as few groups of classes as give parts enough; a part for each pair if there are not.
+    """
+    for n_groups in range(1, n_classes + 1):
+        groups = np.array_split(np.arange(n_classes), n_groups)
+        both = combinations_with_replacement([group.tolist() for group in groups], 2)
+        tiles = [sorted({(a, b) for a in A for b in B if a < b}) for A, B in both]
+        tiles = [tile for tile in tiles if tile]
+        if len(tiles) >= wanted:
+            break
+    return tiles
 
 
 def _goes_on(*args: Any) -> bool:

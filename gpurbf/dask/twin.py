@@ -164,7 +164,7 @@ class ClassifierTwin(Twin):
         model = shared(self.model_, "model")
         own = [(model, *part) for part in zip(X_blocks, labels, weights, strict=True)]
         right, whole = tasks.results(
-            tasks.merged("score", np.add, tasks.each("score", _right, own))
+            tasks.merged("score", _total, tasks.each("score", _right, own))
         )
         return float(right / whole)
 
@@ -172,6 +172,10 @@ class ClassifierTwin(Twin):
 def _applied(work: tuple[Any, Settings, str, np.ndarray], X: Any) -> np.ndarray:
     model, settings, method, like = work
     return settings.call(getattr(model, method), X) if len(X) else like
+
+
+def _total(*parts: np.ndarray) -> np.ndarray:
+    return np.sum(parts, axis=0)
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:

@@ -56,6 +56,11 @@ def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
         learning_rate=estimator.learning_rate,
         n_epochs=1 if goes_on else estimator.n_epochs,
     )
+    if solver.needs == "products":
+        raise ValueError(
+            f"FSVC has few centers and no use for solver={estimator.solver!r}: use 'ridge', which "
+            "solves the same in closed form."
+        )
     if getattr(solver, "fit_intercept", False):
         raise ValueError(
             f"FSVC's outputs have no constant, solver={solver!r} has one: set fit_intercept=False."

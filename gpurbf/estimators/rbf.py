@@ -35,6 +35,8 @@ from gpurbf.network.solvers import (
 # Rows between two reports of progress, and rows on which probabilities are calibrated.
 _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
+# And where each of them costs a solution by the preconditioner of many centers.
+_FEWER_ROWS = 256
 
 
 class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -118,8 +120,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 2,000
-    training samples by their closed-form leave-one-out outputs (``"ridge"``), by what the
-    preconditioner says of these (``"cg"``) or by their outputs, so their order is the order of
+    training samples by their closed-form leave-one-out outputs (``"ridge"``), on up to 256 by what
+    the preconditioner says of these (``"cg"``), or by their outputs, so their order is the order of
     ``decision_function``. For isotonic or cross-validated calibration use
     :class:`sklearn.calibration.CalibratedClassifierCV`.
 
@@ -319,7 +321,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
-        rows = calibration_rows(X.shape[0])
+        rows = calibration_rows(X.shape[0], _FEWER_ROWS)
         scores = found.leave_one_out(W, self.intercept_, np.arange(X.shape[0])[rows])
         self._calibrate(scores, X, rows, codes, weights)
 
@@ -340,6 +342,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self._calibrate(layer.scores(X[rows], W), X, rows, codes, weights)
 
 
-def calibration_rows(n_samples: int) -> slice:
-    """Evenly spaced rows, at most about _CALIBRATION_ROWS; all of a small data set."""
-    return slice(0, n_samples, -(-n_samples // _CALIBRATION_ROWS))
+def calibration_rows(n_samples: int, most: int = _CALIBRATION_ROWS) -> slice:
+    """Evenly spaced rows, so many at the most; all of a small data set."""
+    return slice(0, n_samples, -(-n_samples // most))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,7 +16,7 @@ from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
 from gpurbf.network.solvers.smo import Solution, solve_pairs
 
-__all__ = ["Groups", "PairModels", "group_samples", "train_pairs"]
+__all__ = ["Groups", "PairModels", "group_samples", "solve_samples", "train_pairs"]
 
 _BLOCK = 2048
 
@@ -109,10 +109,35 @@ def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return equal
 
 
-@staged("output training", "pairs")
 def train_pairs(
+    X: Any, y: np.ndarray, C: np.ndarray, activation: Activation | None, **options: Any
+) -> PairModels:
+    """Train a binary SVC for each pair of classes.
+
+    Parameters
+    ----------
+    X, C, activation, **options
+        See :func:`solve_samples`.
+    y : ndarray of shape (N,)
+        Class numbers.
+    """
+    coefficients, solutions, kernel = solve_samples(X, C, activation, **options)
+    support = np.flatnonzero((coefficients != 0).any(axis=0))
+    support = support[np.argsort(y[support], kind="stable")]
+    n_support = np.bincount(y[support], minlength=len(coefficients) + 1)
+    return PairModels(
+        support,
+        n_support,
+        coefficients[:, support],
+        solutions,
+        kernel.backend,
+        kernel.description,
+    )
+
+
+@staged("output training", "pairs")
+def solve_samples(
     X: Any,
-    y: np.ndarray,
     C: np.ndarray,
     activation: Activation | None,
     *,
@@ -125,22 +150,23 @@ def train_pairs(
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
     n_samples: int | None = None,
-) -> PairModels:
-    """Train a binary SVC for each pair of classes.
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> tuple[np.ndarray, list[Solution], Any]:
+    """Solve pairs of classes: coefficients of all samples (n_classes - 1, N), solutions, kernel.
+
+    Coefficients are laid out as those of `PairModels`.
 
     Parameters
     ----------
     X : Samples or ndarray
         A sample of each group, or the kernel matrix of all samples (N, N) if there is no
         activation.
-    y : ndarray of shape (N,)
-        Class numbers.
     C : ndarray of shape (N,)
         Upper bounds of the dual variables.
     activation : Activation or None
     groups : Groups
         See :func:`group_samples`.
-    backend, precision, tol, max_iter, cache_bytes, stepped, solved, n_samples
+    backend, precision, tol, max_iter, cache_bytes, stepped, solved, n_samples, pairs
         See :class:`HiddenLayer` and :func:`solve_pairs`.
     """
     kernel: Any
@@ -159,27 +185,18 @@ def train_pairs(
             stepped=stepped,
             solved=solved,
             n_samples=n_samples,
+            pairs=pairs,
         )
-    coefficients = _spread(_by_class(solutions, groups.class_starts), groups, C)
-    is_support = (coefficients != 0).any(axis=0)
-    support = np.flatnonzero(is_support)
-    support = support[np.argsort(y[support], kind="stable")]
-    n_support = np.bincount(y[support], minlength=len(groups.class_starts) - 1)
-    return PairModels(
-        support,
-        n_support,
-        coefficients[:, support],
-        solutions,
-        kernel.backend,
-        kernel.description,
-    )
+    n_classes = len(groups.class_starts) - 1
+    solved_pairs = combinations(range(n_classes), 2) if pairs is None else pairs
+    table = _by_class(dict(zip(solved_pairs, solutions)), groups.class_starts)
+    return _spread(table, groups, C), solutions, kernel
 
 
-def _by_class(solutions: list[Solution], class_starts: np.ndarray) -> np.ndarray:
+def _by_class(solutions: dict[tuple[int, int], Solution], class_starts: np.ndarray) -> np.ndarray:
     """The pairs' coefficients (n_classes - 1, n_groups) in LIBSVM's layout."""
-    n_classes = len(class_starts) - 1
-    table = np.zeros((n_classes - 1, class_starts[-1]))
-    for (a, b), solution in zip(combinations(range(n_classes), 2), solutions):
+    table = np.zeros((len(class_starts) - 2, class_starts[-1]))
+    for (a, b), solution in solutions.items():
         n_a = class_starts[a + 1] - class_starts[a]
         table[b - 1, class_starts[a] : class_starts[a + 1]] = solution.beta[:n_a]
         table[a, class_starts[b] : class_starts[b + 1]] = solution.beta[n_a:]

@@ -43,3 +43,25 @@ def test_the_compiler_is_looked_for_where_numba_finds_it():
     except Exception as error:
         pytest.skip(f"PTX: numba.cuda has no compiler here ({type(error).__name__})")
     api.find_compiler()
+
+
+@pytest.mark.parametrize("slots", [2, 40, 264])
+def test_a_grid_fills_the_device(slots):
+    """Rounds of blocks times tiles of a share: as few as by the plain rule, but for a fifth."""
+
+    def took(bands, columns, shares):
+        return -(-bands * shares // slots) * -(-columns // shares)
+
+    for bands in (1, 7, 79, 140, 469):
+        for columns in (1, 8, 32, 43):
+            shares = numba_cuda._shares(bands, columns, slots)
+            before = max(1, min(columns, -(-slots // bands)))
+            assert 1 <= shares <= columns
+            assert took(bands, columns, shares) <= 1.2 * took(bands, columns, before)
+
+
+def test_a_round_that_is_almost_empty_is_avoided():
+    """79 bands of 32 tiles on 264 slots were 316 blocks: a second round, most of it empty."""
+    assert numba_cuda._shares(79, 32, 264) == 3
+    assert numba_cuda._shares(300, 32, 264) == 4  # 5 rounds of 8 tiles, not 2 of 32
+    assert numba_cuda._shares(1, 32, 264) == 32

@@ -22,6 +22,14 @@ VARIANTS = {
     "dp4a": ("dp4a", "int32", "float32", "large", r"dp4a\.u32\.u32", 256),
     "sad": ("sad", "int32", "float32", "large", r"vabsdiff4\.u32\.u32\.u32\.add", 256),
     "mma": ("mma", "int32", "float32", "large", r"mma\.sync\S+m16n8k32\S+s32\.u8\.u8\.s32", 16),
+    "mma-stored": (
+        "mma",
+        "int32",
+        "float32",
+        "large",
+        r"mma\.sync\S+m16n8k32\S+s32\.u8\.u8\.s32",
+        16,
+    ),
     "mma-float64": ("mma", "int32", "float64", "large", r"mma\.sync\S+m16n8k32\S+s32\.u8", 16),
 }
 # Registers, threads and bytes of shared memory of a multiprocessor; a block costs 1 KB more.
@@ -55,7 +63,8 @@ def ptx(numba_cuda):
     from numba.cuda import dispatcher
 
     from gpurbf.kernels.cuda import tile
-    from gpurbf.kernels.epilogue import Epilogue
+    from gpurbf.kernels.cuda.profiles import NUMBERS
+    from gpurbf.kernels.epilogue import FORMS, Epilogue
 
     def build(name, capability):
         product, word, real, shape, *_ = VARIANTS[name]
@@ -66,10 +75,12 @@ def ptx(numba_cuda):
         fields = [integer, number, integer, integer, number, number, integer]
         signature = (
             matrix(word), matrix(word), vector(term), vector(term),
-            types.NamedTuple(fields, Epilogue), integer, matrix(real), cube(real),
-            cube(number),
+            types.NamedTuple(fields, Epilogue), matrix(real), cube(real), cube(number),
         )  # fmt: skip
-        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0))
+        form = FORMS["dot" if product in ("manhattan", "sad") else "squared"]
+        mode = tile.STORE if name.endswith("-stored") else tile.SCORES
+        consumer = tile.Consumer(mode, form, NUMBERS["gaussian"], real.bitwidth // 8)
+        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
         with pytest.MonkeyPatch.context() as patch:
             # Numba asks the device for the capability of functions that a kernel calls.
             device = SimpleNamespace(compute_capability=capability)
@@ -129,6 +140,19 @@ def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name,
     assert re.search(r"(mul|mad)\.lo\.s64", text)
     assert ("cp.async.cg.shared.global" in text) == (capability >= (8, 0))
     assert "div.s64" not in text.split("bar.sync")[1]
+
+
+@pytest.mark.parametrize("name, most", [("mma", 15), ("mma-stored", 20)])
+def test_an_activation_is_few_instructions(ptx, name, most):
+    """Between the barriers around them, all that a part of the tile needs first included.
+
+    Of PTX, from which ptxas makes 14 and 21 for sm_90 (seen in the machine code).
+    """
+    (text,) = (part for part in ptx(name, (9, 0)).split("bar.sync") if "ex2.approx" in part)
+    instructions = re.findall(r"^\t\S.*;$", text, re.MULTILINE)
+    activations = len(re.findall("ex2.approx", text))
+    assert activations == 16
+    assert len(instructions) / activations <= most
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,22 @@
 """From the metric's value to the activation: every profile behind one integer argument.
 
-A GPU has no calls by address worth having. The argument is the same for all threads, so the chain
-of comparisons costs a few instructions an output and no divergence, and a new profile or gamma
-compiles nothing.
+A GPU has no calls by address worth having. A tile gives constants, and the compiler leaves the one
+branch; elsewhere the argument is the same for all threads, and the chain of comparisons costs a few
+instructions an output. A new gamma compiles nothing.
 """
 
 import math
 
 import numpy as np
 
+from gpurbf.kernels.cuda import api
 from gpurbf.kernels.cuda.api import cuda
 from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
+
+if api.SIMULATED:
+    from gpurbf.kernels.cuda.simulated import exponential
+else:
+    from gpurbf.kernels.cuda.registers import exponential
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)
@@ -44,8 +50,7 @@ def activate(value, form, profile, gamma, coef0, degree, real):
         if form == ROOT:
             value = real(math.sqrt(value))
     if profile == GAUSSIAN:
-        y = real(math.exp(real(-gamma * value)))
-        return y if y >= tiny else zero
+        return exponential(gamma, value)
     if profile == TRIANGULAR:
         y = real(one - gamma * value)
         return zero if y < zero else y

@@ -42,6 +42,12 @@ def inner(total, H, h, W, w):
     return H.dtype.type(total + H[h : h + len(weights)] @ weights)
 
 
+def exponential(rate, x):
+    """exp(-rate x), 0 where that is below the smallest normal number."""
+    value = np.exp(-(rate * x))
+    return value if value >= np.finfo(value.dtype).tiny else value.dtype.type(0)
+
+
 def here(x):
     """Nothing is moved in the simulator."""
     return x

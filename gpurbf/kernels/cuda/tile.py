@@ -44,6 +44,15 @@ class Shape(NamedTuple):
     B: int
 
 
+class Consumer(NamedTuple):
+    """What a tile is compiled for: who takes the activations, form, profile, and their size."""
+
+    mode: int
+    form: int
+    profile: int
+    itemsize: int
+
+
 # Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
 # with more than 128 registers, the third for as many blocks as there can be where outputs are few.
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
@@ -106,44 +115,54 @@ def _sampling(shape):
     return sample
 
 
-def _activating(shape, source):
+def _activating(shape, source, consumer):
     """A function that turns a staged part of a tile into activations, and stores them."""
+    mode, form, profile, _ = consumer
     M, n_threads, width = shape.M, shape.B**2, shape.M + PAD
-    part_size = M // PARTS * M
-    here, peek, poke, sample = source.here, source.peek, source.poke, _sampling(shape)
+    warp_rows = 8 * (M // shape.B)
+    part_rows, step = warp_rows // PARTS, max(1, n_threads // M)  # rows that threads take at once
+    here, peek, poke, columns = source.here, source.peek, source.poke, max(1, M // n_threads)
 
     @cuda.jit(device=True)
-    def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, mode, out):
+    def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out):
         real, kind = H.dtype.type, row_terms.dtype.type
-        N, m = np.int64(row_terms.shape[0]), np.int64(column_terms.shape[0])
         t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-        scale, g, c0 = (
-            real(here(epilogue.factor)), real(here(epilogue.gamma)), real(here(epilogue.coef0))
+        # Terms of rows are there for whole tiles.
+        N, m = (out.shape[0] if mode == STORE else 0), np.int64(column_terms.shape[0])
+        top = here(np.int64(band)) * M
+        alpha, scale, g, c0 = (
+            kind(here(epilogue.alpha)), real(here(epilogue.factor)), real(here(epilogue.gamma)),
+            real(here(epilogue.coef0)),
         )  # fmt: skip
-        top, column = here(np.int64(band)) * M, here(np.int64(number)) * M + t % M
-        for i in range(part_size // n_threads):
-            r = t // M + i * (n_threads // M)
-            row, at = sample(top, p, r), r * width + t % M
-            value = real(0)
-            if row < N and column < m:
-                total = kind(kind(epilogue.alpha) * peek(stage, at))
-                total = kind(peek(row_terms, row) + peek(column_terms, column) + total)
-                value = real(scale * real(total))
-                value = activate(
-                    value, epilogue.form, epilogue.profile, g, c0, epilogue.degree, real
-                )
-                if mode == STORE:
-                    poke(out, row * m + column, value)
-            if mode == SCORES:
-                poke(H, at, value)
+        for c in range(columns):
+            own = t % M + c * n_threads
+            column = here(np.int64(number)) * M + own
+            column_term = peek(column_terms, min(column, m - 1))
+            for w in range(M // warp_rows):
+                # Of the warps' rows one after the other those that are staged.
+                row, at = top + t // M + w * warp_rows + p * part_rows, t // M + w * part_rows
+                at, to = at * width + own, row * m + column
+                left = np.int32(min(N - row, part_rows) if column < m else 0)
+                for i in range(0, part_rows, step):
+                    total = kind(alpha * peek(stage, at))
+                    total = kind(peek(row_terms, row + i) + column_term + total)
+                    value = real(scale * real(total))
+                    value = activate(value, form, profile, g, c0, epilogue.degree, real)
+                    if mode == STORE:
+                        if np.int32(i) < left:
+                            poke(out, to, value)
+                    else:
+                        poke(H, at, value if column < m else real(0))
+                    at += step * width
+                    to += step * m
 
     return activate_part
 
 
-def _scoring(shape, source):
+def _scoring(shape, source, itemsize):
     """A function that adds a part of the activations times W to the sums."""
     M, B, R, width = shape.M, shape.B, shape.M // shape.B, shape.M + PAD
-    n_threads = B * B
+    n_threads, vector = B * B, 16 // itemsize
     here, peek, poke, inner = source.here, source.peek, source.poke, source.inner
     sample = _sampling(shape)
 
@@ -159,7 +178,7 @@ def _scoring(shape, source):
 
     @cuda.jit(device=True)
     def score_part(H, p, band, number, group, W, scores):
-        real, vector = W.dtype.type, 16 // W.itemsize
+        real = W.dtype.type
         t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
         r = t // B
         o = t % B
@@ -181,14 +200,18 @@ def _scoring(shape, source):
 
 
 @functools.cache
-def kernel(product, shape, asynchronous, max_registers=None):
-    """The tile of a product in a shape; compiled when it is first launched."""
+def kernel(product, shape, asynchronous, consumer, max_registers=None):
+    """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
     # The simulator knows no registers.
     options = {} if api.SIMULATED else {"max_registers": max_registers}
     source = simulated if api.SIMULATED else registers
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
-    activate_part, score_part = _activating(shape, source), _scoring(shape, source)
+    activate_part, score_part = (
+        _activating(shape, source, consumer),
+        _scoring(shape, source, consumer.itemsize),
+    )
+    scoring = consumer.mode == SCORES
     zeros, step, put = source.functions(product, R)
     aligned, here = source.aligned, source.here
     place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
@@ -197,10 +220,10 @@ def kernel(product, shape, asynchronous, max_registers=None):
     down, part_rows = M // warp_rows, warp_rows // PARTS  # warps; rows of one in a part
 
     @cuda.jit(**options)
-    def tile(A, C, row_terms, column_terms, epilogue, mode, out, W, scores):
+    def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
         """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
 
-        A (N', ...) and C (m', ...), padded to multiples of M rows; terms (N,) and (m,); out (N, m);
+        A (N', ...) and C (m', ...), padded to whole tiles; terms (N',) and (m,); out (N, m);
         W (m' / v, k, v), v outputs in 16 bytes and zeros beyond m;
         scores (shares, N, k) of float64.
         """
@@ -238,11 +261,9 @@ def kernel(product, shape, asynchronous, max_registers=None):
                 s_row += t // 32 % down * part_rows
                 put(acc, p, stage, s_row * width + t // 32 // down * warp_columns + s_column, width)
                 cuda.syncthreads()
-                activate_part(
-                    stage, H, p, band, number, row_terms, column_terms, epilogue, mode, out
-                )
+                activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out)
                 cuda.syncthreads()
-                if mode == SCORES:
+                if scoring:
                     score_part(H, p, band, number, group, W, scores)
                     cuda.syncthreads()
             number += cuda.gridDim.x

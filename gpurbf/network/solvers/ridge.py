@@ -195,15 +195,13 @@ class NormalEquations:
         first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
         self.shift, self.grid = to_host(first).astype(np.float32).astype(np.float64), None
 
-    def __add__(self, other: NormalEquations) -> NormalEquations:
-        """The sums of both, which have the same shift and grid."""
-        both = self.copy()
-        with both.working():
-            both.G += other.G
-            both.B += other.B
-        both.targets = self.targets + other.targets
-        both.weight = self.weight + other.weight
-        return both
+    def __iadd__(self, other: NormalEquations) -> NormalEquations:
+        """Add sums on the same shift and grid."""
+        with self.working():
+            self.G += other.G
+            self.B += other.B
+        self.targets, self.weight = self.targets + other.targets, self.weight + other.weight
+        return self
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext() if self.layer is None else self.layer.working()

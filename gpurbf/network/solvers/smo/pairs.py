@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -37,6 +37,7 @@ def solve_pairs(
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
     n_samples: int | None = None,
+    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[Solution]:
     """One binary problem for each pair of classes, in the order (0, 1), (0, 2), …, (1, 2), ….
 
@@ -57,6 +58,8 @@ def solve_pairs(
         Called with pair number and solution; True ends all pairs that have not begun.
     n_samples : int, optional
         Of the whole problem, where the kernel's are a part that is to be solved as in it.
+    pairs : sequence of (int, int), optional
+        Those to solve, if not all, and in which order.
 
     Returns
     -------
@@ -64,7 +67,8 @@ def solve_pairs(
     """
     K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal))
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
-    problems = _Problems(starts, C, budget, tol, max_iter, stepped, solved)
+    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
+    problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal)
         if len(K) < _ALONE:
@@ -100,6 +104,7 @@ class _Problems:
 
     def __init__(
         self,
+        pairs: list[tuple[int, int]],
         starts: np.ndarray,
         C: np.ndarray,
         budget: Budget,
@@ -109,7 +114,7 @@ class _Problems:
         solved: Callable[[int, Solution], bool],
     ) -> None:
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
-        self.pairs = list(combinations(range(len(self.classes)), 2))
+        self.pairs = pairs
         self.C, self.tol, self.max_iter = C, tol, max_iter
         self.budget = budget
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
