@@ -39,10 +39,16 @@ def answers(model, X=B):
     return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
 
 
+def agree(model, expected):
+    """The outputs in bits; MKL's depend on its threads and on where arrays lie in memory."""
+    atol = 1e-6 if model.backend == "mkl" else 0
+    np.testing.assert_allclose(answers(model), expected, rtol=0, atol=atol)
+
+
 def same(model, pickled, expected):
     """The model is what it was, and can be fitted to what it should be."""
     assert pickle.dumps(model) == pickled
-    np.testing.assert_array_equal(answers(clone(model).fit(B, b)), expected)
+    agree(clone(model).fit(B, b), expected)
 
 
 def fitted(name, backend):
@@ -55,7 +61,8 @@ def fitted(name, backend):
 @campaign("faults", 12, name=NAMES, backend=st.sampled_from(BACKENDS), k=st.integers(1, 400))
 def test_the_kth_allocation_fails(name, backend, k):
     """MemoryError out of the k-th call of NumPy by the package, wherever that is."""
-    model, pickled, expected = fitted(name, backend)
+    with limited(1):  # OpenBLAS's last bits depend on its threads too
+        model, pickled, expected = fitted(name, backend)
     seen = 0
 
     def refuse(frame, event, argument):
@@ -80,9 +87,10 @@ def test_the_kth_allocation_fails(name, backend, k):
             sys.setprofile(None)
     assert (broken is None) == (seen < k)
     if broken is None:
-        np.testing.assert_array_equal(answers(model), expected)
+        agree(model, expected)
     else:
-        same(model, pickled, expected)
+        with limited(1):
+            same(model, pickled, expected)
 
 
 @campaign(
@@ -152,7 +160,7 @@ def test_an_interrupt_at_any_moment(name, share, backend):
     if pickle.dumps(model) == pickled:
         same(model, pickled, expected)
     else:  # it was over before
-        np.testing.assert_array_equal(answers(model), expected)
+        agree(model, expected)
 
 
 FORK = """
