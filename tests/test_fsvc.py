@@ -11,13 +11,13 @@ from sklearn.datasets import load_digits, make_blobs
 
 from gpurbf import FSVC
 from gpurbf.backends.threads import limited
+from gpurbf.network import solvers
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.fsvc import passes
 from gpurbf.network.fsvc.known import KnownLayer, Sample, select
 from gpurbf.network.fsvc.order import held_out
 from gpurbf.network.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network import solvers
 from tests import reference
 
 UNITS = [
@@ -28,6 +28,8 @@ UNITS = [
     ("gaussian", "sqeuclidean", 2.0, 1.0),
     ("triangular", "sqeuclidean", 1.5, 2.5),
 ]
+# Conjugate gradients are for many centers: FSVC refuses them.
+SOLVERS = sorted(set(solvers.SOLVERS) - {"cg"})
 OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
 
 
@@ -192,7 +194,7 @@ def test_partial_fit_wants_all_labels_first():
 
 @pytest.mark.filterwarnings(OUTSIDE)
 @pytest.mark.parametrize("selection", passes.SELECTIONS)
-@pytest.mark.parametrize("solver", sorted(SOLVERS))
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("radius", [1.0, "auto", "ratio"])
 def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
     selection, solver, radius
@@ -214,7 +216,7 @@ def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
     )
 
 
-@pytest.mark.parametrize("solver", sorted(SOLVERS))
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_class_weights_pull_towards_their_class(solver):
     X, y = make_blobs(400, 2, centers=2, cluster_std=4.0, random_state=1)
     counts = [
