@@ -48,7 +48,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
 
     @staged("back and evaluate", "temperature")
     def _calibrate(
-        self, scores: np.ndarray, X: Any, rows: slice, codes: np.ndarray, weights: np.ndarray | None
+        self, scores: np.ndarray, X: Any, rows: Any, codes: np.ndarray, weights: np.ndarray | None
     ) -> None:
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
         w = None if weights is None else weights[rows]

@@ -38,7 +38,7 @@ from gpurbf.network.solvers import (
 _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 # And where each of them costs a solution by the preconditioner of many centers.
-_FEWER_ROWS = 256
+_FEWER_ROWS = 1000
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -333,8 +333,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
-        rows = calibration_rows(X.shape[0], _FEWER_ROWS)
-        scores = found.leave_one_out(W, self.intercept_, np.arange(X.shape[0])[rows])
+        some = np.arange(X.shape[0])
+        if len(some) - len(self.centers_) > _FEWER_ROWS:
+            # Centers answer to themselves as to no new sample: others are asked if there are many.
+            some = np.setdiff1d(some, getattr(self, "center_indices_", ()))
+        rows = some[calibration_rows(len(some), _FEWER_ROWS)]
+        scores = found.leave_one_out(W, self.intercept_, rows)
         self._calibrate(scores, X, rows, codes, weights)
 
     @staged("output training")
