@@ -116,7 +116,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
-    not λ |W|². It ends at a relative residual of 0.01; see
+    not ``λ |W|²``. It ends at a relative residual of 0.01; see
     :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 2,000
