@@ -3,7 +3,6 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
@@ -13,6 +12,7 @@ from gpurbf.estimators import _validation
 
 RNG = np.random.default_rng(0)
 X, y = RNG.normal(size=(40, 3)), np.arange(40) % 3
+pd = pytest.importorskip("pandas")
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
 NAN, HUGE = X.copy(), X.copy()
 NAN[3, 1], HUGE[3, 1] = np.nan, np.inf

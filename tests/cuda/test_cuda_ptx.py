@@ -44,6 +44,7 @@ MULTIPROCESSORS = {
 @pytest.fixture(scope="module")
 def numba_cuda():
     """numba.cuda with a compiler, whatever GPU there is."""
+    pytest.importorskip("numba_cuda", reason="PTX: needs numba-cuda, which the extra `test` brings")
     from gpurbf.kernels.cuda import api
 
     if api.SIMULATED:
