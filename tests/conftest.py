@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import standin
+from callers import Caller
 
 from gpurbf import datasets
 from gpurbf._stages import FENCES
-from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device_memory, get_backend
+from gpurbf.backends import (
+    LOADERS,
+    BackendUnavailable,
+    _attempt,
+    cache,
+    device_memory,
+    get_backend,
+    threads,
+)
 from gpurbf.bench import timing
 
 try:
@@ -84,6 +93,25 @@ def cupy(monkeypatch):
     if any(pool.used for pool in gpu.pools):
         gc.collect()  # what only a cycle holds
     assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Let the process have eight threads, whatever the machine has."""
+    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    if parallel := sys.modules.get("numba.np.ufunc.parallel"):
+        monkeypatch.setattr(parallel, "_is_initialized", False)
+    return 8
+
+
+@pytest.fixture
+def callers():
+    """Four threads with blocks to enter and leave."""
+    made = [Caller() for _ in range(4)]
+    yield made
+    for caller in made:
+        caller.leave()
+        caller._thread.shutdown()
 
 
 def real_data(*parts):
