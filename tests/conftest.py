@@ -143,12 +143,3 @@ def iris_fsvc():
     """The arrays of the published iris experiment, by name."""
     with np.load(real_data("fsvc-iris", "iris.npz")) as arrays:
         return dict(arrays)
-
-
-def pytest_collection_modifyitems(items):
-    """scikit-learn's checks come first, in a fresh process.
-
-    One of them, a pickle of RBFLayer read as a memmap, has failed where thousands of other tests
-    had run before in the same process, and never otherwise: what of them does it is not known.
-    """
-    items.sort(key=lambda item: "test_conformance" not in item.nodeid)
