@@ -15,6 +15,7 @@ from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
 from gpurbf.network.solvers.smo.rows import CachedPair, RowCache
+from gpurbf.network.solvers.smo.side_by_side import problems_of, solve_side_by_side
 from gpurbf.network.solvers.smo.schedule import Schedule, Stopped
 from gpurbf.network.solvers.smo.slots import Budget
 
@@ -65,9 +66,15 @@ def solve_pairs(
     -------
     solutions : list of Solution
     """
+    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
+    if kernel.rounds is not None:
+        problems = problems_of(starts, C, pairs)
+        options = {"tol": tol, "max_iter": max_iter, "stepped": stepped, "solved": solved}
+        there = solve_side_by_side(kernel, problems, **options)
+        if there is not None:
+            return there
     K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal))
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
-    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal)

@@ -1,0 +1,52 @@
+"""What the threads of a block find together; in Numba's simulator a warp is one thread."""
+
+from gpurbf.kernels.cuda.api import SIMULATED, cuda
+
+__all__ = ["WARP", "WARPS", "best", "product"]
+
+WARP = 1 if SIMULATED else 32
+WARPS = 32  # of a block, at most
+
+
+def _of_warp(key, place, other):
+    step = 16
+    while step:
+        key_there = cuda.shfl_xor_sync(0xFFFFFFFF, key, step)
+        place_there = cuda.shfl_xor_sync(0xFFFFFFFF, place, step)
+        if key_there > key or (key_there == key and place_there > place):
+            key, place = key_there, place_there
+        other = max(other, cuda.shfl_xor_sync(0xFFFFFFFF, other, step))
+        step //= 2
+    return key, place, other
+
+
+if SIMULATED:
+
+    def _of_warp(key, place, other):  # noqa: F811
+        return key, place, other
+
+    def product(a, b):
+        """The simulator's sums are not joined with products."""
+        return a * b
+else:
+    from numba.cuda.libdevice import dmul_rn as product  # a rounded product, never one of an FMA
+
+    _of_warp = cuda.jit(device=True)(_of_warp)
+
+
+@cuda.jit(device=True)
+def best(keys, places, others, key, place, other):
+    """The largest key of the block's threads, the last of its places, and the largest other number.
+
+    A barrier for all threads. The shared arrays (`WARPS`,) may be written again after the next one.
+    """
+    key, place, other = _of_warp(key, place, other)
+    warp = cuda.threadIdx.x // WARP
+    if cuda.threadIdx.x % WARP == 0:
+        keys[warp], places[warp], others[warp] = key, place, other
+    cuda.syncthreads()
+    for w in range(cuda.blockDim.x // WARP):
+        if keys[w] > key or (keys[w] == key and places[w] > place):
+            key, place = keys[w], places[w]
+        other = max(other, others[w])
+    return key, place, other
