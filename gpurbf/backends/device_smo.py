@@ -13,9 +13,9 @@ from gpurbf.backends.arrays import to_host
 
 __all__ = ["Plan", "Problems", "Report", "Rounds", "Stop", "plan", "rounds_on"]
 
-# Threads of a block that steps or selects, and of one that gathers or updates; blocks that gather
-# for a pair.
-_THREADS, _FEW, _GATHERING = 512, 256, 64
+# Threads of a block that steps or selects, and of one that gathers or updates; these are so many a
+# pair, or as many as have work.
+_THREADS, _FEW, _BLOCKS_OF_A_PAIR = 512, 256, 64
 # Of the memory that is left, for kernel values and for blocks between members; the rest is for
 # evaluating values.
 _ROWS, _BLOCKS = 0.5, 0.25
@@ -176,9 +176,10 @@ class Rounds:
 
         stream, table, given = api.current_stream(), self._table, self._argument(wave)
         pairs, sets, values, blocks = self._pairs, self._sets, self._values, self._blocks
-        smo.gather[(len(wave), _GATHERING), _FEW, stream](given, pairs, sets, values, blocks, table)
+        grid = len(wave), min(_BLOCKS_OF_A_PAIR, self._longest)
+        smo.gather[grid, _FEW, stream](given, pairs, sets, values, blocks, table)
         smo.inner[len(wave), _THREADS, stream](given, pairs, sets, blocks, table, self._rules)
-        grid = len(wave), -(-self._longest // _FEW)
+        grid = len(wave), min(_BLOCKS_OF_A_PAIR, -(-self._longest // _FEW))
         smo.update[grid, _FEW, stream](given, pairs, sets, values, blocks, table)
 
     def place(self, samples: np.ndarray) -> Any:

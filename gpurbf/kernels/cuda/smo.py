@@ -75,8 +75,8 @@ class Blocks(NamedTuple):
 class Rules(NamedTuple):
     """Where to stop: violation, steps of a pair (-1: no limit), steps of a launch.
 
-    Inside a set, at ``inner`` of the violation, at ``loose`` after so ``many`` rounds. f is in doubt
-    where ``doubt`` times the root of the squares of all changes is more than the violation.
+    Inside a set, at ``inner`` of the violation, at ``loose`` after so ``many`` rounds. f is in
+    doubt where ``doubt`` times the root of the squares of all changes is more than the violation.
     """
 
     tol: float
@@ -336,31 +336,29 @@ def inner(wave, pairs, sets, blocks, progress, rules):
 def update(wave, pairs, sets, values, blocks, progress):
     """``f -= change @ K[members]`` of the pairs of a wave, in float64 and in the members' order.
 
-    Launched with so many blocks a pair that every sample of it has a thread. A pair that is its own
-    set has its f already.
+    Launched with any number of blocks a pair. A pair that is its own set has its f already.
     """
     change = cuda.shared.array(THREADS, np.float64)
     rows = cuda.shared.array(THREADS, np.int64)
-    p, slot, T = wave[cuda.blockIdx.x], cuda.blockIdx.x, np.int64(cuda.blockDim.x)
-    first = np.int64(cuda.threadIdx.x)
+    first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
+    p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     begin, count = pairs.starts[p], np.int64(sets.counts[p])
     n = pairs.starts[p + 1] - begin
-    if progress[p, STATE] != RUNNING or n <= pairs.sizes[p] or cuda.blockIdx.y * T >= n:
+    if progress[p, STATE] != RUNNING or n <= pairs.sizes[p]:
         return
-    k = cuda.blockIdx.y * T + first
-    column, total = np.int64(0), 0.0
-    if k < n:
-        column = pairs.samples[begin + k]
-    for start in range(0, count, T):
-        some = min(T, count - start)
-        if first < some:
-            change[first] = blocks.change[slot, start + first]
-            rows[first] = values.row_of[pairs.samples[begin + sets.members[p, start + first]]]
-        cuda.syncthreads()
-        if k < n:
+    # The bounds are the same for all threads of a block: all of them meet at the barriers.
+    for column in range(cuda.blockIdx.y * T, n, cuda.gridDim.y * T):
+        k, total = column + first, 0.0
+        sample = pairs.samples[begin + min(k, n - 1)]
+        for start in range(0, count, T):
+            some = min(T, count - start)
+            if first < some:
+                change[first] = blocks.change[slot, start + first]
+                rows[first] = values.row_of[pairs.samples[begin + sets.members[p, start + first]]]
+            cuda.syncthreads()
             for r in range(some):
                 if change[r] != 0.0:
-                    total += change[r] * values.rows[rows[r], column]
-        cuda.syncthreads()
-    if k < n:
-        pairs.f[begin + k] -= total
+                    total += change[r] * values.rows[rows[r], sample]
+            cuda.syncthreads()
+        if k < n:
+            pairs.f[begin + k] -= total

@@ -2,36 +2,35 @@
 
 from gpurbf.kernels.cuda.api import SIMULATED, cuda
 
-__all__ = ["WARP", "WARPS", "best", "product"]
+__all__ = ["WARPS", "best", "product"]
 
-WARP = 1 if SIMULATED else 32
 WARPS = 32  # of a block, at most
 
-
-def _of_warp(key, place, other):
-    step = 16
-    while step:
-        key_there = cuda.shfl_xor_sync(0xFFFFFFFF, key, step)
-        place_there = cuda.shfl_xor_sync(0xFFFFFFFF, place, step)
-        if key_there > key or (key_there == key and place_there > place):
-            key, place = key_there, place_there
-        other = max(other, cuda.shfl_xor_sync(0xFFFFFFFF, other, step))
-        step //= 2
-    return key, place, other
-
-
 if SIMULATED:
-
-    def _of_warp(key, place, other):  # noqa: F811
-        return key, place, other
+    WARP = 1
 
     def product(a, b):
-        """The simulator's sums are not joined with products."""
+        """A rounded product: what the compiler would join with a sum is not what a CPU does."""
         return a * b
-else:
-    from numba.cuda.libdevice import dmul_rn as product  # a rounded product, never one of an FMA
 
-    _of_warp = cuda.jit(device=True)(_of_warp)
+    def _of_warp(key, place, other):
+        return key, place, other
+else:
+    from numba.cuda.libdevice import dmul_rn as product  # type: ignore[no-redef]
+
+    WARP = 32
+
+    @cuda.jit(device=True)
+    def _of_warp(key, place, other):
+        step = 16
+        while step:
+            key_there = cuda.shfl_xor_sync(0xFFFFFFFF, key, step)
+            place_there = cuda.shfl_xor_sync(0xFFFFFFFF, place, step)
+            if key_there > key or (key_there == key and place_there > place):
+                key, place = key_there, place_there
+            other = max(other, cuda.shfl_xor_sync(0xFFFFFFFF, other, step))
+            step //= 2
+        return key, place, other
 
 
 @cuda.jit(device=True)

@@ -35,9 +35,8 @@ def keep_on_host(n_samples: int, n_classes: int, n_pairs: int) -> str:
     at_work = max(1, min(os.cpu_count() or 1, n_classes // 2))
     if n_samples > _SMALL and n_pairs > _SLOWER * at_work:
         return ""
-    return (
-        f"SVC takes a GPU from {_SMALL + 1:,} samples and {_SLOWER * at_work + 1} pairs of classes on"
-    )
+    n, p = _SMALL + 1, _SLOWER * at_work + 1
+    return f"SVC takes a GPU from {n:,} samples and {p} pairs of classes on"
 
 
 def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]]) -> Problems:
@@ -70,7 +69,9 @@ def solve_side_by_side(
         N = len(kernel.diagonal)
         planned = plan(N, kernel.dtype.itemsize, problems, kernel.room())
         if planned is None or kernel.rounds is None:
-            kernel.description += "; steps on the CPU: the GPU's memory budget is too small for them"
+            kernel.description += (
+                "; steps on the CPU: the GPU's memory budget is too small for them"
+            )
             return None
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
         waves = -(-len(problems.sizes) // planned.width)
