@@ -127,7 +127,7 @@ class Rounds:
         self.f[...] = xp.asarray(problems.y)
         # Of K, and where each sample's row is among them.
         self.rows = xp.empty((planned.rows, len(diagonal)), dtype)
-        self._row_of = xp.asarray(np.arange(len(diagonal), dtype=np.int32))
+        self._row_of = xp.zeros(len(diagonal), np.int32)
         self._members = xp.zeros((n_problems, size), np.int32)
         self._counts = xp.zeros(n_problems, np.int32)
         self._progress = xp.zeros((n_problems, 6))
