@@ -208,10 +208,13 @@ class Rounds:
             table[smo.VIOLATION],
         )
 
-    def state(self, p: int) -> tuple[np.ndarray, np.ndarray]:
-        """Beta and f of a problem."""
-        part = slice(self.starts[p], self.starts[p + 1])
-        return to_host(self.beta[part]), to_host(self.f[part])
+    def states(self, problems: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Beta and f of each of these problems."""
+        numbers = [np.arange(self.starts[p], self.starts[p + 1]) for p in problems]
+        there = self.xp.asarray(np.concatenate(numbers))
+        ends = np.cumsum([len(some) for some in numbers])[:-1]
+        beta, f = (np.split(to_host(A[there]), ends) for A in (self.beta, self.f))
+        return list(zip(beta, f))
 
     def correct(self, p: int, f: np.ndarray) -> None:
         """F of a problem that was in doubt: it goes on from there."""

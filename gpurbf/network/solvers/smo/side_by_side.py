@@ -127,18 +127,17 @@ class _Pairs:
                 report = self.rounds.report()
             if not report.finite.all():
                 raise FloatingPointError("not finite")
-            active = np.array([p for p in active.tolist() if self._goes_on(p, report)], int)
+            going = np.array([self._goes_on(p, report) for p in active.tolist()])
+            self._finish(active[~going].tolist(), report)
+            active = active[going]
         return self._solutions
 
     def _goes_on(self, p: int, report: Report) -> bool:
-        """Whether a pair needs more rounds; if not, its solution is there."""
+        """Whether a pair needs more rounds and is to have them."""
         if report.doubted[p]:
             self._correct(p)
-        steps = int(report.steps[p])
-        if report.running[p] and not self._stepped(p, steps, float(report.violation[p])):
-            return True
-        self._finish(p, steps)
-        return False
+        done = int(report.steps[p]), float(report.violation[p])
+        return bool(report.running[p]) and not self._stepped(p, *done)
 
     def _evaluate(self, samples: np.ndarray) -> None:
         """Their rows of K are the ones in memory."""
@@ -155,22 +154,29 @@ class _Pairs:
         """f = y - K beta in float64, where rounding of kernel values may have moved it."""
         part = slice(self.problems.starts[p], self.problems.starts[p + 1])
         samples, f = self.problems.samples[part], self.problems.y[part].copy()
-        beta, _ = self.rounds.state(p)
+        ((beta, _),) = self.rounds.states([p])
         support = np.flatnonzero(beta)
         rows = self.kernel.gathered(samples)
         f -= self.kernel.weighted(rows, samples[support], beta[support], True)
         self.rounds.correct(p, f)
 
-    def _finish(self, p: int, steps: int) -> None:
-        part = slice(self.problems.starts[p], self.problems.starts[p + 1])
-        beta, f = self.rounds.state(p)
-        y, C = self.problems.y[part], self.problems.C[part]
-        low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-        violation = open_ends(beta, low, high, f, np.empty_like(f), np.empty_like(f))
-        if np.isnan(violation):
-            raise FloatingPointError("not finite")
-        intercept, objective, gap = summary(beta, f, y, C)
-        converged = violation < self.tol
-        solution = Solution(beta, intercept, steps, violation, objective, gap, converged)
-        self._solutions[p] = solution
-        self._solved(p, solution)
+    def _finish(self, ended: list[int], report: Report) -> None:
+        """Their solutions."""
+        for p, (beta, f) in zip(ended, self.rounds.states(ended) if ended else []):
+            part = slice(self.problems.starts[p], self.problems.starts[p + 1])
+            y, C = self.problems.y[part], self.problems.C[part]
+            low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
+            violation = open_ends(beta, low, high, f, np.empty_like(f), np.empty_like(f))
+            if np.isnan(violation):
+                raise FloatingPointError("not finite")
+            intercept, objective, gap = summary(beta, f, y, C)
+            self._solutions[p] = Solution(
+                beta,
+                intercept,
+                int(report.steps[p]),
+                violation,
+                objective,
+                gap,
+                violation < self.tol,
+            )
+            self._solved(p, self._solutions[p])
