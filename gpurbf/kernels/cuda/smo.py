@@ -140,6 +140,8 @@ def select(wave, pairs, sets, progress, rules):
     cuda.syncthreads()
     if first == 0:
         progress[p, STATE], progress[p, VIOLATION] = state, violation
+        if state != RUNNING and state != DOUBTED:
+            sets.counts[p] = 0
     if state != RUNNING:
         return
     if n <= size:

@@ -185,7 +185,14 @@ def test_memory_does_not_change_the_solution(rows, width, small_sets, monkeypatc
     expected = solve(OnDevice(K), starts, 1.0)
     planned = device_smo.Plan(rows, width)
     monkeypatch.setattr(side_by_side, "plan", lambda *_: planned)
-    same(solve(OnDevice(K), starts, 1.0), expected)
+    kernel = OnDevice(K)
+    same(solve(kernel, starts, 1.0), expected)
+    # The rounds after the last steps and before the host's look evaluate nothing.
+    asked, looks = kernel.asked, []
+    kernel.asked = 0
+    monkeypatch.setattr(side_by_side, "_ROUNDS", 40)
+    same(solve(kernel, starts, 1.0, stepped=lambda *_: looks.append(1)), expected)
+    assert kernel.asked == asked and not looks
 
 
 def test_where_memory_is_too_small_the_CPU_steps():

@@ -141,8 +141,8 @@ class _Pairs:
 
     def _evaluate(self, samples: np.ndarray) -> None:
         """Their rows of K are the ones in memory."""
-        out = self.rounds.place(samples)
-        self.kernel.values(samples, self._all, out)
+        if len(samples):
+            self.kernel.values(samples, self._all, self.rounds.place(samples))
 
     def _union(self, numbers: np.ndarray, wave: object) -> np.ndarray:
         """Samples that are in a working set of these pairs."""
