@@ -22,7 +22,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, working = np, staticmethod(nullcontext)
-    cost, rounding, blurred = 100.0, 0.0, 0.0
+    cost, rounding, blurred, rounds = 100.0, 0.0, 0.0, None
 
     def room(self):
         return np.inf

@@ -229,7 +229,9 @@ def _load(name: str) -> Backend:
     return found
 
 
-def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backend, str]:
+def get_backend(
+    name: str = "auto", n_centers: int | None = None, on_host: str = ""
+) -> tuple[Backend, str]:
     """The backend of that name and the reason it was taken.
 
     Parameters
@@ -241,6 +243,8 @@ def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backe
     n_centers : int, optional
         Of the layer: "auto" takes a GPU only for layers of so many centers that the work outweighs
         the transfer of the samples. None: enough.
+    on_host : str, optional
+        Why "auto" shall not take a GPU, if so.
 
     Returns
     -------
@@ -265,7 +269,9 @@ def get_backend(name: str = "auto", n_centers: int | None = None) -> tuple[Backe
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
     said, gpus = "auto:", no_gpu() is None
-    if gpus:
+    if gpus and on_host:
+        said, gpus = f"auto: {on_host};", False
+    elif gpus:
         least = _centers_worth_a_transfer()
         gpus = n_centers is None or n_centers >= least
         worth = "worth" if gpus else "not worth"

@@ -152,6 +152,31 @@ def estimators(data_home: str | None) -> None:
     print(markdown_table(("backend", "estimator", "accuracy", "on numpy"), rows))
 
 
+def svc(data_home: str | None) -> None:
+    """SVC's steps: the CPU's path to the bit where a pair is its own set, else as good an end."""
+    X, y, _, _ = data.digits(1400)
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(9000 if gpus() else 600, 20))
+    labels = np.digitize(numbers[:, 0] + rng.normal(size=len(numbers)), (-0.5, 0.5))
+    activation = Activation("euclidean", "gaussian", 1e-3)
+    expected = SVC(gamma=0.05, backend="numpy").fit(numbers, labels)
+    rows = []
+    for name in _names():
+        model = SVC(C=10, gamma=activation.gamma, backend=name).fit(X, y)
+        K = HiddenLayer(X, activation, backend=name, dtype=np.dtype(np.float32)).outputs(X)
+        same = SVC(C=10, kernel="precomputed").fit(to_host(K), y)
+        if not np.array_equal(model.n_iter_, same.n_iter_):
+            raise AssertionError(f"{name}: steps {model.n_iter_} are not {same.n_iter_}")
+        _compare(f"{name}, coefficients", model.dual_coef_, same.dual_coef_, 0)
+        begin = time.perf_counter()
+        large = SVC(gamma=0.05, backend=name).fit(numbers, labels)
+        seconds = time.perf_counter() - begin
+        rows.append((name, len(numbers), large.n_iter_.tolist(), f"{seconds:.2f}"))
+        print(f"{name}: {model.backend_info_}\n")
+        _compare(f"{name}, objective", large.objective_, expected.objective_, 1e-3)
+    print(markdown_table(("backend", "samples", "steps", "seconds, compiling included"), rows))
+
+
 def _compare(what: str, actual: Any, expected: np.ndarray, tolerance: float) -> None:
     """Raise where the largest error, relative to the largest entry, is above the tolerance."""
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -230,5 +255,6 @@ def _milliseconds(xp: Any, call: Callable[[], Any]) -> tuple[str, str]:
 
 
 STEPS: dict[str, Callable[[str | None], None]] = {
-    step.__name__: step for step in (versions, int8, products, profiles, streams, estimators, table)
+    step.__name__: step
+    for step in (versions, int8, products, profiles, streams, estimators, svc, table)
 }

@@ -86,6 +86,18 @@ def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
 
 
 @_compiled
+def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
+    """Beta of receiver and giver after their best step within the bounds, and that step."""
+    step = difference / (curvature if curvature > 0.0 else TAU)
+    rise, fall = high_i - beta_i, beta_j - low_j
+    if step < rise and step < fall:
+        return beta_i + step, beta_j - step, step
+    if rise <= fall:
+        return high_i, (low_j if rise == fall else beta_j - rise), rise
+    return beta_i + fall, low_j, fall
+
+
+@_compiled
 def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
 
@@ -131,26 +143,10 @@ def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
         if steps >= max_steps:
             return steps, violation, False
         curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
-        if not curvature > 0.0:
-            curvature = TAU
-        step = (f_i - f[j]) / curvature
-        rise, fall = high[i] - beta[i], beta[j] - low[j]
-        before_i, before_j = beta[i], beta[j]
-        if step < rise and step < fall:
-            beta[i] += step
-            beta[j] -= step
-        elif rise <= fall:
-            step = rise
-            beta[j] -= step
-            beta[i] = high[i]
-            if rise == fall:
-                beta[j] = low[j]
-        else:
-            step = fall
-            beta[i] += step
-            beta[j] = low[j]
-        if beta[i] == before_i and beta[j] == before_j:
+        at_i, at_j, step = _moved(beta[i], beta[j], high[i], low[j], f_i - f[j], curvature)
+        if at_i == beta[i] and at_j == beta[j]:
             return steps, violation, True
+        beta[i], beta[j] = at_i, at_j
         steps += 1
         closed_up[i] = 0.0 if beta[i] < high[i] else -np.inf
         closed_up[j] = 0.0

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import get_backend
 from gpurbf.backends.arrays import to_host
+from gpurbf.backends.device_smo import rounds_on
 from gpurbf.backends.profiles import PROFILES
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import float32_error
@@ -38,7 +39,7 @@ class GivenKernel:
         self.matrix = np.ascontiguousarray(K if in_order else K[np.ix_(order, order)])
         self.dtype = K.dtype
         self.diagonal = self.matrix.diagonal().astype(np.float64)
-        self.backend = "none"
+        self.rounds, self.backend = None, "none"
         self.description = "a given kernel matrix"
 
 
@@ -55,6 +56,8 @@ class KernelRows:
         As of :class:`HiddenLayer`.
     n_samples : int, optional
         Of all data, where X is a part that is to be treated as in it.
+    on_host : str, optional
+        Why "auto" shall not take a GPU, if so.
     """
 
     matrix = None
@@ -66,6 +69,7 @@ class KernelRows:
         backend: str,
         precision: str,
         n_samples: int | None = None,
+        on_host: str = "",
     ) -> None:
         self.X, self.activation, self.precision = X, activation, precision
         self.n_samples = len(X) if n_samples is None else n_samples
@@ -77,9 +81,13 @@ class KernelRows:
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         self._there = X
+        self.rounds, steps = None, ""
         if not self._sparse:
             # What "auto" means depends on the number of all samples.
-            self._chosen = get_backend(backend, self.n_samples)
+            self._chosen = get_backend(backend, self.n_samples, on_host)
+            self.rounds, steps = rounds_on(self._chosen[0])
+            if steps and self._chosen[1].startswith("auto"):
+                self._chosen = get_backend(backend, self.n_samples, steps)
             chosen = self._chosen[0]
             self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
             if self.xp is not np and X.values.nbytes < self.room() / 4:
@@ -91,7 +99,7 @@ class KernelRows:
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
-        self.description = probe.describe() + why
+        self.description = probe.describe() + why + (steps and f"; {steps}")
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
         """The dtype of values, the error that the solver shall look after, and why.

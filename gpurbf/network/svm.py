@@ -14,7 +14,7 @@ from gpurbf._stages import staged
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
-from gpurbf.network.solvers.smo import Solution, solve_pairs
+from gpurbf.network.solvers.smo import Solution, keep_on_host, solve_pairs
 
 __all__ = ["Groups", "PairModels", "group_samples", "solve_samples", "train_pairs"]
 
@@ -173,7 +173,10 @@ def solve_samples(
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
-        kernel = KernelRows(X, activation, backend, precision, n_samples)
+        n_classes = len(groups.class_starts) - 1
+        n_pairs = n_classes * (n_classes - 1) // 2 if pairs is None else len(pairs)
+        on_host = keep_on_host(n_samples or len(X), n_classes, n_pairs)
+        kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
             kernel,

@@ -1,4 +1,4 @@
-"""The BNL tile on an NVIDIA GPU: Numba kernels, a family a file, scalars as arguments.
+"""The BNL tile on an NVIDIA GPU, and SVC: Numba kernels, a family a file, scalars as arguments.
 
 X, C ─► pack.py ─► rows of whole 64-byte slices, norms ─► tile.py ─► H, or H @ W
                                                             │
@@ -12,4 +12,7 @@ simulated.py  the same in NumPy, where Numba's simulator runs the kernels
 profiles.py   all profiles behind one integer argument
 tile.py       the tile: shared memory, the loop over the inputs, the consumers
 pairs.py      one thread a pair, as in the paper: the benchmark's baseline
+
+smo.py        SVC's steps, a block a pair of classes, beside and without the tile
+warps.py      what the threads of a block find together
 """

@@ -5,9 +5,20 @@ import pytest
 from sklearn.datasets import load_digits
 
 import gpurbf
-from gpurbf.backends import LOADERS, Tile, _attempt, device, device_memory, numba_cuda
-from gpurbf.kernels.cuda import api, pack, tile
+from gpurbf.backends import LOADERS, Tile, _attempt, device, device_memory, device_smo, numba_cuda
+from gpurbf.kernels.cuda import api, pack, smo, tile
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
+
+
+class Counted:
+    """A kernel whose launches are noted."""
+
+    def __init__(self, kernel, launches):
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid):
+        self.launches.append(grid)
+        return self.kernel[grid]
 
 
 @pytest.fixture
@@ -38,17 +49,8 @@ def test_a_classifier_is_that_of_numpy(loaded):
 
 def test_a_call_on_the_device_is_three_launches_and_wraps_what_is_new(loaded, monkeypatch):
     launches, make, packing = [], tile.kernel, pack.pack
-
-    class Counted:
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-        def __getitem__(self, grid):
-            launches.append(grid)
-            return self.kernel[grid]
-
-    monkeypatch.setattr(tile, "kernel", lambda *given: Counted(make(*given)))
-    monkeypatch.setattr(pack, "pack", Counted(packing))
+    monkeypatch.setattr(tile, "kernel", lambda *given: Counted(make(*given), launches))
+    monkeypatch.setattr(pack, "pack", Counted(packing, launches))
     rng, gpu = np.random.default_rng(0), loaded.gpu
     X, C = loaded.asarray(rng.normal(size=(70, 9))), rng.normal(size=(5, 9))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numba-cuda")
@@ -61,3 +63,26 @@ def test_a_call_on_the_device_is_three_launches_and_wraps_what_is_new(loaded, mo
     assert len(launches) + others == 3 and copies == waits == mapped == 0
     # Samples, packed samples and terms for one launch, terms and packed ones for the next, sums.
     assert len(gpu.wrapped) == 6
+
+
+def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
+    for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
+        monkeypatch.setattr(device_smo, name, count)
+    launches = []
+    for name in ("select", "gather", "inner", "update"):
+        monkeypatch.setattr(smo, name, Counted(getattr(smo, name), launches))
+    X, y = load_digits(n_class=3, return_X_y=True)
+    X, y = X[:30].astype(np.uint8), y[:30]
+    weights = np.where(np.arange(30) % 5 == 0, 2.0, 1.0)
+    options = {"C": 2.0, "gamma": 1e-3, "class_weight": "balanced"}
+    before = loaded.gpu.counts()
+    model = gpurbf.SVC(backend="numba-cuda", **options).fit(X, y, weights)
+    others, copies, waits, _ = loaded.gpu.counts() - before
+    same = gpurbf.SVC(backend="numpy", **options).fit(X, y, weights)
+    assert "steps on the GPU, all pairs of classes side by side" in model.backend_info_
+    np.testing.assert_array_equal(model.support_, same.support_)
+    np.testing.assert_allclose(model.dual_coef_, same.dual_coef_, atol=1e-4)
+    np.testing.assert_allclose(model.decision_function(X), same.decision_function(X), atol=1e-3)
+    # Four rounds and a look, after which all three pairs are done.
+    assert len(launches) == 16
+    assert [others, copies, waits] == [10, 15, 4]

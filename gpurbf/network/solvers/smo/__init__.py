@@ -9,11 +9,14 @@
         │
     schedule.py, pairs.py   all pairs: who runs when, on which threads; stop and progress
 
+    side_by_side.py   all of it on a device, the host looking at it now and then
+
 The hidden layer, a matrix or a user's function are the same to the solver.
 """
 
 from gpurbf.network.solvers.smo.binary import Solution
 from gpurbf.network.solvers.smo.kernel import Kernel
 from gpurbf.network.solvers.smo.pairs import MATRIX, solve_pairs
+from gpurbf.network.solvers.smo.side_by_side import keep_on_host
 
-__all__ = ["MATRIX", "Kernel", "Solution", "solve_pairs"]
+__all__ = ["MATRIX", "Kernel", "Solution", "keep_on_host", "solve_pairs"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
+
+from gpurbf.backends.device_smo import Rounds
 
 __all__ = ["Kernel", "PairKernel"]
 
@@ -20,6 +23,9 @@ class Kernel(Protocol):
 
     ``cost`` is that of evaluating a value, 1 for one of no inputs. ``rounding`` is the error of a
     value, root mean square, beside that of exact distances: 0 where nobody shall look after it.
+
+    ``rounds`` makes the `Rounds` that step on the device of `xp`, None where the CPU steps;
+    ``description`` is told if there is no memory for them.
     """
 
     diagonal: np.ndarray
@@ -28,6 +34,8 @@ class Kernel(Protocol):
     xp: ModuleType
     cost: float
     rounding: float
+    rounds: Callable[..., Rounds] | None
+    description: str
 
     def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: Any) -> None:
         """Write K[samples, columns] into ``out``; a slice is a class, an array any samples."""

@@ -16,6 +16,7 @@ from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
 from gpurbf.network.solvers.smo.rows import CachedPair, RowCache
 from gpurbf.network.solvers.smo.schedule import Schedule, Stopped
+from gpurbf.network.solvers.smo.side_by_side import problems_of, solve_side_by_side
 from gpurbf.network.solvers.smo.slots import Budget
 
 __all__ = ["MATRIX", "solve_pairs"]
@@ -65,9 +66,16 @@ def solve_pairs(
     -------
     solutions : list of Solution
     """
+    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
+    if kernel.rounds is not None:
+        end_to_end = problems_of(starts, C, pairs)
+        there = solve_side_by_side(
+            kernel, end_to_end, tol=tol, max_iter=max_iter, stepped=stepped, solved=solved
+        )
+        if there is not None:
+            return there
     K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal))
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
-    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal)

@@ -1,0 +1,254 @@
+"""SVC's steps in Numba's simulator: the CPU's path to the bit, and solutions as good."""
+
+import numpy as np
+import pytest
+from test_smo import Matrix, judged, problem
+
+from gpurbf.backends import device_smo
+from gpurbf.backends.loops_smo import open_ends, solve_block
+from gpurbf.kernels.cuda import smo
+from gpurbf.network.solvers.smo import binary, pairs, side_by_side, solve_pairs
+
+
+class OnDevice(Matrix):
+    """A kernel whose values and steps are on a device, which is NumPy's memory here."""
+
+    rounds = device_smo.Rounds
+
+    def __init__(self, K, dtype=np.float64, memory=1e9):
+        super().__init__(K, ready=False)
+        self.dtype, self.memory, self.description = np.dtype(dtype), memory, "simulated"
+
+    def room(self):
+        return self.memory
+
+
+@pytest.fixture(autouse=True)
+def few_threads(monkeypatch):
+    """Numbers of threads that no number of samples here is a multiple of."""
+    for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
+        monkeypatch.setattr(device_smo, name, count)
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    monkeypatch.setattr(binary, "WHOLE", 8)
+    monkeypatch.setattr(side_by_side, "working_set_size", lambda n: 15)
+    monkeypatch.setattr(pairs, "MATRIX", 0)
+
+
+def solve(kernel, starts, C, tol=1e-3, max_iter=-1, **hooks):
+    bounds = np.broadcast_to(C, len(kernel.K)).astype(float)
+    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
+    options = {"tol": tol, "max_iter": max_iter, "cache_bytes": 1e9}
+    return solve_pairs(kernel, starts, bounds, **options, **hooks)
+
+
+def same(solutions, expected):
+    for a, b in zip(solutions, expected, strict=True):
+        assert (a.steps, a.violation, a.converged) == (b.steps, b.violation, b.converged)
+        assert (a.intercept, a.objective, a.gap) == (b.intercept, b.objective, b.gap)
+        np.testing.assert_array_equal(a.beta, b.beta)
+
+
+@pytest.mark.parametrize("case", ["float32", "twins", "bounds", "indefinite", "limit"])
+def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch):
+    """Also where its steps are several launches."""
+    if case in ("twins", "limit"):
+        monkeypatch.setattr(side_by_side, "_STEPS", 20)
+        monkeypatch.setattr(side_by_side, "_LEAST", 4)
+    K, starts = problem(sizes=(8, 6, 7))
+    C, limit, dtype = 10.0, -1, np.float64
+    if case == "float32":
+        dtype, K = np.float32, K.astype(np.float32)
+    elif (
+        case == "twins"
+    ):  # equal samples, of one class and of two: gains and f are equal to the bit
+        copied = np.arange(len(K)) // 3 * 3
+        K = K[np.ix_(copied, copied)]
+    elif case == "bounds":
+        C = np.random.default_rng(1).uniform(0.01, 5.0, len(K))
+    elif case == "indefinite":
+        K, limit = np.round(K @ K - 2 * K.T[::-1, ::-1], 3), 40
+        K = (K + K.T) / 2
+    else:
+        limit = 7
+    there = solve(OnDevice(K, dtype), starts, C, max_iter=limit)
+    same(there, solve(Matrix(K, ready=True), starts, C, max_iter=limit))
+    assert sum(solution.steps for solution in there) > 10
+
+
+def block(seed, n, ties):
+    """A state amid a problem: K, bounds, beta, f; few different numbers if there are to be ties."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 2, (n, 3)) if ties else rng.normal(size=(n, 3))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2) / 3).astype(np.float32)
+    y, C = np.sign(rng.normal(size=n)), rng.choice([0.5, 1.0, 2.0], n)
+    beta = y * C * rng.choice([0.0, 0.0, 0.5, 1.0], n)
+    return K, y * C, beta, np.round(y - K @ beta, 1 if ties else 9)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("n, most", [(1, 5), (13, 1), (37, 9), (37, 500)])
+def test_inner_steps_are_those_of_the_CPU_on_any_block(n, most, ties):
+    """Two blocks of two pairs of three, members in any order among more samples."""
+    rng = np.random.default_rng(n)
+    blocks = [block(seed, n, ties) for seed in (0, 1)]
+    lengths = 50, n + 9, 3
+    starts = np.cumsum([0, *lengths])
+    bounds, beta, f = (np.zeros(starts[-1]) for _ in range(3))
+    members, wave = np.zeros((3, 40), np.int32), np.array([1, 0], np.int32)
+    K = np.zeros((2, 40, 40), np.float32)
+    for slot, p in enumerate(wave):
+        members[p, :n] = rng.permutation(lengths[p])[:n]
+        at = starts[p] + members[p, :n]
+        K[slot, :n, :n], bounds[at], beta[at], f[at] = blocks[slot]
+    nothing = np.zeros(0, np.int64)
+    sizes = np.full(3, n)
+    state = smo.Pairs(starts, nothing, bounds, beta, f, nothing, sizes)
+    progress = np.zeros((3, 6))
+    progress[:, smo.VIOLATION], before = 1.0, f.copy()
+    given = smo.Blocks(K, np.ones((2, 40)), np.full((2, 40), np.nan))
+    rules = smo.Rules(1e-3, -1, most, 0.05, 0.2, 32, 0.0)
+    sets = smo.Sets(members, np.full(3, n, np.int32))
+    smo.inner[2, 3](wave, state, sets, given, progress, rules)
+    for slot, p in enumerate(wave):
+        values, bound, inside, f_inside = blocks[slot]
+        old, ends = inside.copy(), (np.minimum(bound, 0), np.maximum(bound, 0))
+        steps, _, _ = solve_block(values, np.ones(n), *ends, inside, f_inside, 0.05, most)
+        at = starts[p] + members[p, :n]
+        assert progress[p, smo.STEPS] == steps and progress[p, smo.STUCK] == (steps == 0)
+        assert progress[p, smo.SQUARES] == pytest.approx(((inside - old) ** 2).sum())
+        np.testing.assert_array_equal(beta[at], inside)
+        np.testing.assert_array_equal(given.change[slot, :n], inside - old)
+    np.testing.assert_array_equal(f, before)
+    assert progress[2].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
+    """Of equals the first; the newer half of the last set stays where it is old and odd."""
+    n, size = 61, 16
+    _, bounds, beta, f = block(3, n, ties)
+    f -= 0.0 if ties else 5.0  # of both signs, and of one
+    samples = np.arange(n)
+    state = smo.Pairs(
+        np.array([0, n]), samples, bounds, beta, f, np.zeros(n, np.int64), np.array([size])
+    )
+    progress, wave = np.zeros((1, 6)), np.zeros(1, np.int32)
+    sets = smo.Sets(np.zeros((1, size), np.int32), np.zeros(1, np.int32))
+    rules = smo.Rules(1e-3, -1, 1, 0.05, 0.2, 32, 0.0)
+    low, high = np.minimum(bounds, 0), np.maximum(bounds, 0)
+    previous = np.zeros(0, int)
+    for count in (0, 16, 7):
+        previous = previous[:count]
+        sets.counts[0] = len(previous)
+        progress[0, smo.STATE] = smo.RUNNING
+        smo.select[1, 3](wave, state, sets, progress, rules)
+        up, down = np.empty(n), np.empty(n)
+        assert progress[0, smo.VIOLATION] == open_ends(beta, low, high, f, up, down)
+        chosen = sets.members[0, : sets.counts[0]].copy()
+        kept = previous[len(previous) // 2 :]
+        up[kept], down[kept] = -np.inf, np.inf
+        half = (size - len(kept)) // 2
+        rising = [k for k in np.argsort(-up, kind="stable")[:half] if up[k] > -np.inf]
+        down[rising] = np.inf
+        falling = [k for k in np.argsort(down, kind="stable")[:half] if down[k] < np.inf]
+        np.testing.assert_array_equal(chosen[: len(kept)], kept)
+        assert set(chosen[len(kept) :]) == {*rising, *falling}
+        assert len(chosen) == len(kept) + len(rising) + len(falling) == len(set(chosen))
+        if not ties:
+            up, down = np.empty(n), np.empty(n)
+            open_ends(beta, low, high, f, up, down)
+            assert set(chosen) == set(binary._working_set(up, down, previous, size))
+        previous = chosen
+
+
+@pytest.mark.parametrize("C", [0.1, 10.0])
+def test_working_sets_reach_the_optimum(C, small_sets):
+    K, starts = problem(sizes=(20, 16, 24))
+    kernel = OnDevice(K)
+    solutions = solve(kernel, starts, C, tol=1e-4)
+    for solution, truth in judged(K, starts, C, solutions):
+        assert solution.converged and truth["feasible"]
+        assert truth["violation"] < 1.5e-4
+        for name in ("objective", "violation", "intercept", "gap"):
+            assert getattr(solution, name) == pytest.approx(truth[name], abs=1e-5)
+    assert kernel.description.endswith("steps on the GPU, all pairs of classes side by side")
+
+
+@pytest.mark.parametrize("rows, width", [(30, 2), (15, 1)])
+def test_memory_does_not_change_the_solution(rows, width, small_sets, monkeypatch):
+    """Rows of some members at a time, or of all; all pairs side by side or one after the other."""
+    K, starts = problem(sizes=(14, 12, 10))
+    monkeypatch.setattr(side_by_side, "_STEPS", 10**9)
+    expected = solve(OnDevice(K), starts, 1.0)
+    planned = device_smo.Plan(rows, width)
+    monkeypatch.setattr(side_by_side, "plan", lambda *_: planned)
+    kernel = OnDevice(K)
+    same(solve(kernel, starts, 1.0), expected)
+    # The rounds after the last steps and before the host's look evaluate nothing.
+    asked, looks = kernel.asked, []
+    kernel.asked = 0
+    monkeypatch.setattr(side_by_side, "_ROUNDS", 40)
+    same(solve(kernel, starts, 1.0, stepped=lambda *_: looks.append(1)), expected)
+    assert kernel.asked == asked and not looks
+
+
+def test_where_memory_is_too_small_the_CPU_steps():
+    K, starts = problem(sizes=(14, 9, 11))
+    kernel = OnDevice(K, memory=1000)
+    same(solve(kernel, starts, 1.0), solve(Matrix(K, ready=True), starts, 1.0))
+    assert "steps on the CPU: the GPU's memory" in kernel.description
+
+
+def test_rounding_of_the_kernel_is_looked_after(small_sets, monkeypatch):
+    K, starts = problem(sizes=(30, 25))
+    noise = 1e-4 * np.random.default_rng(0).normal(size=K.shape)
+    kernel = OnDevice(K)
+    kernel.rounding, kernel.blurred = 1e-4, noise + noise.T
+    solutions = solve(kernel, starts, 100.0)
+    for solution, truth in judged(K, starts, 100.0, solutions):
+        assert solution.converged
+        assert truth["violation"] < 1.5e-3
+    assert kernel.wide > 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 9])
+def test_limit_of_steps_is_kept_exactly(limit, small_sets):
+    K, starts = problem(sizes=(20, 15, 12))
+    solutions = solve(OnDevice(K), starts, 100.0, max_iter=limit)
+    assert [solution.steps for solution in solutions] == [limit] * 3
+    assert not any(solution.converged for solution in solutions)
+
+
+def test_pairs_can_be_ended_from_outside_and_an_error_ends_all(small_sets):
+    K, starts = problem(sizes=(20, 16, 12))
+    done = []
+    solutions = solve(
+        OnDevice(K), starts, 10.0,
+        stepped=lambda p, steps, violation: p == 1,
+        solved=lambda p, solution: done.append(p),
+    )  # fmt: skip
+    assert [solution.converged for solution in solutions] == [True, False, True]
+    assert done[0] == 1 and sorted(done) == [0, 1, 2]
+    for _, truth in judged(K, starts, 10.0, solutions):
+        assert truth["feasible"]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(OnDevice(K), starts, 1e3, stepped=interrupted)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("where", [(5, 30), (slice(None), slice(None))])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_an_error(where, value, small_sets, monkeypatch):
+    monkeypatch.setattr(side_by_side, "_STEPS", 400)
+    monkeypatch.setattr(side_by_side, "_LEAST", 20)
+    K, starts = problem(sizes=(25, 20))
+    K[where] = K.T[where] = value
+    with pytest.raises(FloatingPointError):
+        solve(OnDevice(K), starts, 1.0)
