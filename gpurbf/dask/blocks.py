@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -28,7 +29,7 @@ __all__ = ["Blocks", "ClassMass", "Reader", "Rows", "at_home", "row_blocks"]
 
 
 class Facts(NamedTuple):
-    """What is known of a block: rows given and those of weight > 0, what must agree, its labels."""
+    """What is known of a block: rows given and those of weight > 0, what must agree, labels."""
 
     n_given: int
     n_rows: int
@@ -36,6 +37,7 @@ class Facts(NamedTuple):
     names: Any
     dtype: np.dtype
     labels: Any
+    counts: Any
 
 
 class Rows(NamedTuple):
@@ -54,6 +56,22 @@ class Rows(NamedTuple):
     def joined(cls, pieces: Iterable[Rows]) -> Rows:
         """All pieces, one after the other."""
         return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
+
+    @classmethod
+    def in_order(cls, pieces: Iterable[Rows]) -> Rows:
+        """All pieces as one, in the order in which their rows were given."""
+        pieces = list(pieces)
+        ends = np.cumsum([len(piece.places) for piece in pieces])
+        to = np.empty(ends[-1], np.intp)
+        to[np.argsort(np.concatenate([piece.places for piece in pieces]))] = np.arange(len(to))
+
+        def spread(own: tuple[np.ndarray, ...]) -> np.ndarray:
+            values = np.empty((len(to), *own[0].shape[1:]), own[0].dtype)
+            for where, part in zip(np.split(to, ends[:-1]), own):
+                values[where] = part
+            return values
+
+        return cls._make(None if own[0] is None else spread(own) for own in zip(*pieces))
 
 
 class Reader(NamedTuple):
@@ -79,10 +97,12 @@ class Reader(NamedTuple):
         if sp.issparse(X):
             raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
         used = self._weights(weights, X.shape[0])
-        labels = None if y is None else np.unique(y if used is None else y[used > 0])
+        labels = counts = None
+        if y is not None:
+            labels, counts = np.unique(y if used is None else y[used > 0], return_counts=True)
         n_rows = X.shape[0] if used is None else np.count_nonzero(used)
         names = getattr(model, "feature_names_in_", None)
-        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels)
+        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels, counts)
 
     def rows(self, X: Any, y: Any, weights: Any) -> Rows:
         """The rows of a block that was looked at before."""
@@ -104,6 +124,43 @@ class Reader(NamedTuple):
         return check_weights(weights, n_samples, negative=self.negative, part=True)
 
 
+class Homes(NamedTuple):
+    """The worker of each block as far as anyone knows, else "", and how many threads there are.
+
+    Known are blocks that are persisted, or futures.
+    """
+
+    workers: list[str]
+    n_threads: int
+
+    @classmethod
+    def of(cls, client: Any, blocks: list[Any]) -> Homes:
+        """The homes of blocks."""
+        there = client.has_what().items()
+        homes = {key: worker for worker, keys in there for key in keys}
+        workers = [homes.get(block.key, "") for block in blocks]
+        return cls(workers, max(1, sum(client.nthreads().values())))
+
+    def at(self, some: list[int]) -> Homes:
+        """The homes of some of them."""
+        return self._replace(workers=[self.workers[i] for i in some])
+
+    def groups(self, most: int | None = None, elsewhere: int = 1) -> list[list[int]]:
+        """The numbers of blocks that tasks may take together.
+
+        Those on one worker, in parts as even as no more than ``most`` allows, and than a thread's
+        share of all; and ``elsewhere`` neighbours of those to be computed, which a task would hold
+        together.
+        """
+        share = -(-len(self.workers) // self.n_threads)
+        groups: list[list[int]] = []
+        for worker in dict.fromkeys(self.workers):
+            own = [i for i, home in enumerate(self.workers) if home == worker]
+            size = min(share, most or share) if worker else elsewhere
+            groups += [part.tolist() for part in np.array_split(own, -(-len(own) // size))]
+        return groups
+
+
 class Blocks:
     """All rows of a fit; of the methods that arrays have it has those that centers are chosen by.
 
@@ -117,6 +174,8 @@ class Blocks:
     reader : Reader
     n_given : int
         Rows with those of weight 0.
+    homes : Homes
+        Of each block the worker.
     """
 
     def __init__(
@@ -126,9 +185,10 @@ class Blocks:
         facts: list[Facts],
         reader: Reader,
         n_given: int,
+        homes: Homes,
     ) -> None:
         self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
-        self.n_given = n_given
+        self.n_given, self.homes = n_given, homes
         self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
         self.shape = int(self.starts[-1]), facts[0].n_features
         self.dtype = facts[0].dtype
@@ -164,9 +224,13 @@ class Blocks:
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
         look = Reader(plain, negative).look
-        every: list[Facts] = tasks.results(
-            tasks.each("look", look, list(zip(blocks, labels, weights)))
+        homes = Homes.of(tasks.client, blocks)
+        groups, given_as = homes.groups(), list(zip(blocks, labels, weights))
+        found = tasks.results(
+            tasks.each("look", _Each(look), [tuple(given_as[i] for i in own) for own in groups])
         )
+        by_block = dict(zip(chain(*groups), chain(*found)))
+        every: list[Facts] = [by_block[i] for i in range(len(blocks))]
         given = np.cumsum([0] + [fact.n_given for fact in every])
         kept = [i for i, fact in enumerate(every) if fact.n_rows]
         if not kept:
@@ -188,7 +252,7 @@ class Blocks:
                 masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
                 classes, _ = check_labels(found, type(model).__name__, masked)
         reader = Reader(plain, negative, classes)
-        return cls(tasks, parts, facts, reader, int(given[-1]))
+        return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -211,48 +275,55 @@ class Blocks:
 
         factors = class_factors(class_weight, self.classes, mass)
         reader = self.reader._replace(factors=factors)
-        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given)
+        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes)
+
+    def class_sizes(self) -> np.ndarray:
+        """How many rows each class has."""
+        assert self.classes is not None
+        sizes = np.zeros(len(self.classes), np.int64)
+        for fact in self.facts:
+            sizes[np.searchsorted(self.classes, fact.labels)] += fact.counts
+        return sizes
 
     def each(
-        self, name: str, function: Callable[..., Any], own: dict[int, Any] | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        groups: list[list[int]] | None = None,
+        own: dict[int, Any] | None = None,
     ) -> list[Any]:
-        """A task for each block: ``function(rows, start)``, of a block that starts there.
+        """A task for each group of blocks: ``function(looked)``.
 
-        With ``own`` for those blocks alone, each of which is given its own besides.
+        ``looked`` gives (rows, start) of one block after the other, the number of its first row
+        being the start. With ``own`` it gives (rows, start, own[i]), of those blocks alone.
         """
-        wanted: Any = range(len(self.parts)) if own is None else own
+        groups = self.homes.groups() if groups is None else groups
+        if own is not None:
+            groups = [some for group in groups if (some := [i for i in group if i in own])]
         arguments = [
-            (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
-            for i in wanted
+            tuple(
+                (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
+                for i in group
+            )
+            for group in groups
         ]
         return self.tasks.each(name, _OnRows(self.reader, function), arguments)
-
-    def together(self) -> list[int]:
-        """The blocks' numbers, those on one worker together as far as anyone knows where they are.
-
-        Known are blocks that are persisted, or futures.
-        """
-        there = self.tasks.client.has_what().items()
-        homes = {key: worker for worker, keys in there for key in keys}
-        names = [homes.get(part[1].key, "") for part in self.parts]
-        return sorted(range(len(names)), key=names.__getitem__)
 
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
-        parts = self.each(name, _Asked(task, y, weights))
-        return self.tasks.results(
-            self.tasks.merged(name, functools.partial(_reduced, merge), parts)
-        )
+        parts = self.each(name, _Asked(task, merge, y, weights))
+        return self.tasks.total(name, functools.partial(_reduced, merge), parts)
 
     def take(self, rows: Any) -> Callable[[], Rows]:
-        """Some rows, on their way here: an array of their numbers in order, or a slice."""
+        """Some rows, on their way here: an array of their numbers, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
-        own, back = at_home(rows, self.starts)
-        coming = self.tasks.start(self.each("rows", _taken, own))
-        return lambda: Rows.joined(self.tasks.client.gather(coming)).at(back)
+        own, _ = at_home(rows, self.starts)
+        coming = self.tasks.start(self.each("rows", _taken, own=own))
+        asked = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
+        return lambda: Rows.in_order(self.tasks.client.gather(coming)).at(asked)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.take(rows)().X
@@ -311,15 +382,29 @@ def _check_alike(facts: list[Facts]) -> None:
 
 
 @dataclass(frozen=True)
+class _Each:
+    """A function's results for some blocks."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *blocks: tuple[Any, ...]) -> list[Any]:
+        return [self.function(*block) for block in blocks]
+
+
+@dataclass(frozen=True)
 class _OnRows:
-    """Reads a block, then works on its rows."""
+    """Reads one block after the other for what works on their rows."""
 
     reader: Reader
     function: Callable[..., Any]
 
-    def __call__(self, start: int, given: int, X: Any, y: Any, weights: Any, *own: Any) -> Any:
-        rows = self.reader.rows(X, y, weights)
-        return self.function(rows._replace(places=given + rows.places), start, *own)
+    def __call__(self, *blocks: tuple[Any, ...]) -> Any:
+        return self.function(self._looked(blocks))
+
+    def _looked(self, blocks: tuple[tuple[Any, ...], ...]) -> Iterator[tuple[Any, ...]]:
+        for start, given, X, y, weights, *own in blocks:
+            rows = self.reader.rows(X, y, weights)
+            yield rows._replace(places=given + rows.places), start, *own
 
 
 @dataclass(frozen=True)
@@ -327,10 +412,14 @@ class _Asked:
     """A task of `over_rows`, given what it asks for."""
 
     task: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
     y: bool
     weights: bool
 
-    def __call__(self, rows: Rows, start: int) -> Any:
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> Any:
+        return functools.reduce(self.merge, (self._of(*one) for one in looked))
+
+    def _of(self, rows: Rows, start: int) -> Any:
         return self.task(
             rows.X, rows.y if self.y else None, rows.weights if self.weights else None, start
         )
@@ -350,8 +439,8 @@ def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
     return functools.reduce(merge, parts)
 
 
-def _taken(rows: Rows, start: int, some: np.ndarray) -> Rows:
-    return rows.at(some)
+def _taken(looked: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
+    return Rows.joined(rows.at(some) for rows, _, some in looked)
 
 
 def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
