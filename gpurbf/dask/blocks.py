@@ -125,13 +125,13 @@ class Reader(NamedTuple):
 
 
 class Homes(NamedTuple):
-    """The worker of each block as far as anyone knows, else "", and how many threads there are.
+    """The worker of each block as far as anyone knows, else "", and all workers' threads.
 
     Known are blocks that are persisted, or futures.
     """
 
     workers: list[str]
-    n_threads: int
+    threads: dict[str, int]
 
     @classmethod
     def of(cls, client: Any, blocks: list[Any]) -> Homes:
@@ -139,7 +139,12 @@ class Homes(NamedTuple):
         there = client.has_what().items()
         homes = {key: worker for worker, keys in there for key in keys}
         workers = [homes.get(block.key, "") for block in blocks]
-        return cls(workers, max(1, sum(client.nthreads().values())))
+        return cls(workers, client.nthreads())
+
+    @property
+    def n_threads(self) -> int:
+        """How many tasks run at a time."""
+        return max(1, sum(self.threads.values()))
 
     def at(self, some: list[int]) -> Homes:
         """The homes of some of them."""

@@ -14,6 +14,7 @@ from distributed.protocol.pickle import dumps
 
 from gpurbf._config import config_context, get_config
 from gpurbf.backends.threads import limited
+from gpurbf.dask.heap import kept_heap
 
 __all__ = ["Settings", "Tasks", "find_client", "shared"]
 
@@ -48,7 +49,7 @@ class Settings(NamedTuple):
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """The function called under these settings."""
-        with config_context(**self.config), limited(self.n_jobs):
+        with config_context(**self.config), limited(self.n_jobs), kept_heap():
             return function(*args)
 
 

@@ -19,8 +19,8 @@ from gpurbf.network.solvers import NormalEquations
 __all__ = ["Summing"]
 
 # Rows whose targets exist at a time, those that a task adds up at the most where blocks are there,
-# and sums that one task adds up.
-_ROWS, _AT_ONCE, _MERGED = 8192, 1 << 15, 4
+# and sums that one task, or the client where they are of so few bytes, adds up.
+_ROWS, _AT_ONCE, _MERGED, _SMALL = 8192, 1 << 15, 4, 1 << 23
 # Rows of HᵀH that travel as an array.
 _BAND = 256
 
@@ -45,10 +45,12 @@ class Summing:
         work = _Sums(model, n_outputs, normal.shift, normal.grid)
         tasks = blocks.tasks
         parts = blocks.each("hidden-layer", work, _groups(blocks, normal))
-        [total] = tasks.merged("hidden-layer", _added, parts, _MERGED)
-        self._normal = normal
-        self._total, *futures = tasks.start([total, *parts])
-        self._n_parts = len(parts)
+        few = 4 * len(normal.G) ** 2 <= _SMALL
+        totals = tasks.merged("hidden-layer", _added, parts, _MERGED, left=_MERGED if few else 1)
+        futures = tasks.start([*parts, *totals])
+        self._client, self._normal = tasks.client, normal
+        self._totals, self._n_parts = futures[len(parts) :], len(parts)
+        del futures[len(parts) :]
         # Who waits for a part lets go of it at once.
         self._done = distributed.as_completed(futures)
 
@@ -62,10 +64,10 @@ class Summing:
         """The sums of all blocks."""
         for _ in self._done:
             pass
-        sums, normal = self._total.result(), self._normal
+        sums, normal = _added(*self._client.gather(self._totals)), self._normal
         for i, band in enumerate(sums.bands):
             normal.G[i * _BAND : i * _BAND + len(band), : band.shape[1]] = band
-        normal.B, normal.targets, normal.weight = sums.B.copy(), sums.targets, sums.weight
+        normal.B, normal.targets, normal.weight = sums.B, sums.targets, sums.weight
         return normal
 
 

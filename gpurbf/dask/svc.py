@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
@@ -101,11 +103,12 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         # All pairs wait for these: they come before the largest one.
         parts, ready = (tasks.start(some, priority=2 * len(blocks)) for some in (parts, ready))
         solve, sizes = _Solve(model, len(blocks)), blocks.class_sizes()
+        costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
         waiting = {}
-        for tile in tiles:
-            [task] = tasks.each("pairs", solve, [(tile.inside, *(ready[i] for i in tile.parts))])
-            size = sum(int(sizes[c]) for pair in tile.pairs for c in pair)
-            waiting[tasks.start(task, priority=size)] = tile.pairs
+        for i, where in _evenly(costs, blocks.homes.threads):
+            given = tiles[i].inside, *(ready[part] for part in tiles[i].parts)
+            [task] = tasks.each("pairs", solve, [given])
+            waiting[tasks.start(task, priority=costs[i], **where)] = tiles[i].pairs
         solved: dict[tuple[int, int], _Pair] = {}
         for future, found in distributed.as_completed(waiting, with_results=True):
             for pair, one in zip(waiting[future], found):
@@ -298,6 +301,21 @@ def _tiles(n_classes: int, wanted: int) -> tuple[list[list[int]], list[_Tile]]:
         if len(tiles) >= wanted:
             break
     return parts, tiles
+
+
+def _evenly(costs: list[int], threads: dict[str, int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Tasks of these costs, the largest first, each for the thread that has least to do.
+
+    Dask takes all tasks of a name to cost the same.
+    """
+    load = [(0, worker) for worker, n_threads in threads.items() for _ in range(n_threads)]
+    for i in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        if not load:  # workers are yet to come
+            yield i, {}
+            continue
+        least, worker = load[0]
+        heapq.heapreplace(load, (least + costs[i], worker))
+        yield i, {"workers": [worker], "allow_other_workers": True}
 
 
 def _goes_on(*args: Any) -> bool:
