@@ -22,8 +22,8 @@ da = pytest.importorskip("dask.array", reason="no Dask")
 distributed = pytest.importorskip("distributed", reason="no Dask")
 
 import gpurbf.dask as on_dask  # noqa: E402
-from gpurbf.dask.blocks import Homes  # noqa: E402
 from gpurbf.dask.graph import Settings, Tasks  # noqa: E402
+from gpurbf.dask.homes import Homes  # noqa: E402
 from gpurbf.dask.svc import _evenly, _tiles  # noqa: E402
 
 X, y = (part.astype(np.uint8) for part in load_digits(return_X_y=True))
@@ -88,15 +88,16 @@ def test_blocks_that_workers_have_are_taken_together(client, name):
     assert recorder.ended.count("hidden layer") in (0, sum(client.nthreads().values()))
 
 
-@pytest.mark.parametrize("most", [None, 2])
-def test_a_group_is_of_one_worker_and_no_more_than_a_share(most):
-    homes = Homes(["a", "b", "", "a", "a", "", "a", "a"], {"a": 1, "b": 2})
-    groups = homes.groups(most)
+@pytest.mark.parametrize(
+    ("most", "nbytes", "largest"), [(None, 1, 3), (2, 1, 2), (None, 200 << 20, 1)]
+)
+def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(most, nbytes, largest):
+    workers = ["a", "b", "", "a", "a", "", "a", "a"]
+    groups = Homes(workers, [nbytes] * 8, {"a": 1, "b": 2}).groups(most)
     assert sorted(i for group in groups for i in group) == list(range(8))
-    for group in groups:
-        assert len({homes.workers[i] for i in group}) == 1
-        assert len(group) <= (1 if homes.workers[group[0]] == "" else most or 3)
-    assert len(groups) == (5 if most is None else 6)
+    assert all(len({workers[i] for i in group}) == 1 for group in groups)
+    assert [2] in groups and [5] in groups  # nobody knows where they are
+    assert max(map(len, groups)) == largest
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 10])

@@ -14,9 +14,10 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.backends.hashes import row_hashes
-from gpurbf.dask.blocks import Blocks, ClassMass, Rows, at_home
+from gpurbf.dask.blocks import Blocks, ClassMass, at_home
 from gpurbf.dask.graph import shared
 from gpurbf.dask.parts import regrouped
+from gpurbf.dask.rows import Rows
 from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import fsvc

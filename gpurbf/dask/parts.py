@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.rows import Rows
 
 __all__ = ["regrouped"]
 

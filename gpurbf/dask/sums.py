@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from gpurbf.backends.arrays import to_host
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.rows import Rows
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
 from gpurbf.network.solvers import NormalEquations

@@ -16,8 +16,9 @@ from dask.sizeof import sizeof
 from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode, sample_of
 from gpurbf.backends.threads import limited
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.parts import regrouped
+from gpurbf.dask.rows import Rows
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import svc
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
