@@ -38,8 +38,8 @@ class Homes(NamedTuple):
 
     def at(self, some: list[int]) -> Homes:
         """The homes of some of them."""
-        workers, nbytes = ([own[i] for i in some] for own in self[:2])
-        return self._replace(workers=workers, nbytes=nbytes)
+        workers, nbytes = self.workers, self.nbytes
+        return Homes([workers[i] for i in some], [nbytes[i] for i in some], self.threads)
 
     def groups(self, most: int | None = None, elsewhere: int = 1) -> list[list[int]]:
         """The numbers of blocks that tasks may take together.
@@ -51,8 +51,9 @@ class Homes(NamedTuple):
         groups: list[list[int]] = []
         for worker in dict.fromkeys(self.workers):
             own = [i for i, home in enumerate(self.workers) if home == worker]
-            size = min(share, most or share) if worker else elsewhere
-            held = sum(self.nbytes[i] for i in own)
-            n_parts = min(len(own), max(-(-len(own) // size), -(-held // _TOGETHER)))
-            groups += [part.tolist() for part in np.array_split(own, n_parts)]
+            size = elsewhere
+            if worker:
+                held = _TOGETHER // max(1, *(self.nbytes[i] for i in own))
+                size = max(1, min(share, most or share, held))
+            groups += [part.tolist() for part in np.array_split(own, -(-len(own) // size))]
         return groups
