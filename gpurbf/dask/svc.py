@@ -76,33 +76,29 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
-        with limited(self.n_jobs):
-            model._activation = model._resolve(blocks, blocks.weights)
-        model._lattices = _lattices(blocks, model.precision)
         weighted = blocks.with_class_weights(model.class_weight)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
+        parts = _Parts.of(weighted)  # on their way while gamma is found
+        with limited(self.n_jobs):
+            model._activation = model._resolve(blocks, blocks.weights)
+        model._lattices = _lattices(blocks, model.precision)
         with blocks.finite(model):
-            model._keep(*self._train(model, blocks, weighted, (X, y)))
+            model._keep(*self._train(model, blocks, parts, (X, y)))
         self.model_ = model
         return self
 
     def _train(
-        self, model: svc.SVC, blocks: Blocks, weighted: Blocks, data: tuple[Any, Any]
+        self, model: svc.SVC, blocks: Blocks, parts: _Parts, data: tuple[Any, Any]
     ) -> tuple[np.ndarray, np.ndarray, PairModels]:
         """Places and values of the support vectors, and the pairs that they are of."""
-        tasks, n_classes = blocks.tasks, len(model.classes_)
+        tasks, n_classes, tiles = blocks.tasks, len(model.classes_), parts.tiles
         pairs = list(combinations(range(n_classes), 2))
         names = [model.classes_[list(pair)] for pair in pairs]
         progress = Progress(self, names, *data)
-        together, tiles = _tiles(n_classes, 3 * blocks.homes.n_threads)
-        ends = np.array([part[-1] for part in together])
-        parts = regrouped(weighted, "classes", _PartOf(ends), len(together))
-        repeated = tasks.each("repeats", _repeats, [(part,) for part in parts])
         order = _Order(float(model.C), not _uniform(blocks), model.precision, model._lattices)
-        ready = tasks.each("class-sorted", order, [(part, repeated) for part in parts])
-        # All pairs wait for these: they come before the largest one.
-        parts, ready = (tasks.start(some, priority=2 * len(blocks)) for some in (parts, ready))
+        ready = tasks.each("class-sorted", order, [(one, parts.repeated) for one in parts.rows])
+        ready = tasks.start(ready, priority=_before_pairs(blocks))
         solve, sizes = _Solve(model, len(blocks)), blocks.class_sizes()
         costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
         waiting = {}
@@ -117,8 +113,8 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
                 progress.solved(pairs.index(pair), one.solution)
         progress.finish()
         support, models = _assembled([solved[pair] for pair in pairs], pairs, n_classes)
-        own = [np.concatenate([support[c] for c in part]) for part in together]
-        chosen = tasks.each("support-vectors", Rows.at, list(zip(parts, own)))
+        own = [np.concatenate([support[c] for c in part]) for part in parts.classes]
+        chosen = tasks.each("support-vectors", Rows.at, list(zip(parts.rows, own)))
         vectors = Rows.joined(tasks.results(chosen))
         return vectors.places, vectors.X, models
 
@@ -140,6 +136,31 @@ class _OnLattices:
 
     def __call__(self, X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
         return np.array([not encode(X, lattice)[1].any() for lattice in self.lattices], bool)
+
+
+def _before_pairs(blocks: Blocks) -> int:
+    """The priority of what all pairs wait for: before that of the largest one."""
+    return 2 * len(blocks)
+
+
+class _Parts(NamedTuple):
+    """The samples brought together by class: futures of each part and of whether samples repeat."""
+
+    classes: list[list[int]]
+    tiles: list[_Tile]
+    rows: list[Any]
+    repeated: list[Any]
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> _Parts:
+        """The parts of as many tiles as make three tasks a thread."""
+        tasks = blocks.tasks
+        classes, tiles = _tiles(len(blocks.class_sizes()), 3 * blocks.homes.n_threads)
+        part_of = _PartOf(np.array([part[-1] for part in classes]))
+        rows = regrouped(blocks, "classes", part_of, len(classes))
+        repeated = tasks.each("repeats", _repeats, [(part,) for part in rows])
+        futures = tasks.start([*rows, *repeated], priority=_before_pairs(blocks))
+        return cls(classes, tiles, futures[: len(rows)], futures[len(rows) :])
 
 
 @dataclass(frozen=True)
