@@ -47,8 +47,8 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
     Notes
     -----
     A task is a pair; with few workers it is several pairs of the same classes, which share kernel
-    rows. For the time of the fit the samples of each class are brought together on a worker, and
-    sent to those that solve its pairs. To the client come the support vectors.
+    rows. For the time of the fit the samples of a class, or of some, are brought together on a
+    worker, and sent to those that solve its pairs. To the client come the support vectors.
     """
 
     @with_callbacks
