@@ -87,7 +87,8 @@ class Blocks:
             )
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
-        look = Reader(plain, negative).look
+        wanted = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
+        look = Reader(plain, negative, wanted).look
         homes = Homes.of(tasks.client, blocks)
         groups, given_as = homes.groups(), list(zip(blocks, labels, weights))
         found = tasks.results(
@@ -115,7 +116,7 @@ class Blocks:
             if hasattr(model, "predict"):
                 masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
                 classes, _ = check_labels(found, type(model).__name__, masked)
-        reader = Reader(plain, negative, classes)
+        reader = Reader(plain, negative, wanted, classes)
         return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept))
 
     def __len__(self) -> int:
@@ -177,6 +178,8 @@ class Blocks:
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
+        if task is TOTAL and self.reader.wanted:
+            return functools.reduce(merge, (fact.total for fact in self.facts))
         parts = self.each(name, _Asked(task, merge, y, weights))
         return self.tasks.total(name, functools.partial(_reduced, merge), parts)
 

@@ -11,12 +11,16 @@ import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 
 from gpurbf.estimators._validation import check_weights, check_X
+from gpurbf.network.gamma import TOTAL
 
 __all__ = ["Facts", "Reader", "Rows"]
 
 
 class Facts(NamedTuple):
-    """What is known of a block: rows given and those of weight > 0, what must agree, labels."""
+    """What is known of a block: rows given and those of weight > 0, what must agree, labels.
+
+    ``total`` is what gamma asks of the block first, if it will.
+    """
 
     n_given: int
     n_rows: int
@@ -25,6 +29,7 @@ class Facts(NamedTuple):
     dtype: np.dtype
     labels: Any
     counts: Any
+    total: Any
 
 
 class Rows(NamedTuple):
@@ -65,11 +70,13 @@ class Reader(NamedTuple):
     """Makes what tasks work on of a block as it was given; rows of weight 0 are left out.
 
     ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
-    below zero count as zero if they may be ``negative``.
+    below zero count as zero if they may be ``negative``. A look has the rows' `TOTAL` with it, which
+    is a look less, if it is ``wanted``.
     """
 
     model: Any
     negative: bool
+    wanted: bool
     classes: np.ndarray | None = None
     factors: np.ndarray | None = None
 
@@ -88,8 +95,12 @@ class Reader(NamedTuple):
         if y is not None:
             labels, counts = np.unique(y if used is None else y[used > 0], return_counts=True)
         n_rows = X.shape[0] if used is None else np.count_nonzero(used)
+        total = None
+        if self.wanted:
+            some = slice(None) if used is None or used.all() else used > 0
+            total = TOTAL(X[some], None, None if used is None else used[some], 0)
         names = getattr(model, "feature_names_in_", None)
-        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels, counts)
+        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels, counts, total)
 
     def rows(self, X: Any, y: Any, weights: Any) -> Rows:
         """The rows of a block that was looked at before."""

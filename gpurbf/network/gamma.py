@@ -14,7 +14,7 @@ from gpurbf.backends.threads import parallel_for
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.over_rows import over_rows
 
-__all__ = ["resolve_gamma"]
+__all__ = ["TOTAL", "resolve_gamma"]
 
 _SAMPLE = 1000
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
@@ -74,7 +74,7 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     mass *= X.shape[1]
 
     def mean(about: float | None) -> float:
-        task = functools.partial(_sum_of_rows, about)
+        task = TOTAL if about is None else functools.partial(_sum_of_rows, about)
         return float(over_rows(task, add, X, None, weights, **_PARTS) / mass)
 
     return mean(mean(None))
@@ -117,6 +117,10 @@ def _sum_of_rows(
     else:
         parallel_for(tile, -(-len(sums) // n_rows))
     return exact_sum(sums, weights)
+
+
+# What gamma="scale" asks of all rows first, see `over_rows`.
+TOTAL = functools.partial(_sum_of_rows, None)
 
 
 def _term(values: np.ndarray, about: float | None) -> np.ndarray:
