@@ -272,8 +272,8 @@ def kill_once(i, part, log, after):
 def test_a_worker_that_is_killed_costs_time_only(tmp_path):
     from dask.delayed import delayed
 
-    # Blocks are read by five passes before HᵀH, and by one before the classes come together.
-    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 31), "SVC": ({}, 7)}
+    # Blocks are read by four passes before HᵀH, and by one before the classes come together.
+    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 25), "SVC": ({}, 7)}
     with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
         with distributed.Client(cluster) as client:
             for name, (options, after) in cases.items():

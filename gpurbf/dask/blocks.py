@@ -21,6 +21,7 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
+from gpurbf.network.gamma import TOTAL
 
 __all__ = ["Blocks", "ClassMass", "at_home", "row_blocks"]
 
@@ -139,7 +140,7 @@ class Blocks:
             return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
 
         factors = class_factors(class_weight, self.classes, mass)
-        reader = self.reader._replace(factors=factors)
+        reader = self.reader._replace(factors=factors, wanted=False)
         return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes)
 
     def class_sizes(self) -> np.ndarray:

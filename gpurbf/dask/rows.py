@@ -70,8 +70,8 @@ class Reader(NamedTuple):
     """Makes what tasks work on of a block as it was given; rows of weight 0 are left out.
 
     ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
-    below zero count as zero if they may be ``negative``. A look has the rows' `TOTAL` with it, which
-    is a look less, if it is ``wanted``.
+    below zero count as zero if they may be ``negative``. A block's look brings its `TOTAL` if that
+    is ``wanted``: a look less.
     """
 
     model: Any
