@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["kept_heap"]
 
-# glibc's names and, of an array's size from which on it is mapped by itself, its default.
-_TRIM, _MAP, _MAP_FROM = -1, -3, 128 << 10
-# What glibc allows at the most, and twice that, as it chooses itself where nobody sets anything.
-_KEPT = 32 << 20
-_set_by_dask = "MALLOC_TRIM_THRESHOLD_"
+# glibc's names: from which size on an array is mapped by itself, and what is free at the end of the
+# heap goes back. The most of the first, and twice that, as glibc chooses where nobody sets any.
+_MAP_FROM, _TRIM_FROM, _KEPT = -3, -1, 32 << 20
+# The variables that set them; Dask's nanny sets the second. The first is 128 KiB else.
+_MAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
 
 _lock = threading.Lock()
 _running = 0
@@ -29,20 +31,24 @@ def kept_heap() -> Iterator[None]:
     about as long to appear as what is done in it. Afterwards all goes back, in one step.
     """
     global _running
-    libc = ctypes.CDLL(None) if _set_by_dask in os.environ else None
-    if libc is None or not hasattr(libc, "mallopt"):
+    libc: Any = None
+    if sys.platform == "linux" and _TRIM_VARIABLE in os.environ:
+        libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):  # another C library
         yield
         return
+    map_from = int(os.environ.get(_MAP_VARIABLE, "131072"), 0)
+    trim_from = int(os.environ[_TRIM_VARIABLE], 0)
     with _lock:
         _running += 1
-        libc.mallopt(_MAP, _KEPT)
-        libc.mallopt(_TRIM, 2 * _KEPT)
+        libc.mallopt(_MAP_FROM, max(_KEPT, map_from))
+        libc.mallopt(_TRIM_FROM, max(2 * _KEPT, trim_from))
     try:
         yield
     finally:
         with _lock:
             _running -= 1
             if not _running:
-                libc.mallopt(_MAP, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", _MAP_FROM)))
-                libc.mallopt(_TRIM, int(os.environ[_set_by_dask]))
+                libc.mallopt(_MAP_FROM, map_from)
+                libc.mallopt(_TRIM_FROM, trim_from)
                 libc.malloc_trim(0)
