@@ -1,7 +1,7 @@
 """The estimators on a Dask cluster: samples stay where they are, sums and centers travel.
 
-    X, y ─► blocks ──► tasks, a block each ──► merged in a tree ──► the local estimator
-            where       hashes, sums, HᵀH      on the workers        solves and is the model
+    X, y ─► blocks ──► tasks, a worker's blocks ──► merged in a tree ──► the local estimator
+            where       hashes, sums, HᵀH           on the workers        solves and is the model
             they are
 
 ``RBFClassifier``, ``SVC``, ``FSVC`` and ``RBFLayer`` have the parameters of their local twins and

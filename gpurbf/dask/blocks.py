@@ -2,106 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import dask.array as da
 import numpy as np
-import scipy.sparse as sp
-from sklearn.utils import column_or_1d
 
 from gpurbf.dask.graph import Settings, Tasks, find_client
+from gpurbf.dask.homes import Homes
+from gpurbf.dask.rows import Facts, Reader, Rows
 from gpurbf.estimators._validation import (
     check_labels,
-    check_weights,
-    check_X,
     class_factors,
     class_mass,
     overflow,
 )
+from gpurbf.network.gamma import TOTAL
 
-__all__ = ["Blocks", "ClassMass", "Reader", "Rows", "at_home", "row_blocks"]
-
-
-class Facts(NamedTuple):
-    """What is known of a block: rows given and those of weight > 0, what must agree, its labels."""
-
-    n_given: int
-    n_rows: int
-    n_features: int
-    names: Any
-    dtype: np.dtype
-    labels: Any
-
-
-class Rows(NamedTuple):
-    """Rows as the estimators take them; ``places`` is where they were among those given."""
-
-    X: Any
-    y: Any
-    weights: Any
-    places: np.ndarray
-
-    def at(self, some: Any) -> Rows:
-        """Some of them."""
-        return Rows._make(None if values is None else values[some] for values in self)
-
-    @classmethod
-    def joined(cls, pieces: Iterable[Rows]) -> Rows:
-        """All pieces, one after the other."""
-        return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
-
-
-class Reader(NamedTuple):
-    """Makes what tasks work on of a block as it was given; rows of weight 0 are left out.
-
-    ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
-    below zero count as zero if they may be ``negative``.
-    """
-
-    model: Any
-    negative: bool
-    classes: np.ndarray | None = None
-    factors: np.ndarray | None = None
-
-    def look(self, X: Any, y: Any, weights: Any) -> Facts:
-        """The facts of a block, which is validated in full."""
-        model = copy.copy(self.model)
-        options: dict[str, Any] = {"ensure_min_samples": 0, "reset": True}
-        if y is None:
-            X = check_X(model, X, **options)
-        else:
-            X, y = check_X(model, X, y=column_or_1d(y, warn=True), **options)
-        if sp.issparse(X):
-            raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
-        used = self._weights(weights, X.shape[0])
-        labels = None if y is None else np.unique(y if used is None else y[used > 0])
-        n_rows = X.shape[0] if used is None else np.count_nonzero(used)
-        names = getattr(model, "feature_names_in_", None)
-        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels)
-
-    def rows(self, X: Any, y: Any, weights: Any) -> Rows:
-        """The rows of a block that was looked at before."""
-        X = check_X(self.model, X, ensure_min_samples=0, ensure_all_finite=False)
-        weights, places = self._weights(weights, len(X)), np.arange(len(X))
-        codes = None
-        if self.classes is not None:
-            codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
-        if weights is not None and not weights.all():
-            places = np.flatnonzero(weights)
-            X, weights = X[places], weights[places]
-            codes = None if codes is None else codes[places]
-        if self.factors is not None:
-            own = self.factors[codes]
-            weights = own if weights is None else own * weights
-        return Rows(X, codes, weights, places)
-
-    def _weights(self, weights: Any, n_samples: int) -> np.ndarray | None:
-        return check_weights(weights, n_samples, negative=self.negative, part=True)
+__all__ = ["Blocks", "ClassMass", "at_home", "row_blocks"]
 
 
 class Blocks:
@@ -117,6 +39,8 @@ class Blocks:
     reader : Reader
     n_given : int
         Rows with those of weight 0.
+    homes : Homes
+        Of each block the worker.
     """
 
     def __init__(
@@ -126,9 +50,10 @@ class Blocks:
         facts: list[Facts],
         reader: Reader,
         n_given: int,
+        homes: Homes,
     ) -> None:
         self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
-        self.n_given = n_given
+        self.n_given, self.homes = n_given, homes
         self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
         self.shape = int(self.starts[-1]), facts[0].n_features
         self.dtype = facts[0].dtype
@@ -163,10 +88,15 @@ class Blocks:
             )
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
-        look = Reader(plain, negative).look
-        every: list[Facts] = tasks.results(
-            tasks.each("look", look, list(zip(blocks, labels, weights)))
+        wanted = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
+        look = Reader(plain, negative, wanted).look
+        homes = Homes.of(tasks.client, blocks)
+        groups, given_as = homes.groups(), list(zip(blocks, labels, weights))
+        found = tasks.results(
+            tasks.each("look", _Each(look), [tuple(given_as[i] for i in own) for own in groups])
         )
+        by_block = dict(zip(chain(*groups), chain(*found)))
+        every: list[Facts] = [by_block[i] for i in range(len(blocks))]
         given = np.cumsum([0] + [fact.n_given for fact in every])
         kept = [i for i, fact in enumerate(every) if fact.n_rows]
         if not kept:
@@ -187,8 +117,8 @@ class Blocks:
             if hasattr(model, "predict"):
                 masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
                 classes, _ = check_labels(found, type(model).__name__, masked)
-        reader = Reader(plain, negative, classes)
-        return cls(tasks, parts, facts, reader, int(given[-1]))
+        reader = Reader(plain, negative, wanted, classes)
+        return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -210,49 +140,58 @@ class Blocks:
             return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
 
         factors = class_factors(class_weight, self.classes, mass)
-        reader = self.reader._replace(factors=factors)
-        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given)
+        reader = self.reader._replace(factors=factors, wanted=False)
+        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes)
+
+    def class_sizes(self) -> np.ndarray:
+        """How many rows each class has."""
+        assert self.classes is not None
+        sizes = np.zeros(len(self.classes), np.int64)
+        for fact in self.facts:
+            sizes[np.searchsorted(self.classes, fact.labels)] += fact.counts
+        return sizes
 
     def each(
-        self, name: str, function: Callable[..., Any], own: dict[int, Any] | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        groups: list[list[int]] | None = None,
+        own: dict[int, Any] | None = None,
     ) -> list[Any]:
-        """A task for each block: ``function(rows, start)``, of a block that starts there.
+        """A task for each group of blocks: ``function(looked)``.
 
-        With ``own`` for those blocks alone, each of which is given its own besides.
+        ``looked`` gives (rows, start) of one block after the other, the number of its first row
+        being the start. With ``own`` it gives (rows, start, own[i]), of those blocks alone.
         """
-        wanted: Any = range(len(self.parts)) if own is None else own
+        groups = self.homes.groups() if groups is None else groups
+        if own is not None:
+            groups = [some for group in groups if (some := [i for i in group if i in own])]
         arguments = [
-            (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
-            for i in wanted
+            tuple(
+                (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
+                for i in group
+            )
+            for group in groups
         ]
         return self.tasks.each(name, _OnRows(self.reader, function), arguments)
-
-    def together(self) -> list[int]:
-        """The blocks' numbers, those on one worker together as far as anyone knows where they are.
-
-        Known are blocks that are persisted, or futures.
-        """
-        there = self.tasks.client.has_what().items()
-        homes = {key: worker for worker, keys in there for key in keys}
-        names = [homes.get(part[1].key, "") for part in self.parts]
-        return sorted(range(len(names)), key=names.__getitem__)
 
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
-        parts = self.each(name, _Asked(task, y, weights))
-        return self.tasks.results(
-            self.tasks.merged(name, functools.partial(_reduced, merge), parts)
-        )
+        if task is TOTAL and self.reader.wanted:
+            return functools.reduce(merge, (fact.total for fact in self.facts))
+        parts = self.each(name, _Asked(task, merge, y, weights))
+        return self.tasks.total(name, functools.partial(_reduced, merge), parts)
 
     def take(self, rows: Any) -> Callable[[], Rows]:
-        """Some rows, on their way here: an array of their numbers in order, or a slice."""
+        """Some rows, on their way here: an array of their numbers, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
-        own, back = at_home(rows, self.starts)
-        coming = self.tasks.start(self.each("rows", _taken, own))
-        return lambda: Rows.joined(self.tasks.client.gather(coming)).at(back)
+        own, _ = at_home(rows, self.starts)
+        coming = self.tasks.start(self.each("rows", _taken, own=own))
+        asked = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
+        return lambda: Rows.in_order(self.tasks.client.gather(coming)).at(asked)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.take(rows)().X
@@ -311,15 +250,29 @@ def _check_alike(facts: list[Facts]) -> None:
 
 
 @dataclass(frozen=True)
+class _Each:
+    """A function's results for some blocks."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *blocks: tuple[Any, ...]) -> list[Any]:
+        return [self.function(*block) for block in blocks]
+
+
+@dataclass(frozen=True)
 class _OnRows:
-    """Reads a block, then works on its rows."""
+    """Reads one block after the other for what works on their rows."""
 
     reader: Reader
     function: Callable[..., Any]
 
-    def __call__(self, start: int, given: int, X: Any, y: Any, weights: Any, *own: Any) -> Any:
-        rows = self.reader.rows(X, y, weights)
-        return self.function(rows._replace(places=given + rows.places), start, *own)
+    def __call__(self, *blocks: tuple[Any, ...]) -> Any:
+        return self.function(self._looked(blocks))
+
+    def _looked(self, blocks: tuple[tuple[Any, ...], ...]) -> Iterator[tuple[Any, ...]]:
+        for start, given, X, y, weights, *own in blocks:
+            rows = self.reader.rows(X, y, weights)
+            yield rows._replace(places=given + rows.places), start, *own
 
 
 @dataclass(frozen=True)
@@ -327,10 +280,14 @@ class _Asked:
     """A task of `over_rows`, given what it asks for."""
 
     task: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
     y: bool
     weights: bool
 
-    def __call__(self, rows: Rows, start: int) -> Any:
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> Any:
+        return functools.reduce(self.merge, (self._of(*one) for one in looked))
+
+    def _of(self, rows: Rows, start: int) -> Any:
         return self.task(
             rows.X, rows.y if self.y else None, rows.weights if self.weights else None, start
         )
@@ -350,8 +307,8 @@ def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
     return functools.reduce(merge, parts)
 
 
-def _taken(rows: Rows, start: int, some: np.ndarray) -> Rows:
-    return rows.at(some)
+def _taken(looked: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
+    return Rows.joined(rows.at(some) for rows, _, some in looked)
 
 
 def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:

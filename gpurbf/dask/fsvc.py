@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,9 +14,10 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.backends.hashes import row_hashes
-from gpurbf.dask.blocks import Blocks, ClassMass, Rows, at_home
+from gpurbf.dask.blocks import Blocks, ClassMass, at_home
 from gpurbf.dask.graph import shared
 from gpurbf.dask.parts import regrouped
+from gpurbf.dask.rows import Rows
 from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import fsvc
@@ -124,7 +125,7 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
     if model.shuffle or "auto" in (model.radius, model.eval_radius):
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     if not model.shuffle:
-        return blocks.each("order", _Given(seed))
+        return blocks.each("order", _Given(seed), [[i] for i in range(len(blocks.parts))])
     n_parts = len(blocks.parts)
     drawn = regrouped(blocks, "order", _Drawn(seed, n_parts), n_parts)
     return blocks.tasks.each("order-sorted", _Sorted(seed), [(part,) for part in drawn])
@@ -136,7 +137,8 @@ class _Given:
 
     seed: int
 
-    def __call__(self, rows: Rows, start: int) -> _Part:
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> _Part:
+        [(rows, _)] = looked
         keys = row_hashes(rows.X, self.seed)
         order = as_given(keys, rows.weights)
         return _Part(rows, order.stream, order.weights, keys)

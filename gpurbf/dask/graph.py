@@ -10,11 +10,18 @@ from typing import Any, NamedTuple
 import dask
 import distributed
 from dask.delayed import Delayed, delayed
+from distributed.protocol.pickle import dumps
 
 from gpurbf._config import config_context, get_config
 from gpurbf.backends.threads import limited
+from gpurbf.dask.heap import kept_heap
 
 __all__ = ["Settings", "Tasks", "find_client", "shared"]
+
+# Bytes that the tasks of a kind may hold together: more is sent once, and a step later.
+_HELD = 1 << 24
+# Results that the client merges itself.
+_FEW = 4
 
 
 def find_client(client: Any) -> distributed.Client:
@@ -42,7 +49,7 @@ class Settings(NamedTuple):
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """The function called under these settings."""
-        with config_context(**self.config), limited(self.n_jobs):
+        with config_context(**self.config), limited(self.n_jobs), kept_heap():
             return function(*args)
 
 
@@ -66,22 +73,33 @@ class Tasks:
     def each(
         self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> list[Delayed]:
-        """``function`` of each tuple of arguments; what it holds itself is sent once."""
-        call = shared(functools.partial(self.settings.call, function), f"{name}-code")
-        token = uuid.uuid4().hex
+        """``function`` of each tuple of arguments; much that it holds itself is sent once."""
+        call: Any = functools.partial(self.settings.call, function)
+        if len(arguments) * len(dumps(call)) > _HELD:
+            call = shared(call, f"{name}-code")
+        task, token = delayed(_call, pure=False), uuid.uuid4().hex
         return [
-            delayed(_call, pure=False)(call, *own, dask_key_name=f"gpurbf-{name}-{token}-{i}")
+            task(call, *own, dask_key_name=f"gpurbf-{name}-{token}-{i}")
             for i, own in enumerate(arguments)
         ]
 
     def merged(
-        self, name: str, merge: Callable[..., Any], parts: list[Delayed], most: int = 64
-    ) -> Delayed:
-        """All parts merged in their order, in a tree: ``merge(*parts)`` of at most so many."""
-        while len(parts) > 1:
+        self,
+        name: str,
+        merge: Callable[..., Any],
+        parts: list[Delayed],
+        most: int = 64,
+        left: int = 1,
+    ) -> list[Delayed]:
+        """So many parts at the most, in a tree: ``merge(*parts)`` of ``most`` neighbours."""
+        while len(parts) > left:
             some = [tuple(parts[i : i + most]) for i in range(0, len(parts), most)]
             parts = self.each(f"{name}-merged", merge, some)
-        return parts[0]
+        return parts
+
+    def total(self, name: str, merge: Callable[..., Any], parts: list[Delayed]) -> Any:
+        """``merge(*parts)`` of all parts, here; of a few of them without tasks of its own."""
+        return merge(*self.results(self.merged(name, merge, parts, left=_FEW)))
 
     def start(self, tasks: Any, **options: Any) -> Any:
         """Futures of tasks, which run now."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.rows import Rows
 
 __all__ = ["regrouped"]
 
@@ -27,20 +28,24 @@ def regrouped(
         f"{name}-pieces", operator.getitem, [(rows, i) for i in range(n_parts) for rows in split]
     )
     own = [tuple(pieces[i * len(split) : (i + 1) * len(split)]) for i in range(n_parts)]
-    return blocks.tasks.each(name, _joined, own)
+    return blocks.tasks.each(name, _in_order, own)
 
 
 @dataclass(frozen=True)
 class _Split:
-    """The pieces of a block that belong to each part."""
+    """The pieces of some blocks that belong to each part."""
 
     assign: Callable[[Rows], np.ndarray]
     n_parts: int
 
-    def __call__(self, rows: Rows, start: int) -> list[Rows]:
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> list[Rows]:
+        pieces = [self._of(rows) for rows, _ in looked]
+        return [Rows.joined(own) for own in zip(*pieces)]
+
+    def _of(self, rows: Rows) -> list[Rows]:
         part = self.assign(rows)
         return [rows.at(np.flatnonzero(part == i)) for i in range(self.n_parts)]
 
 
-def _joined(*pieces: Rows) -> Rows:
-    return Rows.joined(pieces)
+def _in_order(*pieces: Rows) -> Rows:
+    return Rows.in_order(pieces)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import distributed
 import numpy as np
-from dask.sizeof import sizeof
 from sklearn.utils import gen_batches
 
 from gpurbf.backends.arrays import to_host
-from gpurbf.dask.blocks import Blocks, Reader
+from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.rows import Rows
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
 from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["Summing"]
 
-# Rows whose targets exist at a time, and sums that one task adds up.
-_ROWS, _MERGED = 8192, 4
+# Rows whose targets exist at a time, those that a task adds up at the most where blocks are there,
+# and sums that one task, or the client where they are of so few bytes, adds up.
+_ROWS, _AT_ONCE, _MERGED, _SMALL = 8192, 1 << 15, 4, 1 << 23
+# Rows of HᵀH that travel as an array.
+_BAND = 256
 
 
 class Summing:
-    """Sums over all blocks, on their way: who iterates over it hears of each block.
+    """Sums over all blocks, on their way: who iterates over it hears of each task of them.
 
     Parameters
     ----------
@@ -40,74 +43,96 @@ class Summing:
         n_outputs = 1 if n_classes == 2 else n_classes
         normal = NormalEquations(len(model.centers_), n_outputs, alpha)
         normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
-        # Exact sums may be added up in any order: first those that need not travel.
-        order = range(len(blocks.parts)) if normal.grid is None else blocks.together()
-        work = _Sums(blocks.reader, model, n_outputs, normal.shift, normal.grid)
-        tasks, own = blocks.tasks, [blocks.parts[i] for i in order]
-        size = _at_once(blocks, len(model.centers_))
-        groups = [tuple(own[i : i + size]) for i in range(0, len(own), size)]
-        parts = tasks.each("hidden-layer", work, groups)
-        total = tasks.merged("hidden-layer", _added, parts, _MERGED)
-        # Who waits for a block holds on to a word of it, not to its sums.
-        done = tasks.each("progress", _done, [(part,) for part in parts])
-        self._total, *self._done = tasks.start([total, *done])
+        work = _Sums(model, n_outputs, normal.shift, normal.grid)
+        tasks = blocks.tasks
+        parts = blocks.each("hidden-layer", work, _groups(blocks, normal))
+        few = 4 * len(normal.G) ** 2 <= _SMALL
+        totals = tasks.merged("hidden-layer", _added, parts, _MERGED, left=_MERGED if few else 1)
+        futures = tasks.start([*parts, *totals])
+        self._client, self._normal = tasks.client, normal
+        self._totals, self._n_parts = futures[len(parts) :], len(parts)
+        del futures[len(parts) :]
+        # Who waits for a part lets go of it at once.
+        self._done = distributed.as_completed(futures)
 
     def __len__(self) -> int:
-        return len(self._done)
+        return self._n_parts
 
     def __iter__(self) -> Iterator[Any]:
-        return distributed.as_completed(self._done)
+        return self._done
 
     def result(self) -> NormalEquations:
         """The sums of all blocks."""
-        return self._total.result()
+        for _ in self._done:
+            pass
+        sums, normal = _added(*self._client.gather(self._totals)), self._normal
+        for i, band in enumerate(sums.bands):
+            normal.G[i * _BAND : i * _BAND + len(band), : band.shape[1]] = band
+        normal.B, normal.targets, normal.weight = sums.B, sums.targets, sums.weight
+        return normal
 
 
-def _at_once(blocks: Blocks, m: int) -> int:
-    """How many blocks a task adds up: no more bytes than its sums have, three tasks a thread."""
-    n_bytes = blocks.shape[0] * blocks.shape[1] * blocks.dtype.itemsize / len(blocks.parts)
-    n_threads = sum(blocks.tasks.client.nthreads().values())
-    return max(1, min(int(8 * m * m / n_bytes), len(blocks.parts) // max(1, 3 * n_threads)))
+def _groups(blocks: Blocks, normal: NormalEquations) -> list[list[int]]:
+    """Blocks by task.
+
+    Exact sums may be added up in any order: first those that need not travel. Of blocks to be
+    computed a task holds no more bytes than its sums have, and each thread has three tasks.
+    """
+    n_blocks, m = len(blocks.parts), len(normal.G)
+    n_bytes = len(blocks) * blocks.shape[1] * blocks.dtype.itemsize / n_blocks
+    most = max(1, min(int(8 * m * m / n_bytes), n_blocks // (3 * blocks.homes.n_threads)))
+    if normal.grid is None:
+        return [list(range(i, min(i + most, n_blocks))) for i in range(0, n_blocks, most)]
+    return blocks.homes.groups(max(1, _AT_ONCE * n_blocks // len(blocks)), most)
+
+
+class _Some(NamedTuple):
+    """The sums of some blocks; of HᵀH the lower triangle, by bands of rows."""
+
+    bands: list[np.ndarray]
+    B: np.ndarray
+    targets: np.ndarray
+    weight: Any
+
+    @classmethod
+    def of(cls, normal: NormalEquations) -> _Some:
+        """What is to travel of sums."""
+        G, starts = to_host(normal.G), range(0, len(normal.G), _BAND)
+        bands = [G[i : i + _BAND, : i + _BAND].copy() for i in starts]
+        return cls(bands, to_host(normal.B), normal.targets, normal.weight)
 
 
 @dataclass(frozen=True)
 class _Sums:
     """The sums of some blocks, on a shift and a grid that all blocks share."""
 
-    reader: Reader
     model: Any
     n_outputs: int
     shift: Any
     grid: Any
 
-    def __call__(self, *blocks: tuple[Any, ...]) -> NormalEquations:
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> _Some:
         model, layer = self.model, self.model._layer()
         normal = NormalEquations(len(model.centers_), self.n_outputs)
         normal.shift, normal.grid = self.shift, self.grid
-        for _, *block in blocks:
-            rows = self.reader.rows(*block)
+        for rows, _ in looked:
             for batch in gen_batches(len(rows.X), _ROWS):
                 some = rows.at(batch)
                 normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
-        normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
-        return normal
+        return _Some.of(normal)
 
 
-def _added(first: NormalEquations, *others: NormalEquations) -> NormalEquations:
-    total = first.copy()
-    for other in others:
+def _added(*parts: _Some) -> _Some:
+    bands, *others = zip(*parts)
+    return _Some([_sum(own) for own in zip(*bands)], *map(_sum, others))
+
+
+def _sum(values: tuple[Any, ...]) -> Any:
+    first, *others = values
+    total = first + others[0] if others else first
+    for other in others[1:]:
         total += other
     return total
-
-
-@sizeof.register(NormalEquations)
-def _size(normal: NormalEquations) -> int:
-    """Bytes, by which Dask decides what to move and what to keep."""
-    return normal.G.nbytes + normal.B.nbytes
-
-
-def _done(normal: NormalEquations) -> None:
-    """A block has been added."""
 
 
 def _weights(blocks: Blocks) -> tuple[float, float]:

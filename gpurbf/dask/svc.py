@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
@@ -13,8 +16,9 @@ from dask.sizeof import sizeof
 from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode, sample_of
 from gpurbf.backends.threads import limited
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.parts import regrouped
+from gpurbf.dask.rows import Rows
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import svc
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
@@ -43,8 +47,8 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
     Notes
     -----
     A task is a pair; with few workers it is several pairs of the same classes, which share kernel
-    rows. For the time of the fit the samples of each class are brought together on a worker, and
-    sent to those that solve its pairs. To the client come the support vectors.
+    rows. For the time of the fit the samples of a class, or of some, are brought together on a
+    worker, and sent to those that solve its pairs. To the client come the support vectors.
     """
 
     @with_callbacks
@@ -72,42 +76,36 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
-        with limited(self.n_jobs):
-            model._activation = model._resolve(blocks, blocks.weights)
-        model._lattices = _lattices(blocks, model.precision)
         weighted = blocks.with_class_weights(model.class_weight)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
+        parts = _Parts.of(weighted)  # on their way while gamma is found
+        with limited(self.n_jobs):
+            model._activation = model._resolve(blocks, blocks.weights)
+        model._lattices = _lattices(blocks, model.precision)
         with blocks.finite(model):
-            model._keep(*self._train(model, blocks, weighted, (X, y)))
+            model._keep(*self._train(model, blocks, parts, (X, y)))
         self.model_ = model
         return self
 
     def _train(
-        self, model: svc.SVC, blocks: Blocks, weighted: Blocks, data: tuple[Any, Any]
+        self, model: svc.SVC, blocks: Blocks, parts: _Parts, data: tuple[Any, Any]
     ) -> tuple[np.ndarray, np.ndarray, PairModels]:
         """Places and values of the support vectors, and the pairs that they are of."""
-        tasks, n_classes = blocks.tasks, len(model.classes_)
+        tasks, n_classes, tiles = blocks.tasks, len(model.classes_), parts.tiles
         pairs = list(combinations(range(n_classes), 2))
         names = [model.classes_[list(pair)] for pair in pairs]
         progress = Progress(self, names, *data)
-        classes = tasks.start(regrouped(weighted, "classes", _class_of, n_classes))
-        repeats = tasks.results(tasks.each("repeats", _repeats, [(one,) for one in classes]))
-        by_key = any(repeated for repeated, _ in repeats) or not _uniform(blocks)
-        order = _Order(float(model.C), by_key, model.precision, model._lattices)
-        # All pairs wait for these: they come before the largest one.
-        ready = tasks.each("class-sorted", order, [(one,) for one in classes])
-        sorted_ = tasks.start(ready, priority=2 * len(blocks))
-        solve = _Solve(model, len(blocks))
-        tiles = _tiles(n_classes, 3 * sum(tasks.client.nthreads().values()))
+        order = _Order(float(model.C), not _uniform(blocks), model.precision, model._lattices)
+        ready = tasks.each("class-sorted", order, [(one, parts.repeated) for one in parts.rows])
+        ready = tasks.start(ready, priority=_before_pairs(blocks))
+        solve, sizes = _Solve(model, len(blocks)), blocks.class_sizes()
+        costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
         waiting = {}
-        for tile in tiles:
-            wanted = sorted({c for pair in tile for c in pair})
-            inside = [(wanted.index(a), wanted.index(b)) for a, b in tile]
-            own = (inside, *(sorted_[c] for c in wanted))
-            size = sum(repeats[c][1] for pair in tile for c in pair)
-            [task] = tasks.each("pairs", solve, [own])
-            waiting[tasks.start(task, priority=size)] = tile
+        for i, where in _evenly(costs, blocks.homes.threads):
+            given = tiles[i].inside, *(ready[part] for part in tiles[i].parts)
+            [task] = tasks.each("pairs", solve, [given])
+            waiting[tasks.start(task, priority=costs[i], **where)] = tiles[i].pairs
         solved: dict[tuple[int, int], _Pair] = {}
         for future, found in distributed.as_completed(waiting, with_results=True):
             for pair, one in zip(waiting[future], found):
@@ -115,7 +113,8 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
                 progress.solved(pairs.index(pair), one.solution)
         progress.finish()
         support, models = _assembled([solved[pair] for pair in pairs], pairs, n_classes)
-        chosen = tasks.each("support-vectors", Rows.at, list(zip(classes, support)))
+        own = [np.concatenate([support[c] for c in part]) for part in parts.classes]
+        chosen = tasks.each("support-vectors", Rows.at, list(zip(parts.rows, own)))
         vectors = Rows.joined(tasks.results(chosen))
         return vectors.places, vectors.X, models
 
@@ -139,14 +138,44 @@ class _OnLattices:
         return np.array([not encode(X, lattice)[1].any() for lattice in self.lattices], bool)
 
 
-def _class_of(rows: Rows) -> np.ndarray:
-    return rows.y
+def _before_pairs(blocks: Blocks) -> int:
+    """The priority of what all pairs wait for: before that of the largest one."""
+    return 2 * len(blocks)
 
 
-def _repeats(rows: Rows) -> tuple[bool, int]:
-    """Whether a class has equal samples, and how many in all."""
-    groups = group_samples(rows.X, np.zeros(len(rows.X), np.int64), None)
-    return len(groups.first) < len(rows.X), len(rows.X)
+class _Parts(NamedTuple):
+    """The samples brought together by class: futures of each part and of whether samples repeat."""
+
+    classes: list[list[int]]
+    tiles: list[_Tile]
+    rows: list[Any]
+    repeated: list[Any]
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> _Parts:
+        """The parts of as many tiles as make three tasks a thread."""
+        tasks = blocks.tasks
+        classes, tiles = _tiles(len(blocks.class_sizes()), 3 * blocks.homes.n_threads)
+        part_of = _PartOf(np.array([part[-1] for part in classes]))
+        rows = regrouped(blocks, "classes", part_of, len(classes))
+        repeated = tasks.each("repeats", _repeats, [(part,) for part in rows])
+        futures = tasks.start([*rows, *repeated], priority=_before_pairs(blocks))
+        return cls(classes, tiles, futures[: len(rows)], futures[len(rows) :])
+
+
+@dataclass(frozen=True)
+class _PartOf:
+    """The part that samples belong to, of parts that end with these classes."""
+
+    ends: np.ndarray
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        return np.searchsorted(self.ends, rows.y)
+
+
+def _repeats(rows: Rows) -> bool:
+    """Whether there are equal samples of one class."""
+    return len(group_samples(rows.X, rows.y - rows.y.min(), None).first) < len(rows.X)
 
 
 def _uniform(blocks: Blocks) -> bool:
@@ -165,12 +194,31 @@ def _wider(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-class _Class(NamedTuple):
-    """A class as the solver takes it: a sample of each group in its order, bounds of all."""
+class _Classes(NamedTuple):
+    """Some classes as the solver takes them: a sample of each group in its order, bounds of all."""
 
     samples: Samples
     groups: Groups
     C: np.ndarray
+
+    def and_those(self, others: _Classes) -> _Classes:
+        """These classes, then the others."""
+        ours, theirs, there = self.groups, others.groups, self.samples
+        values = np.concatenate([there.values, others.samples.values])
+        return _Classes(
+            Samples(values, there.lattice, there.dtype),
+            Groups(
+                np.concatenate([ours.members, len(self.C) + theirs.members]),
+                np.concatenate([ours.starts, len(self.C) + theirs.starts[1:]]),
+                np.concatenate([ours.class_starts, len(there) + theirs.class_starts[1:]]),
+            ),
+            np.concatenate([self.C, others.C]),
+        )
+
+    def members(self, c: int) -> np.ndarray:
+        """The numbers of the samples of a class."""
+        starts, ends = self.groups.starts, self.groups.class_starts
+        return self.groups.members[starts[ends[c]] : starts[ends[c + 1]]]
 
 
 @sizeof.register(Samples)
@@ -181,29 +229,30 @@ def _size(samples: Samples) -> int:
 
 @dataclass(frozen=True)
 class _Order:
-    """Puts the samples of a class in the solver's order."""
+    """Puts the samples of some classes in the solver's order."""
 
     C: float
     by_key: bool
     precision: str
     lattices: tuple[Lattice, ...] | None
 
-    def __call__(self, rows: Rows) -> _Class:
+    def __call__(self, rows: Rows, repeated: list[bool]) -> _Classes:
         # Without equal samples anywhere there is nothing to compare, and they keep their order.
-        X = rows.X if self.by_key else None
-        groups = group_samples(X, np.zeros(len(rows.X), np.int64), None, by_key=self.by_key)
+        by_key = self.by_key or any(repeated)
+        codes = rows.y - rows.y.min()
+        groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
         bounds = np.full(len(rows.X), self.C)
         if rows.weights is not None:
             bounds = rows.weights * self.C
         samples = look(rows.X, self.precision, self.lattices)
-        return _Class(samples[groups.first], groups, bounds)
+        return _Classes(samples[groups.first], groups, bounds)
 
 
 class _Pair(NamedTuple):
     """A solved pair: of each of its classes the support vectors' numbers and coefficients."""
 
-    numbers: tuple[np.ndarray, np.ndarray]
-    values: tuple[np.ndarray, np.ndarray]
+    numbers: list[np.ndarray]
+    values: list[np.ndarray]
     solution: Solution
     backend: str
     description: str
@@ -216,21 +265,13 @@ class _Solve:
     model: svc.SVC
     n_samples: int
 
-    def __call__(self, pairs: list[tuple[int, int]], *classes: _Class) -> list[_Pair]:
-        model, first = self.model, classes[0].samples
-        at = np.cumsum([0] + [len(one.C) for one in classes])
-        starts = [start + one.groups.starts[:-1] for start, one in zip(at, classes)]
-        members = [start + one.groups.members for start, one in zip(at, classes)]
-        n_groups = [len(one.samples) for one in classes]
-        values = np.concatenate([one.samples.values for one in classes])
+    def __call__(self, pairs: list[tuple[int, int]], *parts: _Classes) -> list[_Pair]:
+        model, own = self.model, functools.reduce(_Classes.and_those, parts)
         table, solutions, kernel = solve_samples(
-            Samples(values, first.lattice, first.dtype),
-            np.concatenate([one.C for one in classes]),
+            own.samples,
+            own.C,
             model._activation,
-            groups=Groups(
-                np.concatenate(members), np.append(np.concatenate(starts), at[-1]),
-                np.cumsum([0, *n_groups]),
-            ),
+            groups=own.groups,
             backend=model.backend,
             precision=model.precision,
             tol=model._tol,
@@ -240,30 +281,63 @@ class _Solve:
             solved=_goes_on,
             n_samples=self.n_samples,
             pairs=pairs,
-        )  # fmt: skip
+        )
+        # As they are numbered in their part.
+        inside = np.concatenate([np.arange(len(part.C)) for part in parts])
         found = []
         for (a, b), solution in zip(pairs, solutions):
-            own = table[b - 1, at[a] : at[a + 1]], table[a, at[b] : at[b + 1]]
-            numbers = np.flatnonzero(own[0]), np.flatnonzero(own[1])
+            numbers, values = [], []
+            for c, row in ((a, b - 1), (b, a)):
+                members = own.members(c)
+                support = members[table[row, members] != 0]
+                numbers.append(inside[support])
+                values.append(table[row, support])
             solution.beta = solution.beta[solution.beta != 0]
-            some = own[0][numbers[0]], own[1][numbers[1]]
-            found.append(_Pair(numbers, some, solution, kernel.backend, kernel.description))
+            found.append(_Pair(numbers, values, solution, kernel.backend, kernel.description))
         return found
 
 
-def _tiles(n_classes: int, wanted: int) -> list[list[tuple[int, int]]]:
-    """All pairs in so many parts that share classes: pairs of a class share its kernel rows.
+class _Tile(NamedTuple):
+    """Pairs of classes that share kernel rows, their parts, and their numbers there."""
 
-    Of as few groups of classes as give parts enough; a part for each pair if there are not.
+    pairs: list[tuple[int, int]]
+    parts: list[int]
+    inside: list[tuple[int, int]]
+
+
+def _tiles(n_classes: int, wanted: int) -> tuple[list[list[int]], list[_Tile]]:
+    """Parts of all classes, and all pairs in so many tiles, each of one part or of two.
+
+    Of as few parts as give tiles enough; of a part for each class if there are not.
     """
-    for n_groups in range(1, n_classes + 1):
-        groups = np.array_split(np.arange(n_classes), n_groups)
-        both = combinations_with_replacement([group.tolist() for group in groups], 2)
-        tiles = [sorted({(a, b) for a in A for b in B if a < b}) for A, B in both]
-        tiles = [tile for tile in tiles if tile]
+    for n_parts in range(1, n_classes + 1):
+        parts = [part.tolist() for part in np.array_split(np.arange(n_classes), n_parts)]
+        tiles = []
+        for both in combinations_with_replacement(range(n_parts), 2):
+            own = sorted(set(both))
+            classes = [c for i in own for c in parts[i]]
+            pairs = [(a, b) for a in parts[both[0]] for b in parts[both[1]] if a < b]
+            inside = [(classes.index(a), classes.index(b)) for a, b in pairs]
+            if pairs:
+                tiles.append(_Tile(pairs, own, inside))
         if len(tiles) >= wanted:
             break
-    return tiles
+    return parts, tiles
+
+
+def _evenly(costs: list[int], threads: dict[str, int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Tasks of these costs, the largest first, each for the thread that has least to do.
+
+    Dask takes all tasks of a name to cost the same.
+    """
+    load = [(0, worker) for worker, n_threads in threads.items() for _ in range(n_threads)]
+    for i in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        if not load:  # workers are yet to come
+            yield i, {}
+            continue
+        least, worker = load[0]
+        heapq.heapreplace(load, (least + costs[i], worker))
+        yield i, {"workers": [worker], "allow_other_workers": True}
 
 
 def _goes_on(*args: Any) -> bool:

@@ -163,9 +163,7 @@ class ClassifierTwin(Twin):
         tasks = Tasks(find_client(self.client), Settings.of(getattr(self, "n_jobs", None)))
         model = shared(self.model_, "model")
         own = [(model, *part) for part in zip(X_blocks, labels, weights, strict=True)]
-        right, whole = tasks.results(
-            tasks.merged("score", _total, tasks.each("score", _right, own))
-        )
+        right, whole = tasks.total("score", _total, tasks.each("score", _right, own))
         return float(right / whole)
 
 

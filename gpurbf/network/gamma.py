@@ -14,7 +14,7 @@ from gpurbf.backends.threads import parallel_for
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.over_rows import over_rows
 
-__all__ = ["resolve_gamma"]
+__all__ = ["TOTAL", "resolve_gamma"]
 
 _SAMPLE = 1000
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
@@ -74,7 +74,7 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     mass *= X.shape[1]
 
     def mean(about: float | None) -> float:
-        task = functools.partial(_sum_of_rows, about)
+        task = TOTAL if about is None else functools.partial(_sum_of_rows, about)
         return float(over_rows(task, add, X, None, weights, **_PARTS) / mass)
 
     return mean(mean(None))
@@ -90,27 +90,45 @@ def _sum_of_rows(
     """The exact sum of all rows' sums of x, or of (x - about)²."""
     sums = np.empty(X.shape[0])
     n_rows = max(1, _TILE // max(1, X.shape[1]))
-
-    def term(values: np.ndarray) -> np.ndarray:
-        return values if about is None else np.square(values - about)
+    # Memory that is touched for the first time takes longer than what is done in it.
+    spare: list[np.ndarray] = []
 
     def tile(i: int) -> None:
         rows = slice(i * n_rows, (i + 1) * n_rows)
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
             if sp.issparse(X):
                 part = X[rows].astype(np.float64)
-                part.data, stored = term(part.data), np.diff(part.indptr)
+                part.data, stored = _term(part.data, about), np.diff(part.indptr)
                 # The entries that are not stored are zero.
-                rest = (X.shape[1] - stored) * term(np.zeros(1))
+                rest = (X.shape[1] - stored) * _term(np.zeros(1), about)
                 sums[rows] = part @ np.ones(X.shape[1]) + rest
-            else:
-                sums[rows] = term(np.ascontiguousarray(X[rows], np.float64)).sum(axis=1)
+                return
+            try:
+                kept = spare.pop()
+            except IndexError:
+                kept = np.empty((n_rows, X.shape[1]))
+            values = kept[: len(sums[rows])]
+            values[:] = X[rows]
+            sums[rows] = _term(values, about).sum(axis=1)
+            spare.append(kept)
 
     if len(sums) <= n_rows:  # over before anyone would have been asked for help
         tile(0)
     else:
         parallel_for(tile, -(-len(sums) // n_rows))
     return exact_sum(sums, weights)
+
+
+# What gamma="scale" asks of all rows first, see `over_rows`.
+TOTAL = functools.partial(_sum_of_rows, None)
+
+
+def _term(values: np.ndarray, about: float | None) -> np.ndarray:
+    """The values, or (values - about)² in their place."""
+    if about is None:
+        return values
+    values -= about
+    return np.square(values, out=values)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:

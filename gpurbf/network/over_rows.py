@@ -29,7 +29,7 @@ def over_rows(
         It is given some rows with their labels and weights, or None for those, and the number of
         the first one.
     merge : callable
-        Of the results of two parts, the earlier rows first.
+        Of the results of two parts, in any order.
     X, y, weights
         Arrays, or one object that has them all: its ``over_rows(task, merge, y, weights, name)``
         does the work then, and y and weights say, by being None or not, what tasks want.

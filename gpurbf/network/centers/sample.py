@@ -117,8 +117,10 @@ def _merged(a: Distinct, b: Distinct) -> Distinct:
 def _once(race: Distinct) -> Distinct:
     """Each row once, by its first index and with the sum of its weights."""
     hashes, index, inverse = np.unique(race.hashes, return_index=True, return_inverse=True)
+    first = race.first[index]
+    np.minimum.at(first, inverse, race.first)  # parts come in any order
     totals, mass = (np.bincount(inverse, sums) for sums in (race.totals, race.mass))
-    return Distinct(hashes, race.first[index], race.labels[index], totals, mass)
+    return Distinct(hashes, first, race.labels[index], totals, mass)
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

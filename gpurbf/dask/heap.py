@@ -1,0 +1,54 @@
+"""Memory that arrays give back is kept while a task runs, on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["kept_heap"]
+
+# glibc's names: from which size on an array is mapped by itself, and what is free at the end of the
+# heap goes back. The most of the first, and twice that, as glibc chooses where nobody sets any.
+_MAP_FROM, _TRIM_FROM, _KEPT = -3, -1, 32 << 20
+# The variables that set them; Dask's nanny sets the second. The first is 128 KiB else.
+_MAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
+
+_lock = threading.Lock()
+_running = 0
+
+
+@contextmanager
+def kept_heap() -> Iterator[None]:
+    """Undo, for as long as a task runs, what Dask's nanny does to its workers' memory.
+
+    It sets a variable by which they give back what is free at once. That also ends the rule by
+    which glibc stops to map new memory for each array beyond 128 KiB, and each of its pages takes
+    about as long to appear as what is done in it. Afterwards all goes back, in one step.
+    """
+    global _running
+    libc: Any = None
+    if sys.platform == "linux" and _TRIM_VARIABLE in os.environ:
+        libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):  # another C library
+        yield
+        return
+    map_from = int(os.environ.get(_MAP_VARIABLE, "131072"), 0)
+    trim_from = int(os.environ[_TRIM_VARIABLE], 0)
+    with _lock:
+        _running += 1
+        libc.mallopt(_MAP_FROM, max(_KEPT, map_from))
+        libc.mallopt(_TRIM_FROM, max(2 * _KEPT, trim_from))
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if not _running:
+                libc.mallopt(_MAP_FROM, map_from)
+                libc.mallopt(_TRIM_FROM, trim_from)
+                libc.malloc_trim(0)
