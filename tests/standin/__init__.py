@@ -18,7 +18,16 @@ import scipy.linalg
 from numpy.lib.array_utils import byte_bounds
 
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel, ReductionKernel
-from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError, RaceError, Stream
+from standin.machine import (
+    Buffer,
+    CaptureError,
+    Event,
+    Gpu,
+    MemoryPool,
+    OutOfMemoryError,
+    RaceError,
+    Stream,
+)
 
 OPERATORS = {
     "add": np.add,
@@ -49,6 +58,8 @@ class ndarray:
 
     def __init__(self, array, buffer=None):
         self._a = array
+        if buffer is None and self.gpu.current().recorded is not None:
+            raise CaptureError("memory, while a graph is captured")
         self._buffer = buffer or Buffer(self.gpu, array)
 
     shape = property(lambda self: self._a.shape)
@@ -162,8 +173,8 @@ class ndarray:
     def transpose(self, *axes):
         return self._view(self._a.transpose(*axes))
 
-    def diagonal(self):
-        return self._view(self._a.diagonal())
+    def diagonal(self, offset=0, axis1=0, axis2=1):
+        return self._view(self._a.diagonal(offset, axis1, axis2))
 
     def astype(self, dtype, copy=True):
         if not copy and self.dtype == dtype:
