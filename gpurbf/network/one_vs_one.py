@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
+from gpurbf.backends.arrays import beside
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import arithmetic
 from gpurbf.network.samples import FORCED, look
@@ -79,9 +80,9 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Pairs won by each class where the first class of its pair wins what is true in by_first."""
     # A class is the second of as many pairs as there are classes before it.
-    return (by_first.astype(np.float32) @ _changes(n_classes)).astype(np.int64) + np.arange(
-        n_classes
-    )
+    change = beside(by_first, _changes(n_classes))
+    won = (by_first.astype(np.float32) @ change).astype(np.int64)
+    return won + beside(by_first, np.arange(n_classes))
 
 
 @functools.cache

@@ -47,7 +47,7 @@ COMPARISONS = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-FUNCTIONS = ("sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
+FUNCTIONS = ("exp", "sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
 
 
 class ndarray:
@@ -196,6 +196,15 @@ class ndarray:
     def max(self, axis=None):
         return self._apply(np.max, self, axis=axis)
 
+    def argmax(self, axis=None):
+        return self._apply(np.argmax, self, axis=axis)
+
+    def any(self):
+        return self._apply(np.any, self)
+
+    def all(self):
+        return self._apply(np.all, self)
+
     def __neg__(self):
         return self._apply(np.negative, self)
 
@@ -229,6 +238,8 @@ def make(capacity=1 << 30):
     def asarray(value, dtype=None):
         if isinstance(value, ndarray):
             return value if dtype is None else value.astype(dtype, copy=False)
+        if hasattr(value, "__cuda_array_interface__"):  # another library's, in place
+            return asarray(value.there, dtype)
         value = np.array(value, dtype, order="C")
         made = array(np.empty_like(value))
         made._written(gpu.current().tick())
@@ -254,6 +265,9 @@ def make(capacity=1 << 30):
 
     def fill_diagonal(a, value):
         a._view(np.einsum("ii->i", a._a))[...] = value
+
+    def concatenate(arrays, axis=0):
+        return apply(lambda *parts: np.concatenate(parts, axis), *arrays)
 
     linalg_errors = types.SimpleNamespace(mode="ignore")
 
@@ -339,6 +353,7 @@ def make(capacity=1 << 30):
         full=full,
         zeros=lambda shape, dtype=np.float64: full(shape, 0, dtype),
         fill_diagonal=fill_diagonal,
+        concatenate=concatenate,
         linalg=types.SimpleNamespace(cholesky=cholesky, eigh=eigh),
         ElementwiseKernel=partial(ElementwiseKernel, apply),
         ReductionKernel=partial(ReductionKernel, apply),
