@@ -12,7 +12,7 @@ import pytest
 import standin
 from standin.kernels import TYPES
 
-from gpurbf.backends import Activation
+from gpurbf.backends import Activation, device_lms
 from gpurbf.backends import cupy_kernels as kernels
 
 GAUSSIAN = kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
@@ -48,6 +48,8 @@ def sources():
     for activation in ACTIVATIONS:
         text = kernels.rule(activation, 1, 1.0).statements
         yield "gpurbf_scores", kernels.scores_source(text, *KINDS["codes"], 16)
+    for name in ("factors", "errors", "steps", "update"):
+        yield f"gpurbf_{name}", device_lms.source(name, np.float32)
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
@@ -178,6 +180,7 @@ def both(tmp_path, monkeypatch):
     second.RawKernel = OnHost
     yield first, second
     kernels._kernel.cache_clear()
+    device_lms._kernel.cache_clear()
 
 
 @pytest.mark.slow
@@ -219,3 +222,21 @@ def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     for H, S in results:
         np.testing.assert_allclose(H, exact, rtol=1e-4, atol=1e-30)
         np.testing.assert_allclose(S, exact @ W.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_epoch_of_lms_is_what_the_stand_in_makes_of_it(both, monkeypatch):
+    # Few threads; blocks that are not full of rows, centers or outputs.
+    for name, value in {"BLOCK": 32, "_R": 2, "_Q": 2, "_WARPS": 2}.items():
+        monkeypatch.setattr(device_lms, name, value)
+    rng = np.random.default_rng(0)
+    H, T = rng.random((45, 37)).astype(np.float32), rng.normal(size=(45, 3))
+    w, start = np.array([1, 0, 2, 0.5, *[1.0] * 41]), rng.normal(size=(3, 37))
+    results = []
+    for xp in both:
+        rows = device_lms.Rows(xp, *map(xp.asarray, (H, T, w)))
+        rows.learn_at(0.05)
+        W = xp.asarray(start)
+        rows.update(W)
+        results.append(W.get())
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-12, atol=1e-14)

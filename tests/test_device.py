@@ -1,7 +1,6 @@
 """What surrounds every GPU backend: tiles, memory, streams and copies, on a stand-in for CuPy."""
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,9 +13,10 @@ from standin.samples import GAUSSIAN, RNG, close, data
 import gpurbf
 from gpurbf import config_context
 from gpurbf._stages import FENCES, Recorder
-from gpurbf.backends import device
+from gpurbf.backends import cupy_, device, device_lms
+from gpurbf.backends.graphs import Repeated
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.lms import LMS, block_rule
+from gpurbf.network.solvers.lms import LMS
 from gpurbf.network.solvers.ridge import NormalEquations
 
 
@@ -246,21 +246,64 @@ def test_a_forked_process_is_told_so(cupy, monkeypatch):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_block_form_is_the_delta_rule(weighted):
+def test_the_block_form_is_the_delta_rule(cupy, monkeypatch, weighted):
+    monkeypatch.setattr(device_lms, "BLOCK", 11)
     Z, T, W = RNG.normal(size=(30, 7)), RNG.normal(size=(30, 2)), RNG.normal(size=(7, 2))
     Z[3] = 0
-    w = RNG.integers(1, 4, 30).astype(float) if weighted else None
-    repeats = np.ones(30, int) if w is None else w.astype(int)
+    w = RNG.integers(1, 4, 30).astype(float) if weighted else np.ones(30)
+    repeats = w.astype(int)
     expected = reference.lms(Z.repeat(repeats, 0), T.repeat(repeats, 0), W, 0.05, 1)
-    got = W.copy()
-    for part in (slice(0, 11), slice(11, 30)):
-        block_rule(np, Z[part], T[part], got, 0.05, None if w is None else w[part])
-    np.testing.assert_allclose(got, expected, rtol=1e-10)
+    rows = device_lms.Rows(cupy, *map(cupy.asarray, (Z, T, w)))
+    rows.learn_at(0.05)
+    got = cupy.asarray(np.ascontiguousarray(W.T))
+    rows.update(got)
+    np.testing.assert_allclose(got.get().T, expected, rtol=1e-10)
+
+
+def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
+    kernel = cupy.RawKernel(device_lms.source("steps", np.float32), "gpurbf_steps")
+    B = device_lms.BLOCK
+    given = [cupy.asarray(np.eye(B)), cupy.asarray(np.ones((B, 1)))]
+    out = cupy.empty((B, 1))
+
+    def launches():
+        for _ in range(5):
+            kernel((B, 1), (32, 1), (*given, np.int64(B), np.int64(1), out))
+
+    repeated, counts = Repeated(cupy, launches), []
+    for _ in range(3):
+        before = cupy.gpu.launches
+        out.fill(0)
+        repeated()
+        counts.append(cupy.gpu.launches - before - 1)
+        np.testing.assert_array_equal(out.get(), 1)
+    assert counts == [5, 1, 1]
+    del given[0]
+    with pytest.raises(AssertionError, match="given back"):
+        repeated()
+
+
+@pytest.mark.parametrize(
+    "forbidden, error",
+    [
+        (lambda xp, A: xp.empty(3), RuntimeError),
+        (lambda xp, A: A.get(), RuntimeError),
+        (lambda xp, A: A.fill(1), RuntimeError),
+        (lambda xp, A: cupy_._gemm(xp, "32F", A, A, A), NotImplementedError),
+    ],
+)
+def test_the_stand_in_records_no_more_than_cupy_does(cupy, forbidden, error):
+    A, n = cupy.asarray(np.ones((4, 4), np.float32)), iter(range(2))
+    repeated = Repeated(cupy, lambda: forbidden(cupy, A) if next(n) else None)
+    repeated()
+    with pytest.raises(error):
+        repeated()
+    assert cupy.gpu.current().recorded is None
 
 
 @pytest.mark.parametrize("megabytes", [None, 1])
 def test_lms_on_the_device(cupy, monkeypatch, megabytes):
-    monkeypatch.setattr(sys.modules[LMS.__module__], "_BLOCK", 32)
+    monkeypatch.setattr(device_lms, "BLOCK", 32)
     X, C = data(np.float64, N=3000, m=40, n=8)
     T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
     activation = Activation("euclidean", "gaussian", 0.1)

@@ -14,8 +14,10 @@ __all__ = [
     "Factorizations",
     "activations",
     "beside",
+    "chosen",
     "factorizations",
     "is_resident",
+    "library",
     "mirror",
     "rows_on_host",
     "to_host",
@@ -35,10 +37,23 @@ def to_host(A: Any) -> Any:
 def beside(X: Any, A: Any) -> Any:
     """A where X is: a device's array of numbers if X is on one; what is no number stays NumPy's."""
     if is_resident(X) and not is_resident(A) and A.dtype.kind in "biuf":
+        return library(X).asarray(A)
+    return A
+
+
+def library(A: Any) -> Any:
+    """The library of an array's kind: CuPy, or NumPy for all that is on the host."""
+    if is_resident(A):
         import cupy
 
-        return cupy.asarray(A)
-    return A
+        return cupy
+    return np
+
+
+def chosen(values: np.ndarray, places: Any) -> Any:
+    """NumPy's values at some places, where these are; values that are no numbers stay NumPy's."""
+    values, places = beside(places, values), places.astype(np.intp, copy=False)
+    return values[places if is_resident(values) else to_host(places)]
 
 
 def rows_on_host(X: Any, rows: np.ndarray) -> Any:

@@ -3,6 +3,7 @@
 Arrays are CuPy's, kernels are Numba's (`kernels/cuda`), both on CuPy's current stream. On the
 lattice distances are exact integers: by the tensor cores from compute capability 8.0 on, before
 that by four 8-bit products an instruction; Manhattan by four absolute differences an instruction.
+``GPURBF_GPU_KERNEL=wgmma`` takes the tile for Hopper.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, Ti
 from gpurbf.backends.device import on_device
 from gpurbf.backends.device_memory import Device, DeviceWeights, Needs
 from gpurbf.backends.device_sums import add_sums
+from gpurbf.backends.gpu_kernels import VARIABLE, codes_product
 from gpurbf.backends.profiles import form, in_tile
 from gpurbf.backends.terms import Coefficients, pieces, terms_of, unit
 from gpurbf.backends.tuning import precision_of, tile_for
@@ -70,7 +72,7 @@ class Tiles(NamedTuple):
     """What the functions work with beside their operands.
 
     ``tile_for`` tells the tile for metric, precision and n; ``add(shares, out)`` writes the sum of
-    the shares, and ``sums`` adds HᵀH and HᵀT (`device_sums.add_sums`).
+    the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`), ``codes`` is the product of 8-bit codes.
     """
 
     xp: ModuleType
@@ -78,6 +80,7 @@ class Tiles(NamedTuple):
     add: Callable[[Any, Any], Any]
     sums: Callable[..., None]
     tile_for: Callable[[str, str, int], Tile]
+    codes: str
 
 
 def _prepare(
@@ -89,8 +92,7 @@ def _prepare(
     xp, (m, n) = tiles.xp, C.shape
     dtype, metric, exact = np.dtype(dtype), activation.metric, lattice is not None
     if exact:
-        tensor_cores = tiles.device.capability >= (8, 0)
-        product = "sad" if metric == "manhattan" else "mma" if tensor_cores else "dp4a"
+        product = "sad" if metric == "manhattan" else tiles.codes
     else:
         product = "manhattan" if metric == "manhattan" else "multiply"
     several = pieces(n, lattice)
@@ -129,10 +131,12 @@ def _prepare(
 
 def _stated(stated: Tile, product: str) -> Any:
     """The shape of tile that was tuned or forced, None if none was."""
-    from gpurbf.kernels.cuda.tile import Shape
+    from gpurbf.kernels.cuda.tile import SHAPES, Shape
 
     if stated.M is None:
-        return None
+        return SHAPES["large"] if product == "wgmma" else None
+    if product == "wgmma" and (stated.M, stated.B) != SHAPES["large"]:
+        raise ValueError(f"{stated}: the tile of {VARIABLE}=wgmma has M = 128 and B = 16.")
     M, B = int(stated.M), int(stated.B or 8)
     outputs = {M // B} if M % B == 0 else set()
     if B not in (8, 16) or not outputs <= ({8} if product == "mma" else {4, 8}) or not outputs:
@@ -383,13 +387,13 @@ def load() -> Backend:
     if not api.cuda.is_available():
         why = " ".join(str(api.cuda.cuda_error()).split())
         raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
-    exact = "mma" if device.capability >= (8, 0) else "dp4a"
-    kernel = f"tiles: {exact} on the lattice, float32/float64 off it; {device.name}"
     tiles = of_cupy(xp, device, partial(tile_for, "numba-cuda"))
+    kernel = f"tiles: {tiles.codes} on the lattice, float32/float64 off it; {device.name}"
     return on_device(raw(tiles, kernel, device.name), needs)
 
 
 def of_cupy(xp: ModuleType, device: Device, tile_for: Callable[[str, str, int], Tile]) -> Tiles:
     """The tiles on CuPy's arrays."""
     total = xp.ReductionKernel("T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares")
-    return Tiles(xp, device, partial(total, axis=0), partial(add_sums, xp, device), tile_for)
+    add, sums = partial(total, axis=0), partial(add_sums, xp, device)
+    return Tiles(xp, device, add, sums, tile_for, codes_product(device))

@@ -107,9 +107,13 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
     from gpurbf.bench.gpu_day import STEPS
 
     python, out = [sys.executable, "-u"], str(arguments.out)
-    for name in STEPS:
+
+    def alone(name: str, title: str = "", **environment: str) -> Step:
         code = f"from gpurbf.bench.gpu_day import STEPS; STEPS[{name!r}]({arguments.data_home!r})"
-        yield Step(name, [*python, "-c", code], _LIMITS.get(name, _LIMIT), {})
+        limit = _LIMITS.get(name, _LIMIT)
+        return Step(title or name, [*python, "-c", code], limit, environment)
+
+    yield from map(alone, STEPS)
     gpurbf = [*python, "-m", "gpurbf"]
     home = ["--data", arguments.data_home] if arguments.data_home else []
     quick = [*gpurbf, "bench", "gpu", "--quick", "--out", str(arguments.out / "quick")]
@@ -122,6 +126,9 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
         names = "cupy or cuda" if there else "test_profiles"
         required = {"GPURBF_REQUIRE": "cupy,numba-cuda"} if there else {}
         yield Step("tests", [*pytest, "-k", names], 600, required)
+    if there:  # the tile for Hopper; other GPUs say that they cannot
+        for name in ("products", "table"):
+            yield alone(name, f"{name}, wgmma", GPURBF_GPU_KERNEL="wgmma")
     if not arguments.whole:
         return
     yield Step("bench gpu", [*gpurbf, "bench", "gpu", *home, "--out", out], 3000, {})

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import rows_on_host, to_host
+from gpurbf.backends.arrays import beside, rows_on_host, to_host
 from gpurbf.backends.hashes import row_hashes
+from gpurbf.estimators._arrays import ScoreMixin
 from gpurbf.estimators._callbacks import steps
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
@@ -40,7 +41,7 @@ from gpurbf.network.samples import lattices_of, look
 from gpurbf.network.solvers import NormalEquations
 
 
-class FSVCLearningMixin(FittedLayerMixin):
+class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     """Parameters and fitted attributes are FSVC's."""
 
     radius: Any
@@ -260,11 +261,11 @@ class FSVCLearningMixin(FittedLayerMixin):
         X = check_samples(self, X)
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
-        scores = to_host(self._layer().scores(X, W))
+        scores = self._layer().scores(X, W)
         check_finite(self, X, outputs=scores)
-        scores, activity = scores[:, :-1], scores[:, -1]
-        outside = np.flatnonzero(activity == 0)
-        if len(outside):
+        scores, silent = scores[:, :-1], scores[:, -1] == 0
+        if silent.any():  # which is one number
+            outside = np.flatnonzero(to_host(silent))
             rule = {"nearest": "the weights of the nearest center", "zero": "0 for every class"}
             warn(
                 f"{len(outside)} of {X.shape[0]} samples lie outside the radius of every center: "
@@ -280,7 +281,7 @@ class FSVCLearningMixin(FittedLayerMixin):
                         backend=self.backend,
                         precision=self.precision,
                     )
-                scores[outside] = self.coef_.T[nearest]
+                scores[beside(X, outside)] = beside(X, self.coef_.T[nearest])
         return scores
 
 

@@ -8,16 +8,17 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import stage, staged
-from gpurbf.backends.arrays import to_host
+from gpurbf.backends.arrays import beside, chosen, library
 from gpurbf.backends.threads import limited
+from gpurbf.estimators._arrays import ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import check_finite, check_samples, where_X_is
+from gpurbf.estimators._validation import check_finite, check_samples
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
 from gpurbf.network.solvers import NormalEquations
 
 
-class RBFOutputsMixin(ChosenLayerMixin):
+class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
     """Linear outputs of a chosen layer: what they are trained on, and what is said from them."""
 
     # A parameter and what fit sets.
@@ -62,7 +63,7 @@ class RBFOutputsMixin(ChosenLayerMixin):
     @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
-            scores = to_host(self._layer().scores(X, self.coef_.T)) + self.intercept_
+            scores = self._layer().scores(X, self.coef_.T) + beside(X, self.intercept_)
         check_finite(self, X, outputs=scores)
         return scores
 
@@ -96,16 +97,15 @@ class RBFOutputsMixin(ChosenLayerMixin):
         labels : ndarray of shape (n_samples,)
         """
         X, binary = self._checked(X), len(self.coef_) == 1
-        labels = np.empty(X.shape[0], self.classes_.dtype)
-        # The outputs of all samples can be larger than the samples: labels are kept, outputs not.
+        winners = library(X).empty(X.shape[0], np.intp)
+        # The outputs of all samples can be larger than the samples: winners are kept, outputs not.
         with limited(self.n_jobs):
             for rows, part in self._layer().scored(X, self.coef_.T):
                 with stage("back and evaluate", "labels"):
-                    scores = to_host(part) + self.intercept_
+                    scores = part + beside(X, self.intercept_)
                     check_finite(self, X, outputs=scores)
-                    winners = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
-                    labels[rows] = self.classes_[winners.astype(np.intp)]
-        return labels
+                    winners[rows] = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+        return chosen(self.classes_, winners)
 
     @where_X_is
     def predict_proba(self, X: Any) -> np.ndarray:

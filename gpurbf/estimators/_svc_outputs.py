@@ -10,9 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice, get_backend
-from gpurbf.backends.arrays import to_host
+from gpurbf.backends.arrays import beside
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
+from gpurbf.estimators._arrays import ScoreMixin
 from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_finite, check_samples, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
@@ -31,7 +32,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin(StateMixin):
+class SupportVectorsMixin(ScoreMixin, StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
@@ -97,9 +98,9 @@ class SupportVectorsMixin(StateMixin):
             if ready.layer is None:
                 outputs = row_products(X[:, self.support_], ready.weights)
             else:
-                outputs = to_host(ready.layer.scores(X, ready.weights))
+                outputs = ready.layer.scores(X, ready.weights)
                 outputs = outputs.astype(np.float64, copy=False)
-        outputs += self._intercept_
+        outputs += beside(outputs, self._intercept_)
         check_finite(self, X, outputs=outputs)
         return outputs
 

@@ -1,16 +1,15 @@
 """Checks that the estimators share: data, labels, weights, the kernel's parameters.
 
-Data may be on a GPU, as CuPy's arrays. What learns looks at them on the host, whose lattice, rules
-and labels are NumPy's; what predicts takes them as they are.
+Data may be arrays of a GPU. What learns looks at them on the host, whose lattice, rules and labels
+are NumPy's; what predicts takes CuPy's as they are.
 """
 
 from __future__ import annotations
 
-import functools
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +19,8 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf._checks import check_number, check_option
 from gpurbf._stages import count, staged
-from gpurbf.backends.arrays import beside, is_resident, to_host
+from gpurbf.backends.arrays import is_resident
+from gpurbf.estimators._arrays import on_host
 from gpurbf.network.centers import CENTERS, COUNTS
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
@@ -32,23 +32,11 @@ DTYPES = (np.float64, np.float32, np.uint8)
 # Numbers that are looked at in less time than scikit-learn's validation takes to begin (50 µs).
 _FEW = 1 << 15
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def where_X_is(method: Method) -> Method:
-    """The method of X with its result on the device if X is; labels that are words stay NumPy's."""
-
-    @functools.wraps(method)
-    def answered(self: Any, X: Any) -> Any:
-        return beside(X, method(self, X))
-
-    return answered  # type: ignore[return-value]
-
 
 @staged("read and validate", "X")
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
     """X (N, n) as float64, float32 or uint8, dense or CSR, finite; with ``y=`` the pair."""
-    X, options = to_host(X), {name: to_host(value) for name, value in options.items()}
+    X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
     if getattr(X, "dtype", None) != np.uint8:  # which are finite and stay: nobody looks at them
         count(nbytes=getattr(X, "nbytes", 0))
     if _is_plain(estimator, X, reset, **options):
@@ -109,7 +97,7 @@ def check_weights(
     """
     if sample_weight is None:
         return None
-    sample_weight = to_host(sample_weight)
+    sample_weight = on_host(sample_weight)
     if isinstance(sample_weight, numbers.Number):
         weights = np.full(n_samples, sample_weight, dtype=np.float64)
     else:
@@ -131,7 +119,7 @@ def check_weights(
 @staged("read and validate", "y")
 def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; `masked`: some samples have no weight."""
-    y = to_host(y)
+    y = on_host(y)
     classes = np.unique(y) if _are_plain_labels(y) else None
     # Whole numbers that come back are classes: nothing to refuse, and no warning that they may be
     # measurements. What scikit-learn asks of others takes longer than to train on a few samples.
@@ -201,7 +189,7 @@ def stream_data(
     if estimator.class_weight == "balanced":
         raise ValueError("partial_fit cannot balance classes to come: pass a dict or weights.")
     if not first:
-        known, classes = estimator.classes_, to_host(classes)
+        known, classes = estimator.classes_, on_host(classes)
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(
                 f"classes={np.unique(classes).tolist()} is not what the first call gave: "
@@ -278,7 +266,7 @@ def check_finite(estimator: Any, X: Any, **results: Any) -> None:
 def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     """What to raise where squares of X, or sums of them, are beyond all numbers or vanish."""
     largest = abs(X).max(axis=0)
-    largest = np.asarray(largest.toarray() if sp.issparse(largest) else to_host(largest)).ravel()
+    largest = np.asarray(largest.toarray() if sp.issparse(largest) else on_host(largest)).ravel()
     column = int(largest.argmax())
     names = getattr(estimator, "feature_names_in_", None)
     called = "" if names is None else f" ({names[column]!r})"
@@ -308,7 +296,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
         check_option("centers", estimator.centers, tuple(CENTERS), "or an array (m, n)")
         check_n_centers(estimator.n_centers)
         return estimator.centers
-    centers = to_host(estimator.centers)
+    centers = on_host(estimator.centers)
     centers = centers.toarray() if sp.issparse(centers) else np.asarray(centers)
     if centers.dtype not in DTYPES:
         centers = centers.astype(np.float64)

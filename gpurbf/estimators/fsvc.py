@@ -10,11 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import stage
 from gpurbf._warnings import warn
+from gpurbf.backends.arrays import chosen
+from gpurbf.estimators._arrays import where_X_is
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._fsvc_checks import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.estimators._fsvc_learning import FSVCLearningMixin, plot_radius_path
 from gpurbf.estimators._transaction import transaction
-from gpurbf.estimators._validation import stream_data, training_data, where_X_is
+from gpurbf.estimators._validation import stream_data, training_data
 
 
 class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -356,7 +358,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
         scores = self._scores(X)
         with stage("back and evaluate", "labels"):
             winner = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
-            return self.classes_[winner.astype(int)]
+            return chosen(self.classes_, winner)
 
     def plot_radius_path(self, ax: Any = None) -> Any:
         """Validation accuracy and expected number of centers over the radii that were tried.

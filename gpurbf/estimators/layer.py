@@ -8,7 +8,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends.arrays import is_resident, to_host
+from gpurbf.backends.arrays import is_resident
+from gpurbf.estimators._arrays import on_host, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
@@ -138,11 +139,12 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:
-        y = np.asarray(to_host(y))
+        y = np.asarray(on_host(y))
         if y.shape != (n_samples,):
             raise ValueError(f"y must have shape ({n_samples},), got {y.shape}.")
         return np.unique(y, return_inverse=True)[1]
 
+    @where_X_is
     def transform(self, X: Any) -> np.ndarray:
         """The activations H.
 

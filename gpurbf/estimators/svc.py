@@ -13,7 +13,9 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from gpurbf._stages import stage, staged
+from gpurbf.backends.arrays import chosen, to_host
 from gpurbf.backends.threads import limited
+from gpurbf.estimators._arrays import where_X_is
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_checks import check_parameters
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
@@ -27,7 +29,6 @@ from gpurbf.estimators._validation import (
     class_factors,
     class_mass,
     overflow,
-    where_X_is,
     with_class_weights,
 )
 from gpurbf.estimators._wide import warn_if_sparse_takes_long
@@ -359,9 +360,9 @@ class SVC(
         """
         outputs = self._outputs(X)
         if len(self.classes_) == 2:
-            return -outputs.ravel()
+            return -outputs[:, 0]
         if self.decision_function_shape == "ovr":
-            return class_scores(outputs, len(self.classes_))
+            return class_scores(to_host(outputs), len(self.classes_))
         return outputs
 
     @where_X_is
@@ -383,5 +384,8 @@ class SVC(
         outputs, n_classes = self._outputs(X), len(self.classes_)
         by_scores = self.break_ties and n_classes > 2
         with stage("back and evaluate", "votes"):
-            points = (class_scores if by_scores else votes)(outputs, n_classes)
-            return self.classes_[points.argmax(axis=1)]
+            if by_scores:
+                points = class_scores(to_host(outputs), n_classes)
+            else:
+                points = votes(outputs, n_classes)
+            return chosen(self.classes_, points.argmax(axis=1))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import scipy.sparse as sp
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import expit, log_softmax
 
 from gpurbf._stages import staged
 from gpurbf._warnings import quiet
+from gpurbf.backends.arrays import library
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.backends.profiles import positive_definite
 from gpurbf.network.centers import CENTERS, most_centers
@@ -135,10 +136,12 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
 def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
     """Softmax of scores (N, k) over the temperature; the logistic function for one column."""
     scaled = scores.astype(np.float64) / temperature
+    xp = library(scores)
     if scores.shape[1] == 1:
-        positive = expit(scaled[:, 0])
-        return np.column_stack([1 - positive, positive])
-    return softmax(scaled, axis=1)
+        positive = expit(scaled) if xp is np else 1 / (1 + xp.exp(-scaled))
+        return xp.concatenate([1 - positive, positive], axis=1)
+    powers = xp.exp(scaled - scaled.max(axis=1)[:, None])
+    return powers / powers.sum(axis=1)[:, None]
 
 
 @staged("back and evaluate", "temperature")

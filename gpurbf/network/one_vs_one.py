@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
+from gpurbf.backends.arrays import beside, is_resident
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import arithmetic
 from gpurbf.network.samples import FORCED, look
@@ -73,7 +74,12 @@ def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
 
 def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
-    return _won(decisions > 0, n_classes)
+    by_first = decisions > 0
+    if is_resident(by_first):
+        change = beside(by_first, _changes(n_classes))
+        won = (by_first.astype(np.float32) @ change).astype(np.int64)
+        return won + beside(by_first, np.arange(n_classes))
+    return _won(by_first, n_classes)
 
 
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:

@@ -7,7 +7,9 @@ four, `group` is lane / 4 and `member` lane % 4.
 import numpy as np
 import pytest
 
-from gpurbf.kernels.cuda import registers, simulated
+from gpurbf.backends import BackendUnavailable, gpu_kernels
+from gpurbf.backends.device_memory import Device
+from gpurbf.kernels.cuda import registers, simulated, wgmma
 
 LANES = [(lane // 4, lane % 4) for lane in range(32)]
 
@@ -71,3 +73,67 @@ def test_rows_of_a_warp_are_read_from_different_banks():
     # Vector loads: 8 rows of 16 bytes are all the banks there are.
     banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
     assert len(banks) == 32
+
+
+def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
+    """As CUTLASS states the K-major layout without swizzle, in units of 16 bytes: ((8, n), 2)."""
+    assert (wgmma.ALONG, wgmma.DOWN) == (simulated.ALONG, simulated.DOWN)
+    rows = np.random.default_rng(0).integers(0, 256, (128, registers.SLICE)).astype(np.uint8)
+    memory = np.zeros(128 * registers.SLICE, np.uint8)
+    for t in range(512):  # sixteen bytes each, as `wgmma.loading` deals them
+        row, cell = t // 32 * 8 + t % 8, t % 32 // 8
+        at = (cell * 128 * 4 + row * 4) * 4
+        memory[at : at + 16] = rows[row, 16 * cell : 16 * cell + 16]
+    words = memory.view(np.int32)
+    np.testing.assert_array_equal(simulated.canonical(words, 0, 128), rows)
+    np.testing.assert_array_equal(simulated.canonical(words, 64 * 4, 64), rows[64:])
+
+
+def test_a_warpgroup_writes_every_output_once():
+    written = np.zeros((64, 128), int)
+    _, outputs = simulated._warpgroup()
+    _, staged, own_part = _plain(wgmma.placing)
+    for p in range(4):
+        part = np.zeros((16, 132), int)
+        for t in range(128):
+            for value, row, column in outputs(np.ones(64, int), own_part(p, t)):
+                at = staged(t, 132) + row * 132 + column
+                part[at // 132, at % 132] += value
+        assert (part[:, 128:] == 0).all()
+        written[16 * p : 16 * p + 16] += part[:, :128]
+    assert (written == 1).all()
+
+
+def _plain(make):
+    """The functions before compilation."""
+    from gpurbf.kernels.cuda.tile import SHAPES
+
+    return (getattr(function, "py_func", function) for function in make(SHAPES["large"]))
+
+
+CODES = {
+    ("", (7, 5)): "dp4a",
+    ("", (9, 0)): "mma",
+    ("wgmma", (9, 0)): "wgmma",
+    ("dp4a", (9, 0)): "dp4a",
+    ("wgmma", (8, 6)): r"wgmma needs compute capability 9\.0 \(H100, H200\), this GPU has 8\.6",
+    ("wgmma", (10, 0)): r"wgmma needs compute capability 9\.0 .* this GPU has 10\.0",
+    ("mma", (7, 5)): r"mma needs compute capability 8\.0 or higher",
+    ("avx", (9, 0)): r"GPURBF_GPU_KERNEL='avx': use one of wgmma, mma, dp4a",
+}
+
+
+@pytest.mark.parametrize("forced, capability", CODES)
+def test_the_product_of_codes_is_the_device_s_or_what_is_asked_for(monkeypatch, forced, capability):
+    monkeypatch.setenv("GPURBF_GPU_KERNEL", forced)
+    monkeypatch.setattr(gpu_kernels, "_version", lambda _: (0, 30))
+    device, expected = Device("", capability, 1, 1), CODES[forced, capability]
+    if expected in ("dp4a", "mma", "wgmma"):
+        assert gpu_kernels.codes_product(device) == expected
+        monkeypatch.setattr(gpu_kernels, "_version", lambda _: (0, 29))
+        if forced == "wgmma":
+            with pytest.raises(BackendUnavailable, match=r"numba-cuda 0\.30"):
+                gpu_kernels.codes_product(device)
+        return
+    with pytest.raises((BackendUnavailable, ValueError), match=expected):
+        gpu_kernels.codes_product(device)

@@ -12,6 +12,8 @@ import pytest
 from gpurbf.kernels.cuda.registers import PITCH
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
+# numba-cuda compiles for sm_90a where the device is a Hopper.
+HOPPER = (9, 0, "a")
 # Product, words of the operands, activations, shape, instruction, how often in a pass of the loop.
 VARIANTS = {
     "float32": ("multiply", "float32", "float32", "large", r"fma\.rn\.f32", 256),
@@ -30,6 +32,16 @@ VARIANTS = {
         r"mma\.sync\S+m16n8k32\S+s32\.u8\.u8\.s32",
         16,
     ),
+    "wgmma": (
+        "wgmma",
+        "int32",
+        "float32",
+        "large",
+        r"wgmma\.mma_async\S+m64n128k32\.s32\.u8\.u8",
+        2,
+    ),
+    "wgmma-stored": ("wgmma", "int32", "float32", "large", r"wgmma\.mma_async\S+m64n128k32", 2),
+    "wgmma-float64": ("wgmma", "int32", "float64", "large", r"wgmma\.mma_async\S+m64n128k32", 2),
     "mma-float64": ("mma", "int32", "float64", "large", r"mma\.sync\S+m16n8k32\S+s32\.u8", 16),
 }
 # Registers, threads and bytes of shared memory of a multiprocessor; a block costs 1 KB more.
@@ -68,7 +80,7 @@ def ptx(numba_cuda):
     from gpurbf.kernels.epilogue import FORMS, Epilogue
 
     def build(name, capability):
-        product, word, real, shape, *_ = VARIANTS[name]
+        product, word, real, shape, *_ = VARIANTS[name.removesuffix("-root")]
         word, real = getattr(types, word), getattr(types, real)
         term = types.int32 if (word, real) == (types.int32, types.float32) else real
         vector, matrix, cube = (partial(types.Array, ndim=n, layout="C") for n in (1, 2, 3))
@@ -79,18 +91,25 @@ def ptx(numba_cuda):
             types.NamedTuple(fields, Epilogue), matrix(real), cube(real), cube(number),
         )  # fmt: skip
         form = FORMS["dot" if product in ("manhattan", "sad") else "squared"]
-        mode = tile.STORE if name.endswith("-stored") else tile.SCORES
+        form = FORMS["root"] if name.endswith("-root") else form
+        mode = tile.STORE if "-stored" in name else tile.SCORES
         consumer = tile.Consumer(mode, form, NUMBERS["gaussian"], real.bitwidth // 8)
-        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
+        kernel = tile.kernel(product, tile.SHAPES[shape], capability[:2] >= (8, 0), consumer)
         with pytest.MonkeyPatch.context() as patch:
             # Numba asks the device for the capability of functions that a kernel calls.
-            device = SimpleNamespace(compute_capability=capability)
+            device = SimpleNamespace(compute_capability=capability[:2])
             patch.setattr(dispatcher, "get_current_device", lambda: device)
             return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
 
     cached = functools.cache(build)
 
     def compiled(name, capability):
+        if name.startswith("wgmma"):
+            if capability != (9, 0):
+                pytest.skip("wgmma: is of compute capability 9.0")
+            text = cached(name, HOPPER)
+            assert ".target sm_90a" in text
+            return text
         if capability < (8, 0) and name.startswith("mma"):
             pytest.skip("mma: needs compute capability 8.0")
         text = cached(name, capability)
@@ -121,6 +140,8 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
     if name.startswith("mma"):
         # 4 fragments of 4 words for 64 rows, 4 of 2 for 32 columns: without conflicts as they are.
         assert loads == ["ld.shared.u32"] * 24 * passes or loads == ["ld.shared.b32"] * 24 * passes
+    elif name.startswith("wgmma"):
+        assert not loads  # the tensor cores read for themselves
     else:
         rows = 8 if VARIANTS[name][3] != "small" else 4
         assert len(loads) == 2 * rows * passes
@@ -133,6 +154,7 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
 def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name, capability):
     text = ptx(name, capability)
     assert f".target sm_{capability[0]}{capability[1]}" in text
+    assert ("fence.proxy.async" in text) == name.startswith("wgmma")
     assert not re.search(r"\b(ld|st)\.local|__local_depot|\bcall\b", text)
     assert set(re.findall(r"\.extern \.shared \.align (\d+)", text)) == {"16"}
     addresses = re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)
@@ -143,11 +165,14 @@ def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name,
     assert "div.s64" not in text.split("bar.sync")[1]
 
 
-@pytest.mark.parametrize("name, most", [("mma", 15), ("mma-stored", 20)])
+@pytest.mark.parametrize(
+    "name, most",
+    [("mma", 14), ("mma-stored", 17), ("mma-stored-root", 18), ("wgmma", 14), ("wgmma-stored", 17)],
+)
 def test_an_activation_is_few_instructions(ptx, name, most):
     """Between the barriers around them, all that a part of the tile needs first included.
 
-    Of PTX, from which ptxas makes 14 and 21 for sm_90 (seen in the machine code).
+    Of PTX, from which ptxas makes 14, 17 and 18 for sm_90 (seen in the machine code).
     """
     (text,) = (part for part in ptx(name, (9, 0)).split("bar.sync") if "ex2.approx" in part)
     instructions = re.findall(r"^\t\S.*;$", text, re.MULTILINE)
@@ -179,7 +204,7 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     limit = ["--maxrregcount", "128"] if bits == 32 and shape.B == 16 else []
     source = tmp_path / "tile.ptx"
     source.write_text(ptx(name, capability))
-    architecture = f"-arch=sm_{capability[0]}{capability[1]}"
+    architecture = f"-arch=sm_{capability[0]}{capability[1]}{'a' * name.startswith('wgmma')}"
     done = subprocess.run(
         [ptxas, "-v", architecture, *limit, str(source), "-o", str(tmp_path / "tile.cubin")],
         capture_output=True,
@@ -187,6 +212,7 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     )
     report = done.stdout + done.stderr
     assert done.returncode == 0, report
+    assert "serialized" not in report  # a warning of ptxas about wgmma
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
     used = int(re.search(r"Used (\d+) registers", report)[1])
     threads, shared = shape.B**2, tile.shared_bytes(shape, bits // 8)

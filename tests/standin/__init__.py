@@ -18,7 +18,16 @@ import scipy.linalg
 from numpy.lib.array_utils import byte_bounds
 
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel, ReductionKernel
-from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError, RaceError, Stream
+from standin.machine import (
+    Buffer,
+    CaptureError,
+    Event,
+    Gpu,
+    MemoryPool,
+    OutOfMemoryError,
+    RaceError,
+    Stream,
+)
 
 OPERATORS = {
     "add": np.add,
@@ -38,7 +47,7 @@ COMPARISONS = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-FUNCTIONS = ("sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
+FUNCTIONS = ("exp", "sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
 
 
 class ndarray:
@@ -49,6 +58,8 @@ class ndarray:
 
     def __init__(self, array, buffer=None):
         self._a = array
+        if buffer is None and self.gpu.current().recorded is not None:
+            raise CaptureError("memory, while a graph is captured")
         self._buffer = buffer or Buffer(self.gpu, array)
 
     shape = property(lambda self: self._a.shape)
@@ -162,8 +173,8 @@ class ndarray:
     def transpose(self, *axes):
         return self._view(self._a.transpose(*axes))
 
-    def diagonal(self):
-        return self._view(self._a.diagonal())
+    def diagonal(self, offset=0, axis1=0, axis2=1):
+        return self._view(self._a.diagonal(offset, axis1, axis2))
 
     def astype(self, dtype, copy=True):
         if not copy and self.dtype == dtype:
@@ -184,6 +195,15 @@ class ndarray:
 
     def max(self, axis=None):
         return self._apply(np.max, self, axis=axis)
+
+    def argmax(self, axis=None):
+        return self._apply(np.argmax, self, axis=axis)
+
+    def any(self):
+        return self._apply(np.any, self)
+
+    def all(self):
+        return self._apply(np.all, self)
 
     def __neg__(self):
         return self._apply(np.negative, self)
@@ -218,6 +238,8 @@ def make(capacity=1 << 30):
     def asarray(value, dtype=None):
         if isinstance(value, ndarray):
             return value if dtype is None else value.astype(dtype, copy=False)
+        if hasattr(value, "__cuda_array_interface__"):  # another library's, in place
+            return asarray(value.there, dtype)
         value = np.array(value, dtype, order="C")
         made = array(np.empty_like(value))
         made._written(gpu.current().tick())
@@ -243,6 +265,9 @@ def make(capacity=1 << 30):
 
     def fill_diagonal(a, value):
         a._view(np.einsum("ii->i", a._a))[...] = value
+
+    def concatenate(arrays, axis=0):
+        return apply(lambda *parts: np.concatenate(parts, axis), *arrays)
 
     linalg_errors = types.SimpleNamespace(mode="ignore")
 
@@ -328,6 +353,7 @@ def make(capacity=1 << 30):
         full=full,
         zeros=lambda shape, dtype=np.float64: full(shape, 0, dtype),
         fill_diagonal=fill_diagonal,
+        concatenate=concatenate,
         linalg=types.SimpleNamespace(cholesky=cholesky, eigh=eigh),
         ElementwiseKernel=partial(ElementwiseKernel, apply),
         ReductionKernel=partial(ReductionKernel, apply),

@@ -3,8 +3,13 @@
 import ctypes
 import re
 import types
+import weakref
+from functools import partial
 
 import numpy as np
+import scipy.linalg
+
+from standin.machine import RaceError
 
 _TYPES = {0: np.float32, 1: np.float64, 3: np.int8, 10: np.int32}
 FUNCTIONS = {"max": np.maximum, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "tanh": np.tanh}
@@ -84,27 +89,45 @@ class RawKernel:
         self.dtypes = {letter: np.dtype(TYPES[kind]) for letter, kind in named.items()}
         known = self.dtypes | {kind: np.dtype(code) for kind, code in TYPES.items()}
         (parameters,) = re.findall(rf"__global__ void {name}\(([^)]*)\)", code)
-        split = [re.fullmatch(r"(?:const )?([\w ]+?)(\*?) (\w+)", part.strip())
-                 for part in parameters.split(",")]  # fmt: skip
-        self.parameters = [(known[part[1]], bool(part[2]), part[3]) for part in split]
+        split = [
+            re.fullmatch(r"(const )?([\w ]+?)(\*?) (\w+)", part.strip())
+            for part in parameters.split(",")
+        ]
+        self.parameters = [(known[part[2]], bool(part[3]), part[4]) for part in split]
+        self.written = {part[4] for part in split if part[3] and not part[1]}
         self.sizes = {key: int(n) for key, n in re.findall(r"#define (\w+) (\d+)", code)}
 
     def __call__(self, grid, block, arguments):
-        stream = self.gpu.current().tick()
-        self.gpu.launches += 1
-        self.gpu.kernels.append(self.run.__name__)
-        given = types.SimpleNamespace(grid=grid, block=block)
+        stream = self.gpu.current()
         assert all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65_535, 65_535)))
         assert np.prod(block) <= 1024
         for (dtype, pointer, name), value in zip(self.parameters, arguments, strict=True):
             assert value.dtype == dtype, f"{name} is {value.dtype}, not {dtype}"
             assert pointer == hasattr(value, "__cuda_array_interface__"), name
+            assert not pointer or value.flags.c_contiguous, f"{name}: a kernel sees an address only"
+        if stream.recorded is None:
+            self.gpu.launches += 1
+            self.launch(stream.tick(), grid, block, arguments)
+            return
+        found = [
+            (lambda value=value: value)
+            if not hasattr(value, "_buffer")
+            else partial(_again, type(value), value._a, weakref.ref(value._buffer))
+            for value in arguments
+        ]
+        stream.recorded.append(
+            lambda stream: self.launch(stream, grid, block, [find() for find in found])
+        )
+
+    def launch(self, stream, grid, block, arguments):
+        self.gpu.kernels.append(self.run.__name__)
+        given = types.SimpleNamespace(grid=grid, block=block)
+        for (_, pointer, name), value in zip(self.parameters, arguments):
             if pointer:
-                assert value.flags.c_contiguous, f"{name}: a kernel sees an address only"
                 value._read(stream)
             setattr(given, name, value._a if pointer else value)
-        for (_, pointer, name), value in zip(self.parameters, arguments):
-            if pointer and name in ("packed", "terms", "out", "scores"):
+        for (*_, name), value in zip(self.parameters, arguments):
+            if name in self.written:
                 value._written(stream)
         with np.errstate(all="ignore"):
             self.run(given)
@@ -147,6 +170,48 @@ class RawKernel:
         assert a.weights.shape == (a.k, a.m)
         a.scores[...] = self.activations(a) @ a.weights.T
 
+    def factors(self, a):
+        B = self.sizes["B"]
+        assert a.block == (B,) and a.systems.shape == (a.grid[0], B, B)
+        assert a.weights.shape == (a.N,) and (a.grid[0] - 1) * B < a.N <= a.grid[0] * B
+        for b, S in enumerate(a.systems):
+            w = a.weights[b * B : (b + 1) * B]
+            gram = S[: len(w), : len(w)].copy()
+            squares = gram.diagonal()
+            whole = np.floor(w)
+            left = (1 - a.rate * squares) ** whole * (1 - a.rate * (w - whole) * squares)
+            r = np.where((w == 1) | (squares == 0), a.rate * w, (1 - left) / squares)
+            inverse = scipy.linalg.solve_triangular(
+                np.tril(gram, -1) * r, np.eye(len(w)), lower=True, unit_diagonal=True,
+                check_finite=False,
+            )  # fmt: skip
+            S[: len(w), : len(w)] = inverse * r[:, None]
+
+    def errors(self, a):
+        assert a.block == (32 * self.sizes["WARPS"],) and a.z.shape == (a.N, a.m)
+        assert a.grid[0] * self.sizes["R"] >= a.N and a.grid[1] * self.sizes["Q"] >= a.k
+        assert a.W.shape == (a.k, a.m) and a.targets.shape == (a.N, a.k)
+        assert a.errors.shape[0] >= a.N
+        a.errors[: a.N] = a.targets - a.z @ a.W.T
+
+    def steps(self, a):
+        assert a.block[0] == 32 and a.grid[0] * a.block[1] >= a.N and a.grid[1] == a.k
+        assert a.system.shape == (self.sizes["B"],) * 2 and a.errors.shape[1] == a.k
+        a.steps[: a.N] = np.tril(a.system[: a.N, : a.N]) @ a.errors[: a.N]
+
+    def update(self, a):
+        assert a.block == (32, self.sizes["WARPS"]) and a.grid[0] * 32 >= a.m
+        assert a.grid[1] * self.sizes["Q"] >= a.k and a.W.shape == (a.k, a.m)
+        a.W += a.steps[: a.N].T @ a.z
+
+
+def _again(kind, array, buffer):
+    """The array at an address, if it is still there."""
+    found = buffer()
+    if found is None:
+        raise RaceError("a graph uses memory that was given back")
+    return kind(array, found)
+
 
 class Cublas:
     CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_FILL_MODE_UPPER = 0, 1, 1
@@ -156,6 +221,15 @@ class Cublas:
 
     def __init__(self, gpu):
         self.gpu = gpu
+
+    def begin(self):
+        stream = self.gpu.current()
+        if stream.recorded is not None:
+            raise NotImplementedError(
+                "calling cuBLAS API during stream capture is currently unsupported"
+            )
+        stream.tick()
+        self.gpu.launches += 1
 
     def matrix(self, pointer, kind, rows, columns, leading, *, written=False):
         """The matrix, columns first, at an address that an array of the device covers."""
@@ -181,8 +255,7 @@ class Cublas:
         self, handle, op_a, op_b, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c,
         ldc, compute, algorithm,
     ):  # fmt: skip
-        self.gpu.current().tick()
-        self.gpu.launches += 1
+        self.begin()
         self.gpu.calls.append((compute, m, n, k))
         if compute == self.CUBLAS_COMPUTE_32I:
             # The documented conditions of 8-bit products on tensor cores.
@@ -202,8 +275,7 @@ class Cublas:
         c[...] = a.astype(c.dtype) @ b.astype(c.dtype)
 
     def dgemm(self, handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
-        self.gpu.current().tick()
-        self.gpu.launches += 1
+        self.begin()
         scalar = ctypes.POINTER(ctypes.c_double)
         one, beta = (ctypes.cast(value, scalar)[0] for value in (alpha, beta))
         a = self.matrix(A, 1, *((k, m) if op_a else (m, k)), lda)
@@ -213,8 +285,7 @@ class Cublas:
         c[...] = product + beta * c if beta else product
 
     def syrk(self, kind, uplo, trans, n, k, alpha, A, lda, beta, C, ldc):
-        self.gpu.current().tick()
-        self.gpu.launches += 1
+        self.begin()
         assert (uplo, trans) == (self.CUBLAS_FILL_MODE_UPPER, self.CUBLAS_OP_N)
         a = self.matrix(A, kind, n, k, lda)
         c = self.matrix(C, kind, n, n, ldc, written=True)

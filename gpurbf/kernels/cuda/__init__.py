@@ -8,6 +8,7 @@ X, C ─► pack.py ─► rows of whole 64-byte slices, norms ─► tile.py �
 api.py        the only import of numba.cuda; how a CuPy array becomes an argument
 pack.py       shift, convert and pad rows, once per operand
 registers.py  what a thread does with its outputs: vector loads, products, tensor cores
+wgmma.py      the tensor cores of Hopper, which four warps use together
 simulated.py  the same in NumPy, where Numba's simulator runs the kernels
 profiles.py   all profiles behind one integer argument
 tile.py       the tile: shared memory, the loop over the inputs, the consumers

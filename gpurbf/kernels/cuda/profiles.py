@@ -14,9 +14,9 @@ from gpurbf.kernels.cuda.api import cuda
 from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 
 if api.SIMULATED:
-    from gpurbf.kernels.cuda.simulated import exponential
+    from gpurbf.kernels.cuda.simulated import exponential, root
 else:
-    from gpurbf.kernels.cuda.registers import exponential
+    from gpurbf.kernels.cuda.registers import exponential, root
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)
@@ -48,7 +48,7 @@ def activate(value, form, profile, gamma, coef0, degree, real):
     elif form != DOT:
         value = zero if value < zero else value  # max() of two fails in Numba 0.68's own target
         if form == ROOT:
-            value = real(math.sqrt(value))
+            value = root(value)
     if profile == GAUSSIAN:
         return exponential(gamma, value)
     if profile == TRIANGULAR:

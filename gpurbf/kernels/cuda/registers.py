@@ -9,6 +9,7 @@ A warp owns 8R rows by 4R columns of a tile, in one of two layouts of its 32 lan
     scalar   R × R outputs a lane: rows a + 8 i, columns b + 4 j, for a in 0..7 and b in 0..3
     mma      R = 8: 4 × 4 products of 16 × 8 outputs, four of each a lane, as the PTX manual
              ("Matrix Fragments for mma.m16n8k32") deals them
+    wgmma    four warps own 64 rows and all 128 columns, a warp 16 of these rows, dealt alike
 """
 
 from llvmlite import ir
@@ -18,7 +19,7 @@ from numba.extending import intrinsic
 
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
-_I32 = ir.IntType(32)
+I32 = ir.IntType(32)
 TINY64 = 2.0**-1022
 
 
@@ -39,10 +40,10 @@ def _load16(builder, pointer):
     vector = builder.load(
         builder.bitcast(pointer, ir.VectorType(element, count).as_pointer()), align=16
     )
-    return [builder.extract_element(vector, ir.Constant(_I32, q)) for q in range(count)]
+    return [builder.extract_element(vector, ir.Constant(I32, q)) for q in range(count)]
 
 
-def _asm(builder, text, result, constraints, arguments, side_effect=False):
+def asm(builder, text, result, constraints, arguments, side_effect=False):
     function = ir.FunctionType(result, [a.type for a in arguments])
     return builder.call(ir.InlineAsm(function, text, constraints, side_effect), arguments)
 
@@ -82,6 +83,41 @@ def poke(typing_context, array, at, value):
 
 
 @intrinsic
+def address(typing_context, array, at):
+    """Where element number `at` of an array in global memory is, to be moved by `further`."""
+
+    def generate(context, builder, signature, args):
+        pointer = _pointer(context, builder, array, args[0], args[1])
+        there = ir.PointerType(pointer.type.pointee, 1)
+        return builder.ptrtoint(builder.addrspacecast(pointer, there), ir.IntType(64))
+
+    return types.int64(array, at), generate
+
+
+@intrinsic
+def further(typing_context, array, place, count):
+    """The address so many elements on."""
+
+    def generate(context, builder, signature, args):
+        size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
+        return builder.add(args[1], builder.mul(args[2], size))
+
+    return types.int64(array, place, types.int64), generate
+
+
+@intrinsic
+def put_at(typing_context, array, place, value):
+    """Write the element of the array at an address."""
+
+    def generate(context, builder, signature, args):
+        there = ir.PointerType(args[2].type, 1)
+        builder.store(args[2], builder.inttoptr(args[1], there))
+        return context.get_dummy_value()
+
+    return types.void(array, place, array.dtype), generate
+
+
+@intrinsic
 def inner(typing_context, total, H, h, W, w):
     """total + the inner product of 16 bytes of H, from element h, and 16 bytes of W, from w."""
 
@@ -107,7 +143,7 @@ def here(typing_context, x):
     def generate(context, builder, signature, args):
         letter = "d" if isinstance(args[0].type, ir.DoubleType) else "l"
         text = "mov.b64 $0, $1;"
-        return _asm(builder, text, args[0].type, f"={letter},{letter}", args, True)
+        return asm(builder, text, args[0].type, f"={letter},{letter}", args, True)
 
     return x(x), generate
 
@@ -123,7 +159,7 @@ def exponential(typing_context, rate, x):
         if isinstance(args[1].type, ir.FloatType):
             factor = builder.fmul(args[0], ir.Constant(args[0].type, -1.4426950408889634))
             power = builder.fmul(factor, args[1])
-            return _asm(builder, "ex2.approx.ftz.f32 $0, $1;", power.type, "=f,f", [power])
+            return asm(builder, "ex2.approx.ftz.f32 $0, $1;", power.type, "=f,f", [power])
         kind = ir.FunctionType(args[1].type, [args[1].type])
         function = cgutils.get_or_insert_function(builder.module, kind, "__nv_exp")
         power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
@@ -133,6 +169,24 @@ def exponential(typing_context, rate, x):
         return builder.select(normal, value, zero)
 
     return x(rate, x), generate
+
+
+@intrinsic
+def root(typing_context, x):
+    """The square root of x >= 0; in float32 one instruction that errs by a unit in the last place.
+
+    The square root of a number below the smallest normal one is 0 there.
+    """
+
+    def generate(context, builder, signature, args):
+        if isinstance(args[0].type, ir.FloatType):
+            return asm(builder, "sqrt.approx.ftz.f32 $0, $1;", args[0].type, "=f,f", args)
+        name = "__nv_sqrt"
+        kind = ir.FunctionType(args[0].type, [args[0].type])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, args)
+
+    return x(x), generate
 
 
 def _copy(asynchronous):
@@ -147,12 +201,12 @@ def _copy(asynchronous):
                 byte = ir.IntType(8)
                 target = builder.addrspacecast(target, ir.PointerType(byte, 3))
                 origin = builder.addrspacecast(origin, ir.PointerType(byte, 1))
-                addresses = [builder.ptrtoint(target, _I32)]
+                addresses = [builder.ptrtoint(target, I32)]
                 addresses.append(builder.ptrtoint(origin, ir.IntType(64)))
                 text = "cp.async.cg.shared.global [$0], [$1], 16;"
-                _asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
+                asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
             else:
-                quad = ir.VectorType(_I32, 4).as_pointer()
+                quad = ir.VectorType(I32, 4).as_pointer()
                 value = builder.load(builder.bitcast(origin, quad), align=16)
                 builder.store(value, builder.bitcast(target, quad), align=16)
             return context.get_dummy_value()
@@ -162,24 +216,28 @@ def _copy(asynchronous):
     return copy16
 
 
-def _statement(text):
+def statement(text):
     @intrinsic
-    def statement(typing_context):
+    def said(typing_context):
         def generate(context, builder, signature, args):
             if text:
-                _asm(builder, text, ir.VoidType(), "~{memory}", [], True)
+                asm(builder, text, ir.VoidType(), "~{memory}", [], True)
             return context.get_dummy_value()
 
         return types.void(), generate
 
-    return statement
+    return said
 
 
 def copies(asynchronous):
     """copy16, commit, wait_all, wait_but_one: past the registers (cc 8.0 and later) or through."""
     texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
-    statements = (_statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
+    statements = (statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
     return _copy(asynchronous), *statements
+
+
+# What was copied is seen by wgmma, which reads shared memory by another way.
+seen_by_wgmma = statement("fence.proxy.async.shared::cta;")
 
 
 def _multiply(builder, acc, a, c):
@@ -197,7 +255,7 @@ def _four(text):
     """An instruction on four unsigned bytes in a word, summed into a third operand."""
 
     def operation(builder, acc, a, c):
-        return _asm(builder, f"{text} $0, $1, $2, $3;", _I32, "=r,r,r,r", [a, c, acc])
+        return asm(builder, f"{text} $0, $1, $2, $3;", I32, "=r,r,r,r", [a, c, acc])
 
     return operation
 
@@ -244,7 +302,7 @@ FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
 def _mma_steps():
     """32 bytes of 64 rows against 32 bytes of 32 columns on the tensor cores."""
-    quad = ir.LiteralStructType([_I32] * 4)
+    quad = ir.LiteralStructType([I32] * 4)
 
     def words(builder, pointer, row, fragment, pitch):
         offsets = [(row + r) * pitch + w for r, w in fragment]
@@ -258,7 +316,7 @@ def _mma_steps():
             for j in range(4):
                 first = 16 * i + 4 * j
                 operands = [*A[i], *B[j], *acc[first : first + 4]]
-                D = _asm(builder, _MMA, quad, constraints, operands, True)
+                D = asm(builder, _MMA, quad, constraints, operands, True)
                 acc[first : first + 4] = [builder.extract_value(D, e) for e in range(4)]
 
     def outputs(p):
@@ -271,7 +329,12 @@ def _mma_steps():
 
 def functions(product, R):
     """zeros, step and put of a product, for R × R outputs a lane."""
-    step_body, outputs = _mma_steps() if product == "mma" else _scalar_steps(product, R)
+    if product == "wgmma":
+        from gpurbf.kernels.cuda.wgmma import steps
+
+        step_body, outputs = steps()
+    else:
+        step_body, outputs = _mma_steps() if product == "mma" else _scalar_steps(product, R)
 
     @intrinsic
     def zeros(typing_context, memory):

@@ -8,7 +8,13 @@ multiplied; a lane keeps its own outputs.
 
 import numpy as np
 
-from gpurbf.kernels.cuda.registers import FRAGMENT_A, FRAGMENT_B, FRAGMENT_D, PITCH
+from gpurbf.kernels.cuda.registers import (
+    FRAGMENT_A,
+    FRAGMENT_B,
+    FRAGMENT_D,
+    PITCH,
+    SLICE,
+)
 
 
 def aligned(memory):
@@ -35,6 +41,19 @@ def poke(array, at, value):
     array[_index(array, at)] = value
 
 
+def address(array, at):
+    """Its number."""
+    return at
+
+
+def further(array, place, count):
+    """So many elements on."""
+    return place + count
+
+
+put_at = poke
+
+
 def inner(total, H, h, W, w):
     """total + the inner product of 16 bytes of H and of W."""
     i, o, _ = _index(W, w)
@@ -46,6 +65,11 @@ def exponential(rate, x):
     """exp(-rate x), 0 where that is below the smallest normal number."""
     value = np.exp(-(rate * x))
     return value if value >= np.finfo(value.dtype).tiny else value.dtype.type(0)
+
+
+def root(x):
+    """The square root of x >= 0."""
+    return np.sqrt(x)
 
 
 def here(x):
@@ -140,9 +164,47 @@ def _tensor_cores():
     return step, outputs
 
 
+# Of operands of wgmma: bytes between cells along the inputs, and from 8 rows to the next 8.
+ALONG, DOWN = 128 * 16, 128
+
+
+def canonical(memory, first, rows):
+    """The rows of an operand of wgmma: bytes (rows, SLICE), from a word of shared memory on.
+
+    PTX manual, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": K-major, no swizzle.
+    """
+    row, byte = np.arange(rows)[:, None], np.arange(SLICE)
+    at = row // 8 * DOWN + row % 8 * 16 + byte // 16 * ALONG + byte % 16
+    words = memory[first + np.arange(int(at.max()) // 4 + 1)]
+    return np.ascontiguousarray(words).view(np.uint8)[at].astype(np.int32)
+
+
+def _warpgroup():
+    def step(acc, memory, a, c, thread):
+        group, member = thread % 32 >> 2, thread & 3
+        own = thread // 32 * 16 + group
+        D = canonical(memory, a, 64)[[own, own + 8]] @ canonical(memory, c, 128).T
+        columns = 8 * np.arange(16)[:, None] + 2 * member + [0, 1]
+        return acc + D[:, columns].transpose(1, 0, 2).reshape(acc.shape).astype(acc.dtype)
+
+    def outputs(acc, p):
+        for j, four in enumerate(acc.reshape(16, 4) if p == 0 else ()):
+            for e, (row, column) in enumerate(FRAGMENT_D):
+                yield four[e], row, 8 * j + column
+
+    return step, outputs
+
+
+def seen_by_wgmma():
+    """There is one way to memory."""
+
+
 def functions(product, R):
     """zeros, step and put, as in `registers.py`; the outputs of a thread are an array."""
-    step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
+    if product == "wgmma":
+        step, outputs = _warpgroup()
+    else:
+        step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
 
     def zeros(memory):
         return np.zeros((R, R), memory.dtype)

@@ -19,6 +19,8 @@ M and B are arguments of a launch; compiled are R = 8 and R = 4 of each product:
     mma         8-bit codes on the tensor cores, exact (compute capability 8.0; R = 8)
     dp4a        8-bit codes, four products an instruction, exact
     sad         8-bit codes, four absolute differences an instruction, exact
+    wgmma       8-bit codes, four warps at a time from shared memory, exact (compute capability 9.0
+                as sm_90a; M = 128, B = 16)
 """
 
 import functools
@@ -26,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.kernels.cuda import api, registers, simulated
+from gpurbf.kernels.cuda import api, registers, simulated, wgmma
 from gpurbf.kernels.cuda.api import cuda
 from gpurbf.kernels.cuda.profiles import activate
 
@@ -80,6 +82,35 @@ def _mma_place(lane):
     return group, member, group, member, group, 2 * member
 
 
+def _placing(product, shape):
+    """Functions of a thread: its first words of A and C, where it stages outputs, and its part.
+
+    The last tells which part of its own outputs a thread has in part p of the tile.
+    """
+    M, R = shape.M, shape.M // shape.B
+    warp_rows, warp_columns = 8 * R, 4 * R
+    down, part_rows = M // warp_rows, warp_rows // PARTS
+    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
+
+    @cuda.jit(device=True)
+    def firsts(t, pitch):
+        a_row, a_word, c_row, c_word, _, _ = place(t % 32)
+        a = (t // 32 % down * warp_rows + a_row) * pitch + a_word
+        return a, (M + t // 32 // down * warp_columns + c_row) * pitch + c_word
+
+    @cuda.jit(device=True)
+    def staged(t, width):
+        _, _, _, _, row, column = place(t % 32)
+        row += t // 32 % down * part_rows
+        return row * width + t // 32 // down * warp_columns + column
+
+    @cuda.jit(device=True)
+    def own_part(p, t):
+        return p
+
+    return firsts, staged, own_part
+
+
 def _loading(shape, source, asynchronous):
     """Functions that bring slices into shared memory, and wait for all of them or all but one."""
     M, n_threads = shape.M, shape.B**2
@@ -122,6 +153,7 @@ def _activating(shape, source, consumer):
     warp_rows = 8 * (M // shape.B)
     part_rows, step = warp_rows // PARTS, max(1, n_threads // M)  # rows that threads take at once
     here, peek, poke, columns = source.here, source.peek, source.poke, max(1, M // n_threads)
+    address, further, put_at = source.address, source.further, source.put_at
 
     @cuda.jit(device=True)
     def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out):
@@ -141,7 +173,7 @@ def _activating(shape, source, consumer):
             for w in range(M // warp_rows):
                 # Of the warps' rows one after the other those that are staged.
                 row, at = top + t // M + w * warp_rows + p * part_rows, t // M + w * part_rows
-                at, to = at * width + own, row * m + column
+                at, to = at * width + own, address(out, row * m + column)
                 left = np.int32(min(N - row, part_rows) if column < m else 0)
                 for i in range(0, part_rows, step):
                     total = kind(alpha * peek(stage, at))
@@ -150,11 +182,11 @@ def _activating(shape, source, consumer):
                     value = activate(value, form, profile, g, c0, epilogue.degree, real)
                     if mode == STORE:
                         if np.int32(i) < left:
-                            poke(out, to, value)
+                            put_at(out, to, value)
                     else:
                         poke(H, at, value if column < m else real(0))
                     at += step * width
-                    to += step * m
+                    to = further(out, to, step * m)
 
     return activate_part
 
@@ -206,7 +238,11 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     options = {} if api.SIMULATED else {"max_registers": max_registers}
     source = simulated if api.SIMULATED else registers
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
-    load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+    together = product == "wgmma"  # warps that have their operands in common
+    load, wait_all, wait_but_one = (
+        wgmma.loading(shape, source) if together else _loading(shape, source, asynchronous)
+    )
+    firsts, staged, own_part = wgmma.placing(shape) if together else _placing(product, shape)
     activate_part, score_part = (
         _activating(shape, source, consumer),
         _scoring(shape, source, consumer.itemsize),
@@ -214,10 +250,9 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     scoring = consumer.mode == SCORES
     zeros, step, put = source.functions(product, R)
     aligned, here = source.aligned, source.here
-    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
-    steps = 2 if product == "mma" else 4  # of a slice
-    warp_rows, warp_columns, width = 8 * R, 4 * R, M + PAD
-    down, part_rows = M // warp_rows, warp_rows // PARTS  # warps; rows of one in a part
+    steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
+    row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
+    width = M + PAD
 
     @cuda.jit(**options)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
@@ -230,20 +265,18 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
         memory = aligned(cuda.shared.array(0, A.dtype))
         stage = aligned(cuda.shared.array(0, row_terms.dtype))
         H = aligned(cuda.shared.array(0, W.dtype))
-        pitch, slice_length = PITCH // memory.itemsize, SLICE // memory.itemsize
-        n_slices = A.shape[1] // slice_length
+        pitch, slice_length = row_bytes // memory.itemsize, SLICE // memory.itemsize
+        n_slices = np.int32(A.shape[1] // slice_length)
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
         number = np.int64(group)
-        while number * M < column_terms.shape[0]:  # a range() would count its steps first
+        while number * M < column_terms.shape[0]:  # a range() would count its steps, and keep both
             # Numbers pass `here` where they are used, or they would take registers all along.
             t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-            warp_row, warp_column = t // 32 % down, t // 32 // down
-            a_row, a_word, c_row, c_word, _, _ = place(t % 32)
-            a_first = (warp_row * warp_rows + a_row) * pitch + a_word
-            c_first = (M + warp_column * warp_columns + c_row) * pitch + c_word
+            a_first, c_first = firsts(t, pitch)
             load(memory, 0, A, band, C, number)
             acc = zeros(memory)
-            for s in range(n_slices):
+            s = np.int32(0)
+            while s < n_slices:
                 if s + 1 < n_slices:
                     load(memory, s + 1, A, band, C, number)
                     wait_but_one()
@@ -252,14 +285,13 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
                 cuda.syncthreads()
                 for v in range(steps):
                     q = s % 2 * 2 * M * pitch + v * (slice_length // steps)
-                    acc = step(acc, memory, a_first + q, c_first + q, t % 32)
+                    acc = step(acc, memory, a_first + q, c_first + q, t % fellows)
                 cuda.syncthreads()  # before this buffer is filled again
+                s = np.int32(s + 1)
 
             for p in range(PARTS):
                 t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-                _, _, _, _, s_row, s_column = place(t % 32)
-                s_row += t // 32 % down * part_rows
-                put(acc, p, stage, s_row * width + t // 32 // down * warp_columns + s_column, width)
+                put(acc, own_part(p, t), stage, staged(t, width), width)
                 cuda.syncthreads()
                 activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out)
                 cuda.syncthreads()

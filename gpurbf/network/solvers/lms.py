@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Iterator
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,15 @@ from sklearn.base import BaseEstimator
 from gpurbf._checks import check_number
 from gpurbf._config import get_config
 from gpurbf._stages import count, stage
-from gpurbf.backends.arrays import activations, factorizations, to_host
+from gpurbf.backends.arrays import activations, to_host
+from gpurbf.backends.device_lms import BLOCK, Rows
+from gpurbf.backends.graphs import Repeated
 from gpurbf.backends.loops_fsvc import aligned, lms_rows
 from gpurbf.network.layer import Layer
 
 __all__ = ["LMS", "DivergenceError"]
 
 _ROWS = 2048
-# Rows whose errors are solved for at once on a device: more take more operations, fewer more calls.
-_BLOCK = 256
 # Activations that are computed anew in every epoch should still be in cache when they are used.
 _TILE_BYTES = 1 << 24
 
@@ -191,7 +191,8 @@ class _OnHost:
 class _OnDevice:
     """The same with W, targets and activations on the layer's device.
 
-    The activations are kept there if they fit; X crosses once then, else in every epoch.
+    The activations are kept there if they fit, and what rows change for later ones with them; X
+    crosses once then, and an epoch is one launch. Else all is computed anew in every epoch.
     """
 
     def __init__(
@@ -205,58 +206,30 @@ class _OnDevice:
     ) -> None:
         self.layer, self.X, self.order = layer, X, order
         xp, m, k = layer.xp, len(layer.centers), T.shape[1]
+        w = np.ones(X.shape[0]) if weights is None else weights
         with layer.working():
-            W = xp.zeros((m, k)) if start is None else xp.asarray(start, np.float64)
-            self.W = W.copy()
+            W = np.zeros((m, k)) if start is None else start
+            self.W = xp.asarray(np.ascontiguousarray(W.T, np.float64))
             self.targets = xp.asarray(T[order], np.float64)
-            self.weights = None if weights is None else xp.asarray(weights[order], np.float64)
-            row_bytes, room = m * layer.dtype.itemsize, layer.room()
-        self.kept = len(order) * row_bytes <= room / 2
-        self.n_rows = max(1, min(_ROWS, int(room / 8 / row_bytes)))
-        if self.kept:
-            self.n_rows = len(order)
-        self.H: Any = None
+            self.weights = xp.asarray(w[order], np.float64)
+            row_bytes, room = m * layer.dtype.itemsize + 8 * BLOCK, layer.room()
+        kept = len(order) * row_bytes <= room / 2
+        self.n_rows = len(order) if kept else max(1, min(_ROWS, int(room / 8 / row_bytes)))
+        self.known: Repeated | None = None
 
     def epoch(self, rate: float | None) -> tuple[np.ndarray, float]:
         """W (m, k), on the host, after one more look at all rows, and the rate."""
         for start in range(0, len(self.order), self.n_rows):
-            if self.H is None or not self.kept:
-                self.H = activations(self.layer, self.X[self.order[start : start + self.n_rows]])
-            H = self.H
-            if rate is None:
-                parts = (H[i : i + _BLOCK] for i in range(0, len(H), _BLOCK))
-                largest = max(float((Z * Z).sum(axis=1, dtype=np.float64).max()) for Z in parts)
-                rate = 1 / max(largest, 1e-300)
-            for i in range(0, len(H), _BLOCK):
-                rows = slice(start + i, start + min(i + _BLOCK, len(H)))
-                w = None if self.weights is None else self.weights[rows]
-                block_rule(self.layer.xp, H[i : i + _BLOCK], self.targets[rows], self.W, rate, w)
+            update = self.known
+            if update is None:
+                part = slice(start, start + self.n_rows)
+                H = activations(self.layer, self.X[self.order[part]])
+                rows = Rows(self.layer.xp, H, self.targets[part], self.weights[part])
+                rate = 1 / max(rows.largest(), 1e-300) if rate is None else rate
+                rows.learn_at(rate)
+                update = Repeated(self.layer.xp, partial(rows.update, self.W))
+                if self.n_rows == len(self.order):
+                    self.known = update
+            update()
         assert rate is not None  # there are rows
-        return to_host(self.W), rate
-
-
-def block_rule(
-    xp: ModuleType, Z: Any, T: Any, W: Any, learning_rate: float, weights: Any | None
-) -> None:
-    """The delta rule for the rows of Z (b, m) in order, W (m, k) in place, by matrix products.
-
-    The error of row i is t_i - z_i (W + Σ_j<i r_j z_j e_j): the errors E of all rows are the
-    solution of a unit lower triangular system, (I + tril(Z Zᵀ, -1) diag(r)) E = T - Z W, and
-    W += Zᵀ diag(r) E. A row of weight w has the rate r of its repetitions together: a step of rate
-    a at z leaves 1 - a z·z of its error.
-    """
-    solve_triangular = factorizations(xp).solve_triangular
-    Z = Z.astype(np.float64)
-    gram = Z @ Z.T
-    rates = xp.full(len(Z), learning_rate, np.float64)
-    if weights is not None:
-        squares = xp.maximum(gram.diagonal(), 1e-300)
-        whole = xp.floor(weights)
-        left = (1 - learning_rate * squares) ** whole
-        left *= 1 - learning_rate * (weights - whole) * squares
-        repeated = (1 - left) / squares
-        rates = xp.where((weights == 1) | (gram.diagonal() == 0), learning_rate * weights, repeated)
-    system = xp.tril(gram, -1) * rates
-    xp.fill_diagonal(system, 1.0)
-    E = solve_triangular(system, T - Z @ W, lower=True, unit_diagonal=True)
-    W += Z.T @ (rates[:, None] * E)
+        return to_host(self.W).T, rate

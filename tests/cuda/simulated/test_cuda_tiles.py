@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf.backends import Activation, Lattice, Tile, numba_cuda, terms
+from gpurbf.backends.gpu_kernels import codes_product
 from gpurbf.kernels.cuda import api, pairs, profiles, tile
 from gpurbf.kernels.epilogue import FORMS
 from tests import reference
@@ -16,10 +17,12 @@ SHAPES = [(1, 1, 1), (15, 33, 16), (33, 17, 65)]
 METRICS = ["euclidean", "manhattan", "dot"]
 
 
-def tiles(shape=TINY, capability=TURING, multiprocessors=1):
+def tiles(shape=TINY, capability=TURING, multiprocessors=1, codes=None):
     device = numba_cuda.Device("simulated", capability, multiprocessors, 1 << 20)
     stated = Tile() if shape is None else Tile(*shape)
-    return numba_cuda.Tiles(np, device, add, sums, lambda *_: stated)
+    return numba_cuda.Tiles(
+        np, device, add, sums, lambda *_: stated, codes or codes_product(device)
+    )
 
 
 def add(shares, out):
@@ -95,6 +98,17 @@ def test_codes_are_exact_on_tensor_cores(N, m, n, metric):
     X, C = samples(N, m, n, "codes")
     H = outputs(X, C, distances(metric), lattice=PIXELS, shape=MEDIUM, capability=AMPERE)
     np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+
+
+def test_codes_are_exact_on_hopper(monkeypatch):
+    """Two warpgroups, rows and columns beyond the samples and centers, two slices."""
+    monkeypatch.setattr(numba_cuda, "_PADDED", 128)
+    X, C = samples(75, 18, 70, "codes")
+    options = {"shape": tile.SHAPES["large"], "capability": (9, 0), "codes": "wgmma"}
+    H = outputs(X, C, distances("euclidean"), lattice=PIXELS, **options)
+    np.testing.assert_array_equal(H, exact_distances(X, C, "euclidean"))
+    with pytest.raises(ValueError, match=r"wgmma has M = 128"):
+        outputs(X, C, distances("euclidean"), lattice=PIXELS, **options | {"shape": MEDIUM})
 
 
 @pytest.mark.parametrize("lattice", [Lattice(255.0, 0), Lattice(16.0, 128)])

@@ -1,0 +1,108 @@
+"""The tile's products on Hopper: four warps at a time, operands read from shared memory (sm_90a).
+
+Shared memory holds each operand in cells of 8 rows × 16 bytes, 128 bytes in a row, first all cells
+of 16 inputs, then those of the next. That is the PTX manual's K-major layout without swizzle.
+"""
+
+import numpy as np
+from llvmlite import ir
+
+from gpurbf.kernels.cuda.api import cuda
+from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm
+
+# Bytes between cells along the inputs, and between those of a row and of 8 rows further down.
+ALONG, DOWN = 128 * 16, 128
+_PRODUCTS = """{
+    .reg .pred more; .reg .b32 down; .reg .b64 a, c;
+    setp.eq.u32 more, 0, 0;
+    mov.b32 down, HEIGHT; mov.b64 a, {$A, down}; mov.b64 c, {$C, down};
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.u8 {OUTPUTS}, a, c, more;
+    add.s64 a, a, NEXT; add.s64 c, c, NEXT;
+    wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.u8 {OUTPUTS}, a, c, more;
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+}"""
+
+
+def steps():
+    """64 bytes of 64 rows against 64 bytes of 128 columns, by four warps and from shared memory."""
+
+    def descriptor(builder, pointer):
+        """Its lower half: the address in units of 16 bytes, as all of it; no swizzle."""
+        shared = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
+        start = builder.lshr(builder.ptrtoint(shared, I32), ir.Constant(I32, 4))
+        return builder.or_(start, ir.Constant(I32, ALONG >> 4 << 16))
+
+    def step(builder, acc, a, c, pitch):
+        n = len(acc)
+        text = _PRODUCTS.replace("OUTPUTS", ", ".join(f"${e}" for e in range(n)))
+        text = text.replace("$A", f"${2 * n}").replace("$C", f"${2 * n + 1}")
+        text = text.replace("NEXT", str(2 * ALONG >> 4)).replace("HEIGHT", str(DOWN >> 4))
+        kinds = ["=r"] * n + [str(e) for e in range(n)] + ["r", "r", "~{memory}"]
+        operands = [*acc, descriptor(builder, a), descriptor(builder, c)]
+        result = ir.LiteralStructType([I32] * n)
+        D = asm(builder, text, result, ",".join(kinds), operands, True)
+        acc[:] = [builder.extract_value(D, e) for e in range(n)]
+
+    def outputs(p):
+        # A warp has all columns of 16 rows, which are one part of the tile.
+        for j in range(16 if p == 0 else 0):
+            for e, (r, column) in enumerate(FRAGMENT_D):
+                yield 4 * j + e, (r, 8 * j + column)
+
+    return step, outputs
+
+
+def placing(shape):
+    """`tile._placing` where four warps share 64 rows; a warp has 16 of them, a part of the tile."""
+    words = SLICE // 4
+
+    @cuda.jit(device=True)
+    def firsts(t, pitch):
+        return t // 128 * 64 * 4, shape.M * words
+
+    @cuda.jit(device=True)
+    def staged(t, width):
+        return (t // 128 * 16 + t % 32 // 4) * width + t % 4 * 2
+
+    @cuda.jit(device=True)
+    def own_part(p, t):
+        return p - t // 32 % 4
+
+    return firsts, staged, own_part
+
+
+def loading(shape, source):
+    """`tile._loading` for operands in cells of 8 rows × 16 bytes, as wgmma reads them.
+
+    Eight neighbors copy a cell: 128 bytes, all the banks.
+    """
+    M = shape.M
+    words = SLICE // 4  # of a row
+    copy16, commit, all_copied, all_but_one = source.copies(True)
+    here, seen = source.here, source.seen_by_wgmma
+
+    @cuda.jit(device=True)
+    def load(memory, s, A, band, C, number):
+        t, width = here(np.int64(cuda.threadIdx.x)) & 255, here(np.int64(A.shape[1]))
+        row, cell = t // 32 * 8 + t % 8, t % 32 // 8
+        at = s % 2 * 2 * M * words + cell * M * 4 + row * 4
+        start = row * width + (4 * np.int64(s) + cell) * 4
+        a, c = np.int64(band) * M * width + start, np.int64(number) * M * width + start
+        for i in range(M // 64):
+            copy16(memory, at + i * 64 * 4, A, a + i * 64 * width)
+            copy16(memory, at + M * words + i * 64 * 4, C, c + i * 64 * width)
+        commit()
+
+    @cuda.jit(device=True)
+    def wait_all():
+        all_copied()
+        seen()
+
+    @cuda.jit(device=True)
+    def wait_but_one():
+        all_but_one()
+        seen()
+
+    return load, wait_all, wait_but_one

@@ -1,0 +1,98 @@
+"""Everything follows X: arrays of any library in, answers in the same out."""
+
+import importlib
+
+import elsewhere
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+import gpurbf
+
+MODELS = {
+    "RBFClassifier": gpurbf.RBFClassifier(30, random_state=0),
+    "RBFClassifierCV": gpurbf.RBFClassifierCV(30, random_state=0),
+    "FSVC": gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0),
+    "SVC": gpurbf.SVC(),
+    "RBFLayer": gpurbf.RBFLayer(30, random_state=0),
+}
+METHODS = ("transform", "predict", "decision_function", "predict_proba")
+X, Y = (part[:200] for part in load_digits(return_X_y=True))
+WEIGHTS = np.linspace(0.5, 2, 200)
+
+
+def dispatching(monkeypatch, on):
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    return sklearn.config_context(array_api_dispatch=on)
+
+
+@pytest.mark.parametrize("library", ["elsewhere", "array_api_strict", "torch"])
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_what_X_is_where_dispatch_says_so(monkeypatch, name, library):
+    xp = importlib.import_module(library) if library == "elsewhere" else None
+    xp = xp or pytest.importorskip(library, reason=f"{library} is not installed")
+    here, there = (clone(MODELS[name]).set_params(backend="numpy") for _ in range(2))
+    here.fit(X, Y, WEIGHTS)
+    with dispatching(monkeypatch, True):
+        there.fit(*map(xp.asarray, (X, Y, WEIGHTS)))
+        for method in filter(lambda method: hasattr(here, method), METHODS):
+            found = getattr(there, method)(xp.asarray(X))
+            assert type(found) is type(xp.asarray(X)), method
+            assert found.device == xp.asarray(X).device
+            np.testing.assert_array_equal(np.asarray(found), getattr(here, method)(X))
+            # The model is NumPy's, so NumPy's samples are answered as such.
+            assert isinstance(getattr(there, method)(X), np.ndarray)
+        if hasattr(here, "score"):
+            given = map(xp.asarray, (X, Y, WEIGHTS))
+            assert there.score(*given) == here.score(X, Y, WEIGHTS)
+    for key, value in vars(there).items():
+        assert type(value).__module__.split(".")[0] != library, key
+
+
+def test_without_dispatch_they_are_array_likes(monkeypatch):
+    model = clone(MODELS["RBFClassifier"]).fit(elsewhere.asarray(X), elsewhere.asarray(Y))
+    with dispatching(monkeypatch, False):
+        assert isinstance(model.predict(elsewhere.asarray(X)), np.ndarray)
+
+
+def test_labels_that_are_words_are_numpy_s_and_others_follow_X(monkeypatch):
+    words = np.array(["even", "odd"])[Y % 2]
+    with dispatching(monkeypatch, True):
+        for name in ("RBFClassifier", "FSVC", "SVC"):
+            model = clone(MODELS[name]).fit(elsewhere.asarray(X), words)
+            assert set(model.predict(elsewhere.asarray(X))) == {"even", "odd"}
+            model = clone(MODELS[name]).fit(X, Y)  # both NumPy's
+            assert isinstance(model.predict(elsewhere.asarray(X)), elsewhere.Array)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the radius:UserWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_another_library_s_arrays_on_the_gpu_are_used_in_place(cupy, name):
+    """Whatever dispatch says: NumPy could not take them."""
+    there = elsewhere.from_dlpack(cupy.asarray(X.astype(np.uint8)))
+    here, model = (clone(MODELS[name]).set_params(backend="cupy") for _ in range(2))
+    here.fit(X.astype(np.uint8), Y)
+    model.fit(there, elsewhere.from_dlpack(cupy.asarray(Y)))
+    for method in filter(lambda method: hasattr(here, method), METHODS):
+        found = getattr(model, method)(there)
+        assert isinstance(found, elsewhere.OnGpu), method
+        expected = getattr(here, method)(X.astype(np.uint8))
+        np.testing.assert_array_equal(found.there.get(), expected)
+    if hasattr(here, "score"):
+        y = elsewhere.from_dlpack(cupy.asarray(Y))
+        assert model.score(there, y) == here.score(X.astype(np.uint8), Y)
+        assert model.score(there.there, y.there) == here.score(X.astype(np.uint8), Y)  # CuPy's
+
+
+@pytest.mark.parametrize("name", ["RBFClassifier", "FSVC", "SVC"])
+def test_of_a_prediction_on_the_device_only_what_is_checked_comes_back(cupy, name):
+    """A few numbers, however many samples there are."""
+    model = clone(MODELS[name]).set_params(backend="cupy").fit(X, Y)
+    there = cupy.asarray(X)
+    methods = ["predict"] if name == "SVC" else ["predict", "decision_function"]
+    for method in methods + ["predict_proba"] * hasattr(model, "predict_proba"):
+        before = cupy.gpu.bytes("out")
+        getattr(model, method)(there)
+        assert cupy.gpu.bytes("out") - before <= 16, method
