@@ -150,7 +150,7 @@ def _sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
 
 def _micro_kernel(name: str, layout: Any, width: int) -> Any:
     """The kernel as `layer_rows` calls it for so many padded inputs."""
-    from gpurbf.kernels import amx, products
+    from gpurbf.kernels import amx, packing, products
     from gpurbf.kernels.layer import MicroKernel
 
     enter = leave = config = 0
@@ -171,6 +171,7 @@ def _micro_kernel(name: str, layout: Any, width: int) -> Any:
         width=width,
         depth=depth,
         blank=np.empty(0, layout.x_dtype),
+        word=packing.word_of(layout.x_group, layout.x_dtype),
     )
 
 

@@ -14,27 +14,21 @@ and cached once for all of them.
     scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     compiling.py   a line on stderr while they are compiled; caching.py: where they are kept
+    collecting.py  no garbage collection meanwhile
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
 
-import gc
+from gpurbf.kernels.collecting import without_collecting
 
-# Numba makes some hundred thousand objects that stay. Looking in between for garbage among them and
-# all those of scikit-learn takes as long as making them: half of the time to a first fit.
-_collecting = gc.isenabled()
-gc.disable()
-try:
+with without_collecting():
     import numba
     from numba.core.registry import cpu_target
 
     # What the first call of a kernel would do.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
-finally:
-    if _collecting:
-        gc.enable()
 
-from gpurbf.kernels.compiling import announce  # noqa: E402 (imports Numba)
+from gpurbf.kernels.compiling import announce
 
 announce()
 

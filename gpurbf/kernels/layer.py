@@ -12,10 +12,9 @@ for a block of rows (packed once)           x, in L2
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.epilogue import Epilogue
 from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
@@ -40,6 +39,7 @@ class MicroKernel(NamedTuple):
     width: int  # inputs, padded
     depth: int  # inputs a call; longer sums are added up
     blank: np.ndarray  # empty: carries the dtype of packed rows
+    word: np.ndarray  # empty: carries that of the units in which they are moved
 
 
 class Centers(NamedTuple):
@@ -70,7 +70,7 @@ class Consumer(NamedTuple):
     outputs: int = 1
 
 
-@njit(nogil=True)
+@inner()
 def store(H, n_rows, n_columns, out, top, left):
     """Copy activations to out[top:, left:]."""
     use_widest_vectors()
@@ -80,7 +80,7 @@ def store(H, n_rows, n_columns, out, top, left):
             target[j] = h[j]
 
 
-@njit(nogil=True)
+@inner()
 def pack_gram(H, weights, mean, panels):
     """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
     use_widest_vectors()
@@ -92,7 +92,7 @@ def pack_gram(H, weights, mean, panels):
                 panels[p, r, k] = w * (H[r, j] - mean[j]) if j < H.shape[1] else w * 0
 
 
-@njit(nogil=True, inline="never")
+@inner(inline="never")
 def add_tile(tile, P):
     """P += tile."""
     use_widest_vectors()
@@ -101,7 +101,7 @@ def add_tile(tile, P):
             P[r, j] += tile[r, j]
 
 
-@njit(nogil=True)
+@inner()
 def multiply(x, n_panels, kernel, C, first, count, P, later):
     """P = products of packed rows x with `count` centers from `first` on; scratch: `later`."""
     x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * kernel.width
@@ -150,7 +150,9 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
         call_setup(kernel.enter, kernel.config)
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
-        totals, squares = pack(X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, line, x)
+        totals, squares = pack(
+            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, kernel.word, line, x
+        )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):

@@ -5,7 +5,7 @@ import numpy as np
 from gpurbf.kernels.caching import cached
 from gpurbf.kernels.layer import CHUNK, PARTIAL, Consumer, store
 from gpurbf.kernels.llvm import use_widest_vectors
-from gpurbf.kernels.packing import aligned_bytes
+from gpurbf.kernels.packing import aligned_like
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
@@ -15,10 +15,10 @@ def stored_rows(begin, end, A, consumer):
     """Add rows begin … end of A @ W to the consumer's scores, as the tile driver does."""
     use_widest_vectors()
     consumer = Consumer(*consumer)
-    mode, W, m, size = consumer.mode, consumer.W, A.shape[1], A.itemsize
-    H = aligned_bytes(CHUNK * BLOCK * size).view(A.dtype).reshape(CHUNK, BLOCK)
+    mode, W, m = consumer.mode, consumer.W, A.shape[1]
+    H = aligned_like(A, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
     k = W.shape[1] if mode == PARTIAL else 1
-    sums = aligned_bytes(CHUNK * k * LANES * size).view(A.dtype).reshape(CHUNK, k, LANES)
+    sums = aligned_like(A, CHUNK * k * LANES).reshape(CHUNK, k, LANES)
     H[:] = 0
     sums[:] = 0
     for i in range(begin, end, CHUNK):
