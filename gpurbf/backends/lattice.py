@@ -63,6 +63,4 @@ def candidates(X: np.ndarray) -> list[Lattice]:
         return not encode(rows, lattice)[1].any()
 
     # Most lattices fail at the first row.
-    return [
-        lattice for lattice in _LATTICES if fits(lattice, sample[:1]) and fits(lattice, sample)
-    ]
+    return [lattice for lattice in _LATTICES if fits(lattice, sample[:1]) and fits(lattice, sample)]

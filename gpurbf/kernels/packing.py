@@ -59,7 +59,7 @@ def pack(X, begin, end, shift, rows, group, word, line, panels):
     `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
     in units of the dtype of `word` (see `word_of`).
     """
-    width, n_panels = line.size, -(-(end - begin) // rows)
+    n_panels = -(-(end - begin) // rows)
     words, target = line.view(word.dtype), panels.view(word.dtype)
     size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
     totals = np.empty(n_panels * rows, shift.dtype)
