@@ -24,10 +24,6 @@ with without_collecting():
     import numba
     from numba.core.registry import cpu_target
 
-    # What the first call of a kernel would do.
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
-
 from gpurbf.kernels.compiling import announce
 
 announce()

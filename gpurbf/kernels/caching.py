@@ -6,6 +6,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
 from gpurbf.kernels.collecting import without_collecting
@@ -19,8 +20,12 @@ class Cache(FunctionCache):
     """What cannot be read is compiled anew, and takes the place of what was there."""
 
     def load_overload(self, sig, target_context):
+        # Numba makes ready for compiling here, which takes longer than all else in a process that
+        # finds its kernels: what it loads needs the memory of arrays alone.
+        rtsys.initialize(target_context)
         try:
-            return super().load_overload(sig, target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle fails in every way
             return None
 
