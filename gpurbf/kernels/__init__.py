@@ -5,6 +5,7 @@ run time (the product of a CPU, a profile) is called by its address, so that a d
 and cached once for all of them.
 
     layer.py       the tile driver: packs rows, calls a micro-kernel, activates, hands to a consumer
+    consumers.py   who takes the tiles: H stored, H @ W summed, H packed for HᵀH
     packing.py     operands in the order in which the micro-kernels read them
     tiles.py       the micro-kernels: tables of what they are, one builder for all of them
     amx.py         the one that is different; scores.py: those of H @ W; gram.py: HᵀH
