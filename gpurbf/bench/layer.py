@@ -45,7 +45,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     _cpu_kernels(report, gamma, quick, data_home)
     _growth(report, X_train, gamma, quick)
     _inputs(report, quick)
-    _first_use(report)
+    _first_use(report, quick)
 
 
 def _errors(report: Report, X: np.ndarray, C: np.ndarray, gamma: float, names: list[str]) -> None:
@@ -353,23 +353,22 @@ _FIRST_USES = (
     ("SVC()", 3.14, "digits / 3.14"),
     ("RBFClassifier(100)", 1, "digits"),
 )
-_PROCESSES = 10
 
 
-def _first_use(report: Report) -> None:
+def _first_use(report: Report, quick: bool) -> None:
     """Delay of the first fit in a process, with nothing compiled before and from the disk cache."""
-    rows = []
-    for estimator, divisor, samples in _FIRST_USES:
+    rows, processes = [], 1 if quick else 10
+    for estimator, divisor, samples in _FIRST_USES[: 1 if quick else None]:
         code = _FIRST.format(estimator=estimator, divisor=divisor)
         with tempfile.TemporaryDirectory() as folder:
             cold, *warm = (
-                json.loads(run_python(code, NUMBA_CACHE_DIR=folder)) for _ in range(1 + _PROCESSES)
+                json.loads(run_python(code, NUMBA_CACHE_DIR=folder)) for _ in range(1 + processes)
             )
         for state, seconds in (("empty", cold), ("full", np.median(warm, axis=0))):
             rows.append((estimator, samples, state, *(f"{value:.3f}" for value in seconds)))
     report.text(
         "## First use: in a fresh process that has imported sklearn.svm\n\n"
-        f"With a full cache the median of {_PROCESSES} processes."
+        f"With a full cache the median of {processes} processes."
     )
     report.table(
         (
