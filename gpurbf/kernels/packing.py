@@ -7,8 +7,8 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 import math
 
 import numpy as np
-from numba import njit
 
+from gpurbf.kernels.caching import inner
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import BLOCK, LANES
 
@@ -22,21 +22,15 @@ def aligned(shape, dtype):
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-@njit(nogil=True)
-def aligned_bytes(size):
-    """The same inside a kernel, as bytes."""
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+@inner()
+def aligned_like(array, size):
+    """The same inside a kernel, `size` numbers of the dtype of an array."""
+    raw = np.empty(size + 64 // array.itemsize, array.dtype)
+    start = -raw.ctypes.data % 64 // array.itemsize
     return raw[start : start + size]
 
 
-@njit(nogil=True)
-def aligned_like(array, size):
-    """`size` numbers of the dtype of an array."""
-    return aligned_bytes(size * array.itemsize).view(array.dtype)
-
-
-@njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@inner(fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""
     use_widest_vectors()
@@ -50,7 +44,7 @@ def convert_row(row, shift, line):
     return total, squares
 
 
-@njit(nogil=True)
+@inner()
 def scatter(words, panel, offset, stride, size):
     """Spread a line over its panel: groups of `size` words, `stride` words apart."""
     for s in range(words.size // size):
@@ -58,30 +52,32 @@ def scatter(words, panel, offset, stride, size):
             panel[offset + s * stride + k] = words[s * size + k]
 
 
-@njit(nogil=True)
-def pack(X, begin, end, shift, rows, group, line, panels):
+@inner()
+def pack(X, begin, end, shift, rows, group, word, line, panels):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
-    `line` is scratch for one padded row; its length and dtype are those of the panels.
+    `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
+    in units of the dtype of `word` (see `word_of`).
     """
-    width, n_panels = line.size, -(-(end - begin) // rows)
-    unit = group * line.itemsize
-    totals = np.zeros(n_panels * rows, shift.dtype)
-    squares = np.zeros(n_panels * rows, shift.dtype)
+    n_panels = -(-(end - begin) // rows)
+    words, target = line.view(word.dtype), panels.view(word.dtype)
+    size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
+    totals = np.empty(n_panels * rows, shift.dtype)
+    squares = np.empty(n_panels * rows, shift.dtype)
     line[X.shape[1] :] = 0
     for r in range(n_panels * rows):
         if begin + r < end:
             totals[r], squares[r] = convert_row(X[begin + r], shift, line[: X.shape[1]])
         else:
             line[:] = 0
-        panel, place = panels[r // rows * rows * width :][: rows * width], r % rows
-        if unit % 4 == 0:
-            size = unit // 4
-            words, target = line.view(np.uint32), panel.view(np.uint32)
-            scatter(words, target, place * size, rows * size, size)
-        else:
-            scatter(line.view(np.uint8), panel.view(np.uint8), place * unit, rows * unit, unit)
-    return totals, squares
+        panel = target[r // rows * panel_size :][:panel_size]
+        scatter(words, panel, r % rows * size, rows * size, size)
+    return totals[: end - begin], squares[: end - begin]
+
+
+def word_of(group, dtype):
+    """The largest unit in which groups can be moved, as the dtype of an empty array."""
+    return np.empty(0, np.uint8 if group * np.dtype(dtype).itemsize % 4 else np.uint32)
 
 
 def pack_centers(C, n_panels, width, group, dtype):
