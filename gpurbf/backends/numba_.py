@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
+from gpurbf.backends import Activation, Backend, Indexed, Lattice, Tile, cpu, sums
 from gpurbf.backends.epilogue import compiled, epilogue
 from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
 from gpurbf.backends.threads import parallel_for, thread_limit
@@ -27,6 +27,8 @@ _MOST_BYTES = 1 << 24
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).
 _WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
+# No rows are chosen.
+_ALL = np.empty(0, np.intp)
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -194,35 +196,41 @@ def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
     return rows
 
 
-def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> None:
-    """Evaluate all rows of X on the free threads and hand the tiles to their consumer."""
+def _run(
+    operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any, chosen: np.ndarray = _ALL
+) -> None:
+    """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
+
+    All of them in order, or those that are `chosen`.
+    """
     from gpurbf.kernels import layer
 
-    if not len(X) or not operand.m:
+    n = len(chosen) or len(X)
+    if not n or not operand.m:
         return
     groups = [tuple(group) for group in (part.kernel, part.centers, part.epilogue, consumer)]
     # A task is about two blocks of rows, and every thread gets as many.
-    work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
+    work = n * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
     useful = 1 + work // _WORTH_A_THREAD
     n_threads = 1
     if useful > 1:
         n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
-    n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
-    rows = -(-len(X) // (n_tasks * part.kernel.rows)) * part.kernel.rows
+    n_tasks = n_threads * -(-n // (2 * part.block * n_threads))
+    rows = -(-n // (n_tasks * part.kernel.rows)) * part.kernel.rows
 
     def task(i: int) -> None:
-        layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, part.block, *groups)
+        layer.layer_rows(i * rows, min((i + 1) * rows, n), X, chosen, part.block, *groups)
 
     fused = consumer.mode in (layer.SCORES, layer.PARTIAL)
     with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         if useful > 1:
-            parallel_for(task, -(-len(X) // rows), n_threads)
+            parallel_for(task, -(-n // rows), n_threads)
         else:  # over before anyone would have been asked for help
-            for i in range(-(-len(X) // rows)):
+            for i in range(-(-n // rows)):
                 task(i)
-        size, itemsize = len(X) * operand.m, part.dtype.itemsize
+        size, itemsize = n * operand.m, part.dtype.itemsize
         count(operations=2 * size * X.shape[1], kind=part.arithmetic)
-        count(nbytes=X.nbytes + part.centers.panels.nbytes)
+        count(nbytes=n * X.shape[1] * X.itemsize + part.centers.panels.nbytes)
         count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
         if fused:
             count(operations=2 * size * consumer.scores.shape[1], kind=part.dtype.name)
@@ -238,6 +246,35 @@ def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarra
     for start in range(0, len(X), rows):
         _unfused(operand, X[start : start + rows], out[start : start + rows])
     return out
+
+
+def prepare_of(operand: PackedCenters, X: np.ndarray, chosen: np.ndarray) -> PackedCenters:
+    """The operand with the real numbers X[chosen] for centers, shifted as its own."""
+    from gpurbf.kernels import packing, products
+    from gpurbf.kernels.tiles import LANES
+
+    part = operand.parts[0]
+    kernel, old = part.kernel, part.centers
+    n_panels = products.padded(len(chosen), LANES * kernel.strip) // LANES
+    panels = packing.aligned(n_panels * LANES * kernel.width, old.panels.dtype)
+    terms = np.empty(n_panels * LANES, old.terms.dtype)
+    X = _rows(X, operand.exact)
+    packing.pack_chosen(X, chosen, old.shift, kernel.blank, old.quadratic, panels, terms)
+    centers = old._replace(panels=panels, m=len(chosen), terms=terms)
+    return replace(operand, parts=(part._replace(centers=centers),), m=len(chosen))
+
+
+def outputs_of(
+    operand: PackedCenters,
+    X: np.ndarray,
+    chosen: np.ndarray,
+    out: np.ndarray,
+    places: np.ndarray | None = None,
+) -> None:
+    """H of X[chosen], written into `out`, or into those rows of it."""
+    if len(chosen):
+        store = consumer(out.dtype, "STORE", out=out, places=_ALL if places is None else places)
+        _run(operand, operand.parts[0], _rows(X, operand.exact), store, chosen)
 
 
 def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
@@ -340,6 +377,7 @@ def load() -> Backend:
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, tiled=kernel != "generic", exact_sums=lambda: True,
+        weights=weights, indexed=Indexed(prepare_of, outputs_of), tiled=kernel != "generic",
+        exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

@@ -57,6 +57,7 @@ class Consumer(NamedTuple):
     """Who takes the tiles; arrays that a mode has no use for are empty, so all have one type."""
 
     out: np.ndarray  # STORE: H (N, m)
+    places: np.ndarray  # STORE: the rows of `out` that are written, if not in order
     weights: np.ndarray  # GRAM, PAIRS: roots of the samples' weights (N,), times a scale
     mean: np.ndarray  # what H loses (m,), for PAIRS as long as whole panels
     panels: np.ndarray  # GRAM: the result (m / 16, N, 16)
@@ -71,11 +72,14 @@ class Consumer(NamedTuple):
 
 
 @njit(nogil=True)
-def store(H, n_rows, n_columns, out, top, left):
-    """Copy activations to out[top:, left:]."""
+def store(H, n_rows, n_columns, out, top, left, places=None):
+    """Copy activations to out[top:, left:], or to rows places[top:] of it."""
     use_widest_vectors()
     for r in range(n_rows):
-        h, target = H[r], out[top + r, left : left + n_columns]
+        row = top + r
+        if places is not None and len(places):
+            row = places[row]
+        h, target = H[r], out[row, left : left + n_columns]
         for j in range(n_columns):
             target[j] = h[j]
 
@@ -124,8 +128,10 @@ def multiply(x, n_panels, kernel, C, first, count, P, later):
 
 
 @cached(nogil=True, error_model="numpy")
-def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
+def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer):
     """Evaluate rows begin … end of X, `block` at a time, and hand the tiles to their consumer.
+
+    They are those that are `chosen`, or all in order if that is empty.
 
     The groups come as plain tuples: Numba finds the type of one several times faster, which a
     layer of a few samples would notice.
@@ -150,7 +156,9 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
         call_setup(kernel.enter, kernel.config)
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
-        totals, squares = pack(X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, line, x)
+        totals, squares = pack(
+            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, line, x, chosen
+        )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):
@@ -170,7 +178,7 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
                 top = i + r
                 # Not in a function of its own, which layers of few inputs would notice.
                 if mode == STORE:
-                    store(H, n, count, consumer.out, top, first)
+                    store(H, n, count, consumer.out, top, first, consumer.places)
                 elif mode == SCORES:
                     add_scores(
                         H, count, W, first, consumer.kernel, consumer.rows, sums,

@@ -185,23 +185,18 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
                 g[k] -= a * A[k]
 
 
-@cached(nogil=True)
-def assemble_block(K, corner, fresh):
-    """K between n samples of its first corner (k, k) and its last columns (n, n - k).
+@_compiled
+def mirror_rows(K, begin, end):
+    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
 
-    The rest is their mirror, written tile by tile so that both sides stay in the first cache.
+    Written tile by tile, so that both sides stay in the first cache.
     """
-    use_widest_vectors()
-    n, k = K.shape[0], corner.shape[0]
-    for i in range(n):
-        if i < k:
-            K[i, :k] = corner[i]
-        K[i, k:] = fresh[i]
-    for top in range(k, n, _TILE):
-        for left in range(0, k, _TILE):
-            for i in range(top, min(top + _TILE, n)):
-                for j in range(left, min(left + _TILE, k)):
-                    K[i, j] = fresh[j, i - k]
+    for top in range(0, len(K), _TILE):
+        for left in range(begin, end, _TILE):
+            for i in range(top, min(top + _TILE, len(K))):
+                if not begin <= i < end:
+                    for j in range(left, min(left + _TILE, end)):
+                        K[i, j] = K[j, i]
 
 
 @_compiled

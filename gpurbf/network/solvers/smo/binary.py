@@ -113,7 +113,7 @@ class _Problem:
     def by_working_sets(self) -> tuple[int, float]:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         f, beta, low, high = self.f, self.beta, self.low, self.high
-        members, size = np.zeros(0, np.intp), working_set_size(len(f))
+        members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
         self.plane = Plane(len(f))
         steps = sets = 0
@@ -126,11 +126,11 @@ class _Problem:
                 continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
-            members = _working_set(up, down, members, size)
+            members, fresh = _working_set(up, down, members, fresh, size)
             before = beta[members]
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
-            K = self.kernel.block(members)
+            K = self.kernel.block(members, fresh)
             goal = max(self.tol, (INNER if sets < _MANY else _LOOSE) * violation)
             done = self._inner(K, *parts, inside, f_inside, goal, steps)[0]
             if done == steps:
@@ -210,18 +210,25 @@ def working_set_size(n: int) -> int:
     return min(most, max(least, n // _PART // 128 * 128))
 
 
-def _working_set(up: np.ndarray, down: np.ndarray, previous: np.ndarray, size: int) -> np.ndarray:
-    """The newer half of the previous set, then the worst of those that may rise and may fall.
+def _working_set(
+    up: np.ndarray, down: np.ndarray, previous: np.ndarray, newest: slice, size: int
+) -> tuple[np.ndarray, slice]:
+    """The newer half of the previous set, and the worst of those that may rise and may fall.
 
-    Keeping half stops the sets from alternating: what one solves the next would undo. ``up`` and
-    ``down`` are written to.
+    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
+    where it is, and the others take the place of the older half: they are the slice that comes
+    with the members. ``up`` and ``down`` are written to.
     """
-    kept = previous[len(previous) // 2 :]
+    half = len(previous) // 2
+    last = newest.stop == len(previous)
+    kept = previous[half:] if last else previous[:half]
     up[kept], down[kept] = -np.inf, np.inf
-    half = (size - len(kept)) // 2
-    rising = np.argpartition(up, len(up) - half)[len(up) - half :]
+    n = (size - len(kept)) // 2
+    rising = np.argpartition(up, len(up) - n)[len(up) - n :]
     rising = rising[up[rising] > -np.inf]
     down[rising] = np.inf
-    falling = np.argpartition(down, half)[:half]
+    falling = np.argpartition(down, n)[:n]
     falling = falling[down[falling] < np.inf]
-    return np.concatenate([kept, rising, falling])
+    parts = [rising, falling, kept] if last else [kept, rising, falling]
+    members, others = np.concatenate(parts), len(rising) + len(falling)
+    return members, slice(0, others) if last else slice(len(kept), len(members))
