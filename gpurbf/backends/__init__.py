@@ -96,11 +96,13 @@ class BackendUnavailable(RuntimeError):
 class Indexed(NamedTuple):
     """The layer of samples and centers that are rows of one array of real numbers, not copied.
 
-    ``prepare(operand, X, chosen)`` is the operand with the centers X[chosen] and its own shift;
+    ``like(X, activation, dtype)`` is an operand without centers of use, and
+    ``prepare(operand, X, chosen)`` is that one with X[chosen] for centers;
     ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
     the first ones if ``places`` is None.
     """
 
+    like: Callable[..., Any]
     prepare: Callable[..., Any]
     outputs: Callable[..., None]
 

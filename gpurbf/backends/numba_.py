@@ -27,8 +27,11 @@ _MOST_BYTES = 1 << 24
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).
 _WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
-# No rows are chosen.
+# No rows or inputs are chosen.
 _ALL = np.empty(0, np.intp)
+# Inputs in which all of that many numbers' centers are equal are left out if they are this part;
+# rows looked at a time.
+_WORTH_A_LOOK, _WORTH_LEAVING, _ROWS = 1 << 16, 0.05, 512
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -66,9 +69,13 @@ class PackedCenters:
 
 
 def prepare(
-    C: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice | None
+    C: np.ndarray,
+    activation: Activation,
+    dtype: Any,
+    lattice: Lattice | None,
+    among: np.ndarray | None = None,
 ) -> PackedCenters:
-    """Pack the centers (m, n), once per fitted layer."""
+    """Pack the centers (m, n), once per fitted layer; shifted as those that they are among."""
     m, n = C.shape
     dtype, exact = np.dtype(dtype), lattice is not None
     kernel, reason = cpu.choose_kernel()
@@ -77,7 +84,17 @@ def prepare(
     tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
     several = pieces(n, lattice)
     parts = tuple(
-        _pack(name, C, piece, activation, dtype, lattice, tile.M, whole=len(several) == 1)
+        _pack(
+            name,
+            C,
+            piece,
+            activation,
+            dtype,
+            lattice,
+            tile.M,
+            among=C if among is None else among,
+            whole=len(several) == 1,
+        )
         for piece in several
     )
     return PackedCenters(
@@ -102,6 +119,7 @@ def _pack(
     lattice: Lattice | None,
     wanted: int | None,
     *,
+    among: np.ndarray,
     whole: bool,
 ) -> Part:
     """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
@@ -112,12 +130,13 @@ def _pack(
     C = C[:, inputs]
     m, n = C.shape
     layout = products.product(name)
-    width = products.padded(n, layout.depth)
-    n_panels = products.padded(m, LANES * layout.panels) // LANES
-    wide = np.float64 if lattice is None else np.int32
     # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
     centered = lattice is None and activation.metric == "euclidean" and m > 0
-    shift = C.mean(axis=0, dtype=np.float64) if centered else np.zeros(n, wide)
+    varying = _varying(among) if centered else _ALL
+    width = products.padded(len(varying) or n, layout.depth)
+    n_panels = products.padded(m, LANES * layout.panels) // LANES
+    wide = np.float64 if lattice is None else np.int32
+    shift = _mean(among, varying) if centered else np.zeros(n, wide)
     # On it, codes of centers become signed where the kernel multiplies: all modulo 2³², and so is
     # the result.
     signed = 128 if lattice is not None and layout.c_dtype != np.uint8 else 0
@@ -132,17 +151,48 @@ def _pack(
         block=_block(layout, width, wanted),
         kernel=_micro_kernel(name, layout, width),
         centers=Centers(
-            panels=packing.pack_centers(centers, n_panels, width, layout.c_group, layout.c_dtype),
+            panels=packing.pack_centers(
+                centers[:, varying] if len(varying) else centers,
+                n_panels,
+                width,
+                layout.c_group,
+                layout.c_dtype,
+            ),
             m=m,
             terms=terms,
             shift=shift,
             linear=wide(rest.row.linear),
             quadratic=wide(rest.row.quadratic),
+            kept=varying,
         ),
         epilogue=compiled(activation, alpha, factor, out_dtype, whole),
         dtype=out_dtype,
         arithmetic=layout.arithmetic,
     )
+
+
+def _varying(C: np.ndarray) -> np.ndarray:
+    """The inputs that not all centers have in common; _ALL if that is hardly any or all of them.
+
+    The others add to a squared distance what they add to the sample's norm, and nothing to the
+    product: pixels at the margin of images, for one.
+    """
+    if C.size < _WORTH_A_LOOK:
+        return _ALL
+    equal = np.flatnonzero(C[-1] == C[0])
+    for start in range(0, len(C), _ROWS):
+        if len(equal) < _WORTH_LEAVING * C.shape[1]:
+            return _ALL
+        equal = equal[(C[start : start + _ROWS, equal] == C[0, equal]).all(axis=0)]
+    varying = np.delete(np.arange(C.shape[1]), equal)
+    worth = len(equal) >= _WORTH_LEAVING * C.shape[1] and len(varying) > 0
+    return varying if worth else _ALL
+
+
+def _mean(C: np.ndarray, varying: np.ndarray) -> np.ndarray:
+    """The mean center, exact where all are equal if some inputs are known to vary."""
+    mean = C.mean(axis=0, dtype=np.float64)
+    return np.where(np.isin(np.arange(len(mean)), varying), mean, C[0]) if len(varying) else mean
 
 
 def _sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
@@ -248,6 +298,11 @@ def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarra
     return out
 
 
+def like(X: np.ndarray, activation: Activation, dtype: Any) -> PackedCenters:
+    """What `prepare_of` makes operands of."""
+    return prepare(X[:1], activation, dtype, None, among=X)
+
+
 def prepare_of(operand: PackedCenters, X: np.ndarray, chosen: np.ndarray) -> PackedCenters:
     """The operand with the real numbers X[chosen] for centers, shifted as its own."""
     from gpurbf.kernels import packing, products
@@ -259,7 +314,7 @@ def prepare_of(operand: PackedCenters, X: np.ndarray, chosen: np.ndarray) -> Pac
     panels = packing.aligned(n_panels * LANES * kernel.width, old.panels.dtype)
     terms = np.empty(n_panels * LANES, old.terms.dtype)
     X = _rows(X, operand.exact)
-    packing.pack_chosen(X, chosen, old.shift, kernel.blank, old.quadratic, panels, terms)
+    packing.pack_chosen(X, chosen, old.kept, old.shift, kernel.blank, old.quadratic, panels, terms)
     centers = old._replace(panels=panels, m=len(chosen), terms=terms)
     return replace(operand, parts=(part._replace(centers=centers),), m=len(chosen))
 
@@ -377,7 +432,7 @@ def load() -> Backend:
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, indexed=Indexed(prepare_of, outputs_of), tiled=kernel != "generic",
+        weights=weights, indexed=Indexed(like, prepare_of, outputs_of), tiled=kernel != "generic",
         exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

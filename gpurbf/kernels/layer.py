@@ -51,6 +51,7 @@ class Centers(NamedTuple):
     shift: np.ndarray  # what samples lose before they are packed; its dtype is that of their sums
     linear: np.number  # coefficients of a row's sum and sum of squares in its term
     quadratic: np.number
+    kept: np.ndarray  # inputs that are packed, if not all: centers are equal in the others
 
 
 class Consumer(NamedTuple):
@@ -143,7 +144,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     mode, W = consumer.mode, consumer.W
     k = W.shape[1] if mode == PARTIAL else 1
     x = aligned_like(x_type, block * kernel.width)
-    line = aligned_like(x_type, kernel.width)
+    line = aligned_like(x_type, max(kernel.width, X.shape[1]))
     P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
     later = aligned_like(kind, kernel.rows * kernel.strip * LANES)
     later = later.reshape(kernel.rows, kernel.strip * LANES)
@@ -157,7 +158,16 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
         totals, squares = pack(
-            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, line, x, chosen
+            X,
+            i,
+            i + n_rows,
+            centers.shift,
+            kernel.rows,
+            kernel.group,
+            line,
+            x,
+            chosen,
+            centers.kept,
         )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]

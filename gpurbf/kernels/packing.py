@@ -62,13 +62,16 @@ def scatter(line, panel, place, rows, size):
 
 
 @njit(nogil=True)
-def pack(X, begin, end, shift, rows, group, line, panels, chosen=None):
+def pack(X, begin, end, shift, rows, group, line, panels, chosen=None, kept=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
     `line` is scratch for one padded row; its length and dtype are those of the panels. With some
-    rows `chosen` it is X[chosen[begin:end]].
+    rows `chosen` it is X[chosen[begin:end]]. With some inputs `kept`, ascending, only they are
+    packed, one a group, but the sums are of all.
     """
     width, n_panels = line.size, -(-(end - begin) // rows)
+    if kept is not None and len(kept):
+        width = len(kept)
     unit = group * line.itemsize
     totals = np.zeros(n_panels * rows, shift.dtype)
     squares = np.zeros(n_panels * rows, shift.dtype)
@@ -79,22 +82,25 @@ def pack(X, begin, end, shift, rows, group, line, panels, chosen=None):
             if chosen is not None and len(chosen):
                 row = chosen[row]
             totals[r], squares[r] = convert_row(X[row], shift, line[: X.shape[1]])
+            if kept is not None:
+                for j in range(len(kept)):
+                    line[j] = line[kept[j]]
         else:
             line[:] = 0
         panel, place = panels[r // rows * rows * width :][: rows * width], r % rows
         if unit % 4 == 0:
-            scatter(line.view(np.uint32), panel.view(np.uint32), place, rows, unit // 4)
+            scatter(line[:width].view(np.uint32), panel.view(np.uint32), place, rows, unit // 4)
         else:
-            scatter(line.view(np.uint8), panel.view(np.uint8), place, rows, unit)
+            scatter(line[:width].view(np.uint8), panel.view(np.uint8), place, rows, unit)
     return totals, squares
 
 
 @cached(nogil=True)
-def pack_chosen(X, chosen, shift, blank, quadratic, panels, terms):
+def pack_chosen(X, chosen, kept, shift, blank, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
     width = panels.size // terms.size
-    line = aligned_like(blank, width)
-    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, line, panels, chosen)
+    line = aligned_like(blank, X.shape[1])
+    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, line, panels, chosen, kept)
     for j in range(terms.size):
         terms[j] = quadratic * squares[j] if j < len(squares) else 0
     panels[len(squares) * width :] = 0

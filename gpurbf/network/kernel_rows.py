@@ -89,12 +89,16 @@ class KernelRows:
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
         self.dtype, self.rounding, why = self._arithmetic()
-        probe = self._layer(X[:1])
+        whole = self.n_samples <= MATRIX
+        probe = self._layer(X if whole else X[:1])
+        if whole:  # asked for once, and for all of it
+            self._layers[0, len(X)] = probe
         # Where the backend takes rows and centers out of X by itself, and what it makes them like.
-        self._indexed = None if self._sparse or X.lattice is not None else chosen.indexed
+        # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
+        copied = self._sparse or whole or X.lattice is not None
+        self._indexed = None if copied else chosen.indexed
         if self._indexed is not None:
-            mean = X.values.mean(axis=0, dtype=np.float64, keepdims=True)
-            self._like = chosen.prepare(mean, activation, self.dtype, None)
+            self._like = self._indexed.like(X.values, activation, self.dtype)
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()

@@ -51,6 +51,37 @@ def test_a_lattice_is_its_numbers(metric, lattice):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inputs_that_all_centers_have_in_common_count_where_samples_differ(dtype, monkeypatch):
+    monkeypatch.setattr(numba_, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    X, C = rng.normal(size=(50, 40)).astype(dtype), rng.normal(size=(70, 40)).astype(dtype)
+    C[:, 3:30] = np.linspace(-1, 1, 27)
+    operand = numba_.prepare(C, DISTANCE, np.dtype(dtype), None)
+    assert operand.parts[0].kernel.width == 13
+    H = numba_.outputs(operand, X, np.empty((50, 70), dtype))
+    expected = reference.euclidean(X.astype(float), C.astype(float)) ** 2
+    np.testing.assert_allclose(H, expected, 1e-5 if dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, monkeypatch):
+    monkeypatch.setattr(numba_, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 20)).astype(dtype)
+    X[:, 5:11] = 2
+    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 0.1)
+    rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
+    operand = numba_.prepare_of(numba_.like(X, activation, np.dtype(dtype)), X, centers)
+    H = np.full((80, 47), np.inf, dtype)
+    numba_.outputs_of(operand, X, rows, H, places)
+    expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
+    tolerance = 2e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
+    assert np.isinf(np.delete(H, places, axis=0)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
     rng = np.random.default_rng(0)
