@@ -53,18 +53,18 @@ def open_ends(
 
 
 def plane_point(
-    points: np.ndarray, low: np.ndarray, high: np.ndarray, ridge: float
+    points: list[np.ndarray], low: np.ndarray, high: np.ndarray, ridge: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The best point (2, n) of the plane through three (3, 2, n), within the bounds.
+    """The best point (2, n) of the plane through three, within the bounds.
 
     Also by how much samples were put back to them, and the sum of that. A point is beta and f, but
     this f does not know what was put back. It is the first of the three where no other is better.
     """
     from gpurbf.kernels import smo
 
-    point, back = np.empty_like(points[0]), np.empty(points.shape[2])
-    factors = smo.plane_factors(points, ridge)
-    left = smo.go_along(points, *factors, low, high, *point, back)
+    point, back = np.empty_like(points[0]), np.empty(points[0].shape[1])
+    factors = smo.plane_factors(*points, ridge)
+    left = smo.go_along(*points, *factors, low, high, point, back)
     return point, back, left
 
 

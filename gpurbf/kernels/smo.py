@@ -14,7 +14,7 @@ from gpurbf.kernels.llvm import use_widest_vectors
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
 _STRIP = 64
-_TILE = 32
+_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
 COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -217,17 +217,16 @@ def open_ends(beta, low, high, f, up, down):
 
 
 @_compiled
-def plane_factors(points, ridge):
+def plane_factors(new, old, oldest, ridge):
     """How far to go along the last two changes to the top of their plane; 0, 0 if there is none.
 
-    `points` (3, 2, n) are beta and f of three points, the last one first.
+    `new`, `old` and `oldest` (2, n) are beta and f of three points.
     """
-    n = points.shape[2]
     aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
-    for k in range(n):
-        f = points[0, 1, k]
-        change_a, change_b = points[0, 0, k] - points[1, 0, k], points[1, 0, k] - points[2, 0, k]
-        effect_a, effect_b = f - points[1, 1, k], points[1, 1, k] - points[2, 1, k]
+    for k in range(new.shape[1]):
+        f = new[1, k]
+        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
+        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
         aa -= change_a * effect_a
         ab -= (change_a * effect_b + change_b * effect_a) / 2
         bb -= change_b * effect_b
@@ -246,17 +245,17 @@ def plane_factors(points, ridge):
 
 
 @_compiled
-def go_along(points, first, second, low, high, beta, f, back):
+def go_along(new, old, oldest, first, second, low, high, point, back):
     """Write the point so far along both changes, put `back` to the bounds; the sum of `back`."""
     left = 0.0
-    for k in range(len(f)):
-        b, g = points[0, 0, k], points[0, 1, k]
-        wanted = b + first * (b - points[1, 0, k])
-        wanted += second * (points[1, 0, k] - points[2, 0, k])
+    for k in range(new.shape[1]):
+        b, g = new[0, k], new[1, k]
+        wanted = b + first * (b - old[0, k])
+        wanted += second * (old[0, k] - oldest[0, k])
         reached = min(max(wanted, low[k]), high[k])
-        beta[k], back[k] = reached, reached - wanted
+        point[0, k], back[k] = reached, reached - wanted
         left += back[k]
-        f[k] = g + first * (g - points[1, 1, k]) + second * (points[1, 1, k] - points[2, 1, k])
+        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
     return left
 
 
