@@ -42,7 +42,7 @@ def _receiver(f, closed_up):
     """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
     use_widest_vectors()
     n = len(f)
-    best, strip = np.int64(_LOWEST), 0
+    best, strip, found = np.int64(_LOWEST), 0, np.int64(-1)
     for start in range(0, n, _STRIP):
         # Slices, because an index that LLVM believes may be negative stops it from using vectors.
         g, closed = f[start : start + _STRIP], closed_up[start : start + _STRIP]
@@ -51,10 +51,11 @@ def _receiver(f, closed_up):
             top = max(top, _key(g[k] + closed[k]))
         if top >= best:
             best, strip = top, start
-    for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
-        if _key(f[k] + closed_up[k]) == best:
-            return k
-    return -1
+    # Its place in the strip, in vectors too: no branch that nobody can predict.
+    g, closed = f[strip : strip + _STRIP], closed_up[strip : strip + _STRIP]
+    for k in range(len(g)):
+        found = max(found, np.int64(k) if _key(g[k] + closed[k]) == best else np.int64(-1))
+    return strip + found if found >= 0 else -1
 
 
 @_compiled
@@ -77,12 +78,14 @@ def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
             best, strip = top, start
     # The key is its own inverse.
     lowest = np.int64(smallest ^ ((smallest >> 63) & np.int64(_HIGHEST))).view(np.float64)
+    found = np.int64(-1)
     if strip >= 0:
-        for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
-            difference = f_i - (f[k] + closed_down[k])
-            if _gain(difference, diagonal_i + diagonal[k] - 2.0 * row[k]) == best:
-                return k, lowest
-    return -1, lowest
+        part = slice(strip, strip + _STRIP)
+        g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
+        for k in range(len(g)):
+            gain = _gain(f_i - (g[k] + closed[k]), diagonal_i + d[k] - 2.0 * r[k])
+            found = max(found, np.int64(k) if gain == best else np.int64(-1))
+    return strip + found if found >= 0 else -1, lowest
 
 
 @_compiled
