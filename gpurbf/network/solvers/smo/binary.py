@@ -26,6 +26,8 @@ _TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 4
 # The inner loop ends when the violation is this part of what it was over all samples. A problem
 # that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
 INNER, _LOOSE, _MANY = 0.05, 0.2, 32
+# As does one whose last set took so many steps for each of its members.
+_LONG = 3
 # A step ahead may need rows, by this part of those of the set before it.
 _FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
@@ -116,7 +118,7 @@ class _Problem:
         members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
         self.plane = Plane(len(f))
-        steps = sets = 0
+        steps = sets = last = 0
         while True:
             violation = open_ends(beta, low, high, f, up, down)
             if np.isnan(violation):
@@ -131,11 +133,13 @@ class _Problem:
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
             K = self.kernel.block(members, fresh)
-            goal = max(self.tol, (INNER if sets < _MANY else _LOOSE) * violation)
-            done = self._inner(K, *parts, inside, f_inside, goal, steps)[0]
+            part = INNER if sets < _MANY and last < _LONG * size else _LOOSE
+            done = self._inner(K, *parts, inside, f_inside, max(self.tol, part * violation), steps)[
+                0
+            ]
             if done == steps:
                 return steps, violation
-            steps, sets = done, sets + 1
+            last, steps, sets = done - steps, done, sets + 1
             changed = np.flatnonzero(inside != before)
             change = (inside - before)[changed]
             beta[members] = inside
