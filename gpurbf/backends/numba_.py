@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Indexed, Lattice, Tile, cpu, sums
+from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
 from gpurbf.backends.epilogue import compiled, epilogue
-from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
+from gpurbf.backends.terms import (
+    ALL,
+    evaluate,
+    mean_center,
+    pieces,
+    terms_of,
+    unit,
+    varying_inputs,
+)
 from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.tuning import precision_of, tile_for
 from gpurbf.backends.weighted import consumer, pack_weights, times
@@ -27,11 +35,6 @@ _MOST_BYTES = 1 << 24
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).
 _WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
-# No rows or inputs are chosen.
-_ALL = np.empty(0, np.intp)
-# Inputs in which all of that many numbers' centers are equal are left out if they are this part;
-# rows looked at a time.
-_WORTH_A_LOOK, _WORTH_LEAVING, _ROWS = 1 << 16, 0.05, 512
 # Terms of a float32 sum before it is added to the rest.
 _SUMMED = 256
 
@@ -132,11 +135,11 @@ def _pack(
     layout = products.product(name)
     # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
     centered = lattice is None and activation.metric == "euclidean" and m > 0
-    varying = _varying(among) if centered else _ALL
+    varying = varying_inputs(among) if centered else ALL
     width = products.padded(len(varying) or n, layout.depth)
     n_panels = products.padded(m, LANES * layout.panels) // LANES
     wide = np.float64 if lattice is None else np.int32
-    shift = _mean(among, varying) if centered else np.zeros(n, wide)
+    shift = mean_center(among, varying) if centered else np.zeros(n, wide)
     # On it, codes of centers become signed where the kernel multiplies: all modulo 2³², and so is
     # the result.
     signed = 128 if lattice is not None and layout.c_dtype != np.uint8 else 0
@@ -169,30 +172,6 @@ def _pack(
         dtype=out_dtype,
         arithmetic=layout.arithmetic,
     )
-
-
-def _varying(C: np.ndarray) -> np.ndarray:
-    """The inputs that not all centers have in common; _ALL if that is hardly any or all of them.
-
-    The others add to a squared distance what they add to the sample's norm, and nothing to the
-    product: pixels at the margin of images, for one.
-    """
-    if C.size < _WORTH_A_LOOK:
-        return _ALL
-    equal = np.flatnonzero(C[-1] == C[0])
-    for start in range(0, len(C), _ROWS):
-        if len(equal) < _WORTH_LEAVING * C.shape[1]:
-            return _ALL
-        equal = equal[(C[start : start + _ROWS, equal] == C[0, equal]).all(axis=0)]
-    varying = np.delete(np.arange(C.shape[1]), equal)
-    worth = len(equal) >= _WORTH_LEAVING * C.shape[1] and len(varying) > 0
-    return varying if worth else _ALL
-
-
-def _mean(C: np.ndarray, varying: np.ndarray) -> np.ndarray:
-    """The mean center, exact where all are equal if some inputs are known to vary."""
-    mean = C.mean(axis=0, dtype=np.float64)
-    return np.where(np.isin(np.arange(len(mean)), varying), mean, C[0]) if len(varying) else mean
 
 
 def _sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
@@ -238,7 +217,7 @@ def _block(layout: Any, width: int, wanted: int | None) -> int:
     return max(least, most // least * least)
 
 
-def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
+def taken(X: np.ndarray, exact: bool) -> np.ndarray:
     """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
     dtype = np.uint8 if exact else np.float32 if X.dtype == np.float32 else np.float64
     rows = np.ascontiguousarray(X, dtype).view()
@@ -246,8 +225,8 @@ def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
     return rows
 
 
-def _run(
-    operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any, chosen: np.ndarray = _ALL
+def run(
+    operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any, chosen: np.ndarray = ALL
 ) -> None:
     """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
 
@@ -288,9 +267,9 @@ def _run(
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
     """H (N, m), written into ``out``, an array of the operand's dtype."""
-    X = _rows(X, operand.exact)
+    X = taken(X, operand.exact)
     if operand.fused:
-        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         return out
     rows = _tile_rows(operand)
     for start in range(0, len(X), rows):
@@ -298,51 +277,17 @@ def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarra
     return out
 
 
-def like(X: np.ndarray, activation: Activation, dtype: Any) -> PackedCenters:
-    """What `prepare_of` makes operands of."""
-    return prepare(X[:1], activation, dtype, None, among=X)
-
-
-def prepare_of(operand: PackedCenters, X: np.ndarray, chosen: np.ndarray) -> PackedCenters:
-    """The operand with the real numbers X[chosen] for centers, shifted as its own."""
-    from gpurbf.kernels import packing, products
-    from gpurbf.kernels.tiles import LANES
-
-    part = operand.parts[0]
-    kernel, old = part.kernel, part.centers
-    n_panels = products.padded(len(chosen), LANES * kernel.strip) // LANES
-    panels = packing.aligned(n_panels * LANES * kernel.width, old.panels.dtype)
-    terms = np.empty(n_panels * LANES, old.terms.dtype)
-    X = _rows(X, operand.exact)
-    packing.pack_chosen(X, chosen, old.kept, old.shift, kernel.blank, old.quadratic, panels, terms)
-    centers = old._replace(panels=panels, m=len(chosen), terms=terms)
-    return replace(operand, parts=(part._replace(centers=centers),), m=len(chosen))
-
-
-def outputs_of(
-    operand: PackedCenters,
-    X: np.ndarray,
-    chosen: np.ndarray,
-    out: np.ndarray,
-    places: np.ndarray | None = None,
-) -> None:
-    """H of X[chosen], written into `out`, or into those rows of it."""
-    if len(chosen):
-        store = consumer(out.dtype, "STORE", out=out, places=_ALL if places is None else places)
-        _run(operand, operand.parts[0], _rows(X, operand.exact), store, chosen)
-
-
 def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
     """A few rows of H where the profile is a callable or the inputs are in several parts."""
     activation = operand.activation
     if len(operand.parts) == 1:
-        _run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
         out[:] = activation.profile(out)  # type: ignore[operator]
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
         store = consumer(summand.dtype, "STORE", out=summand)
-        _run(operand, part, _rows(X[:, part.inputs], operand.exact), store)
+        run(operand, part, taken(X[:, part.inputs], operand.exact), store)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
     epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
@@ -362,11 +307,11 @@ def weights(operand: PackedCenters, W: np.ndarray) -> Any:
 
 def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
     """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
-    X = _rows(X, operand.exact)
+    X = taken(X, operand.exact)
     W = weights(operand, W) if isinstance(W, np.ndarray) else W
     if operand.fused:
         sums = np.zeros((len(X), W.k))
-        _run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
+        run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
         return sums.astype(operand.dtype, copy=False)
     multiply, k = W
     S = np.empty((len(X), k), operand.dtype)
@@ -393,7 +338,7 @@ def normal(
     """
     from gpurbf.kernels.packing import fill_panels
 
-    X, dtype, m = _rows(X, operand.exact), operand.dtype, operand.m
+    X, dtype, m = taken(X, operand.exact), operand.dtype, operand.m
     if m == 0:
         return
     roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
@@ -406,7 +351,7 @@ def normal(
         root, less = roots[rows].astype(dtype), mean.astype(dtype)
         if part:
             gram = consumer(dtype, "GRAM", weights=root, mean=less, panels=panels)
-            _run(operand, part, X[rows], gram)
+            run(operand, part, X[rows], gram)
         else:
             fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
 
@@ -414,7 +359,7 @@ def normal(
         if part:
             factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
             rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
-            _run(operand, part, X[rows], consumer(dtype, "PAIRS", **rounded))
+            run(operand, part, X[rows], consumer(dtype, "PAIRS", **rounded))
         else:
             sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
@@ -426,13 +371,15 @@ def normal(
 
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
+    from gpurbf.backends import indexed
+
     kernel, reason = cpu.choose_kernel()
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, indexed=Indexed(like, prepare_of, outputs_of), tiled=kernel != "generic",
+        weights=weights, indexed=indexed.INDEXED, tiled=kernel != "generic",
         exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

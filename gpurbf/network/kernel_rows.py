@@ -96,6 +96,7 @@ class KernelRows:
         # Where the backend takes rows and centers out of X by itself, and what it makes them like.
         # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
         copied = self._sparse or whole or X.lattice is not None
+        copied = copied or X.values.dtype.kind != "f" or not X.values.flags.c_contiguous
         self._indexed = None if copied else chosen.indexed
         if self._indexed is not None:
             self._like = self._indexed.like(X.values, activation, self.dtype)
