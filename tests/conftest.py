@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import standin
+from callers import Caller
 
 from gpurbf import datasets
 from gpurbf._stages import FENCES
-from gpurbf.backends import LOADERS, BackendUnavailable, _attempt, cache, device_memory, get_backend
+from gpurbf.backends import (
+    LOADERS,
+    BackendUnavailable,
+    _attempt,
+    cache,
+    device_memory,
+    get_backend,
+    threads,
+)
 from gpurbf.bench import timing
 
 try:
@@ -86,6 +95,25 @@ def cupy(monkeypatch):
     assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)
 
 
+@pytest.fixture
+def cores(monkeypatch):
+    """Let the process have eight threads, whatever the machine has."""
+    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    if parallel := sys.modules.get("numba.np.ufunc.parallel"):
+        monkeypatch.setattr(parallel, "_is_initialized", False)
+    return 8
+
+
+@pytest.fixture
+def callers():
+    """Four threads with blocks to enter and leave."""
+    made = [Caller() for _ in range(4)]
+    yield made
+    for caller in made:
+        caller.leave()
+        caller._thread.shutdown()
+
+
 def real_data(*parts):
     """A path in the folder that GPURBF_TEST_DATA names, or a skip that says what is missing."""
     root = os.environ.get("GPURBF_TEST_DATA")
@@ -115,12 +143,3 @@ def iris_fsvc():
     """The arrays of the published iris experiment, by name."""
     with np.load(real_data("fsvc-iris", "iris.npz")) as arrays:
         return dict(arrays)
-
-
-def pytest_collection_modifyitems(items):
-    """scikit-learn's checks come first, in a fresh process.
-
-    One of them, a pickle of RBFLayer read as a memmap, has failed where thousands of other tests
-    had run before in the same process, and never otherwise: what of them does it is not known.
-    """
-    items.sort(key=lambda item: "test_conformance" not in item.nodeid)

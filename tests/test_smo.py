@@ -95,6 +95,26 @@ def test_solution_is_feasible_and_optimal(C, ready):
         assert solution.converged
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
+    K, starts = problem(sizes=(60, 50))
+    sizes, inner = [], binary._Problem._inner
+
+    def spy(self, K, *arrays, **options):
+        sizes.append(len(K))
+        return inner(self, K, *arrays, **options)
+
+    monkeypatch.setattr(binary._Problem, "_inner", spy)
+    monkeypatch.setattr(binary, "_PAUSE", 0)
+    (solution,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6)
+    assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
+    ((_, truth),) = judged(K, starts, 1e4, [solution])
+    assert truth["feasible"] and truth["violation"] < 2e-6
+    for most in (130, 250, solution.steps):
+        (stopped,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6, max_iter=most)
+        assert stopped.steps == most
+
+
 @pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
 def test_working_sets_reach_the_same_optimum(C, small_sets):
     K, starts = problem()

@@ -1,72 +1,20 @@
 """Threads: every item once, errors arrive, limits travel with the work, callers share the cores."""
 
-import itertools
 import os
 import random
-import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from types import SimpleNamespace
 
 import joblib
 import numba
 import numpy as np
 import pytest
 import threadpoolctl
+from callers import everything, numbers
 from sklearn.datasets import load_digits
 
 from gpurbf import SVC, RBFClassifier, config_context, get_config
-from gpurbf.backends import blas, threads
-
-
-@pytest.fixture
-def cores(monkeypatch):
-    """Let the process have eight threads, whatever the machine has."""
-    monkeypatch.setattr(threads, "_cores", lambda: 8)
-    if parallel := sys.modules.get("numba.np.ufunc.parallel"):
-        monkeypatch.setattr(parallel, "_is_initialized", False)
-    return 8
-
-
-def own_numbers():
-    """What the BLAS libraries are set to as this thread sees it: MKL keeps a number for each."""
-    found = threadpoolctl.ThreadpoolController().select(user_api="blas")
-    return {library.filepath: library.num_threads for library in found.lib_controllers}
-
-
-def numbers():
-    """What they are set to for a thread that has said nothing."""
-    with ThreadPoolExecutor(1) as another:
-        return another.submit(own_numbers).result()
-
-
-def everything():
-    """What a limit could leave a trace in."""
-    return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
-
-
-class Caller:
-    """A thread that enters and leaves blocks when it is told to."""
-
-    def __init__(self):
-        self._thread, self._blocks = ThreadPoolExecutor(1), ExitStack()
-
-    def enter(self, make, *arguments):
-        return self._thread.submit(lambda: self._blocks.enter_context(make(*arguments))).result()
-
-    def leave(self):
-        self._thread.submit(self._blocks.close).result()
-
-
-@pytest.fixture
-def callers():
-    made = [Caller() for _ in range(4)]
-    yield made
-    for caller in made:
-        caller.leave()
-        caller._thread.shutdown()
+from gpurbf.backends import threads
 
 
 def test_every_item_is_done_once():
@@ -251,115 +199,6 @@ def test_threads_at_work_for_a_caller_are_never_more_than_its_limit(cores):
     assert not over and not threads._callers
     assert {number for number, mine in seen if mine > 1} <= {1, 2, 3}
     assert max(mine for _, mine in seen) > 1
-
-
-def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
-    before = everything()
-    random.seed(0)
-    # A, B begin and A, B end; B, A; one inside the other; at random.
-    orders = [*itertools.permutations(range(3)), *(random.sample(range(4), 4) for _ in range(10))]
-    for order in orders:
-        for i in range(len(order)):
-            callers[i].enter(threads.limited, 1 + i % 2)
-            assert set(numbers().values()) == {1}
-        for i in order:
-            callers[i].leave()
-        assert everything() == before
-
-
-def test_blas_has_the_least_of_the_limits_in_force(callers):
-    before = numbers()
-    first, second, *_ = callers
-    first.enter(threads.limited, 2)
-    second.enter(threads.limited, 1)
-    assert set(numbers().values()) == {1}
-    assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
-    second.leave()
-    assert numbers() == {path: min(number, 2) for path, number in before.items()}
-
-
-class OnOpenMP(threading.local):
-    """A library that keeps a number for each thread, as OpenBLAS does on OpenMP."""
-
-    internal_api, threading_layer, filepath, num_threads = "openblas", "openmp", "", 4
-
-    def set_num_threads(self, number):
-        self.num_threads = number
-
-
-def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(monkeypatch, callers):
-    library, seen, both = OnOpenMP(), [], threading.Barrier(2, timeout=60)
-    monkeypatch.setattr(blas, "blas_libraries", lambda: SimpleNamespace(lib_controllers=[library]))
-    monkeypatch.setattr(threads, "_cores", lambda: 4)
-
-    def look(i=0):
-        both.wait()
-        seen.append(library.num_threads)
-
-    first, second, *_ = callers
-    first.enter(threads.limited, 3)
-    second.enter(threads.limited, 1)
-    with threads.limited(2):
-        threads.parallel_for(look, 2)  # this thread and a helper
-        assert seen == [2, 2] and library.num_threads == 2
-    assert library.num_threads == 4
-    for caller, number in [(first, 3), (second, 1)]:
-        assert caller._thread.submit(lambda: library.num_threads).result() == number
-        caller.leave()
-        assert caller._thread.submit(lambda: library.num_threads).result() == 4
-
-
-def test_who_has_no_limit_is_not_held_back_by_the_limit_of_another(callers):
-    alone = threads.thread_limit()
-    callers[0].enter(threads.limited, 1)
-    assert set(numbers().values()) == {1}
-    assert threads.thread_limit() == alone
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_exception_between_leaves_no_trace(callers, error):
-    before = everything()
-    callers[0].enter(threads.limited, 1)
-    with pytest.raises(error), threads.limited(2):
-        callers[0].leave()
-        raise error
-    assert everything() == before
-    with pytest.raises(ValueError, match="n_jobs"), threads.limited(0):
-        pass
-    assert everything() == before
-
-
-def test_an_interrupt_at_any_call_leaves_no_trace():
-    before = everything()
-
-    def work():
-        with threads.limited(1):
-            threads.parallel_for(lambda i: None, 3)
-
-    def interrupted(at):
-        """Whether the call of that number was interrupted, before the work was done."""
-        calls = itertools.count()
-
-        def watch(frame, event, argument):
-            if event == "call" and frame.f_code.co_filename in (threads.__file__, blas.__file__):
-                if next(calls) == at:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
-
-        try:
-            sys.setprofile(watch)
-            work()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.setprofile(None)
-        return False
-
-    at = 0
-    while interrupted(at):
-        assert everything() == before, at
-        at += 1
-    assert at > 20
 
 
 def test_two_threads_that_fit_leave_blas_numba_and_joblib_as_they_were():

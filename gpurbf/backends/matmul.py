@@ -35,6 +35,7 @@ class Gemm(NamedTuple):
     The shifts bring lattice codes into the range of x_dtype and c_dtype; ``pack`` turns a shifted
     operand into what ``multiply`` reads; ``arithmetic`` is the kind of its operations. A GPU reads
     rows of whole ``group`` inputs, and centers of whole groups; ``parts``: each number is three.
+    ``centered``: off the lattice both operands are shifted by the mean of the centers.
     """
 
     arithmetic: str
@@ -47,6 +48,7 @@ class Gemm(NamedTuple):
     pack: Callable[[Any], Any] = lambda A: A
     group: int = 1
     parts: bool = False
+    centered: bool = True
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def shifted_centers(
         kind = np.int32 if n <= INT32_FEATURES else np.float64
     else:
         # A shift that float32 holds exactly is the same number for samples of every dtype.
-        mean = metric != "dot" and len(C) > 0
+        mean = product.centered and metric != "dot" and len(C) > 0
         s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
         terms, kind = terms_of(metric, n, None), dtype
     centers, columns = moved(product, C, t, product.c_dtype, terms.column, kind)
@@ -184,7 +186,7 @@ class MatrixProduct:
     def outputs(self, operand: ShiftedCenters, X: Any, out: Any) -> Any:
         """H (N, m), written into ``out``."""
         rows = _rows_a_tile(operand)
-        for start in range(0, len(X), rows):
+        for start in range(0, X.shape[0], rows):
             part = slice(start, start + rows)
             self._tile(operand, X[part], out[part])
         return out
@@ -194,11 +196,11 @@ class MatrixProduct:
         xp, m = self.xp, operand.centers.shape[0]
         times, k = W if isinstance(W, tuple) else self.weights(operand, W)
         rows = _rows_a_tile(operand)
-        H = xp.empty((min(rows, len(X)), m), operand.dtype)
-        S = xp.empty((len(X), k), operand.dtype)
-        for start in range(0, len(X), rows):
-            part = X[start : start + rows]
-            times(self.outputs(operand, part, H[: len(part)]), S[start : start + len(part)])
+        H = xp.empty((min(rows, X.shape[0]), m), operand.dtype)
+        S = xp.empty((X.shape[0], k), operand.dtype)
+        for start in range(0, X.shape[0], rows):
+            part = slice(start, min(start + rows, len(S)))
+            times(self.outputs(operand, X[part], H[: part.stop - start]), S[part])
         return S
 
     def weights(self, operand: ShiftedCenters, W: Any) -> tuple[Callable[[Any, Any], None], int]:
@@ -239,11 +241,11 @@ class MatrixProduct:
             return
         # HᵀH wants many rows: each part of them reads and writes all of G.
         rows = max(256, _fitting(operand))
-        H = xp.empty((min(rows, len(X)), m), operand.dtype)
+        H = xp.empty((min(rows, X.shape[0]), m), operand.dtype)
         mean = xp.asarray(mean, operand.dtype)
-        for start in range(0, len(X), rows):
+        for start in range(0, X.shape[0], rows):
             part = X[start : start + rows]
-            tile = self.outputs(operand, part, H[: len(part)])
+            tile = self.outputs(operand, part, H[: part.shape[0]])
             with stage("output training", "HᵀT" if G is None else "HᵀH"):
                 tile -= mean
                 targets = T[start : start + rows].astype(operand.dtype)
@@ -273,11 +275,11 @@ class MatrixProduct:
         B: Any,
     ) -> None:
         """The same, exactly, of H and T rounded to a grid; see `sums`."""
-        m, roots = len(B), np.ones(len(X)) if weights is None else np.sqrt(weights)
+        m, roots = len(B), np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
 
         def values(rows: Any) -> Any:
             part = X[rows]
-            return self.outputs(operand, part, np.empty((len(part), m), operand.dtype))
+            return self.outputs(operand, part, np.empty((part.shape[0], m), operand.dtype))
 
         def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
             step = max(2, _rows_a_tile(operand) // 2 * 2)
@@ -298,7 +300,7 @@ class MatrixProduct:
             packed, row_terms = self._moved(
                 product, X, operand.x_shift, product.x_dtype, operand.row, kind
             )
-            count(nbytes=X.nbytes + packed.nbytes)
+            count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
@@ -308,8 +310,9 @@ class MatrixProduct:
                 P, row_terms, operand.column_terms, operand.alpha, operand.factor,
                 operand.activation, out,
             )  # fmt: skip
-            count(operations=2 * out.size * X.shape[1], kind=product.arithmetic)
-            count(nbytes=packed.nbytes + operand.centers.nbytes + out.nbytes)
+            count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
+            count(nbytes=packed.size * packed.dtype.itemsize)
+            count(nbytes=operand.centers.nbytes + out.nbytes)
 
     def _moved(
         self,

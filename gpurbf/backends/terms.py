@@ -73,7 +73,7 @@ def evaluate(
     dtype: Any,
 ) -> Any:
     """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` is asked for what counts."""
-    terms = xp.zeros(len(A), dtype)
+    terms = xp.zeros(A.shape[0], dtype)
     if coefficients.quadratic:
         terms += coefficients.quadratic * sums(A, 2, dtype)
     if coefficients.linear:

@@ -105,7 +105,7 @@ class ChosenLayerMixin(FittedLayerMixin):
             precision=self.precision,
             random_state=check_random_state(self.random_state),
         )
-        warn_if_dense_takes_long(X, len(layer.centers))
+        warn_if_dense_takes_long(X, layer)
         self._keep_layer(layer)
         self.gamma_ = layer.activation.gamma
         self.__dict__.pop("center_indices_", None)

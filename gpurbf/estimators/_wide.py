@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.network.hidden import HiddenLayer
+
 __all__ = ["warn_if_dense_takes_long", "warn_if_sparse_takes_long"]
 
 # Rough rates, only to tell seconds from minutes: operations a second of a core on dense tiles, and
@@ -17,10 +19,11 @@ _DENSE, _SPARSE = 5e10, 1.5e8
 _LONG = 60.0
 
 
-def warn_if_dense_takes_long(X: Any, n_centers: int) -> None:
+def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
     """For sparse X whose rows are made dense, part by part, to meet dense centers."""
     if sp.issparse(X):
-        N, n = X.shape
+        thin, n, n_centers = layer.thin(X), X.shape[1], len(layer.centers)
+        N = X.shape[0] - (0 if thin is None else int(thin.sum()))
         seconds = 2.0 * N * n * n_centers / (_DENSE * (os.cpu_count() or 1))
         if seconds > _LONG:
             warnings.warn(

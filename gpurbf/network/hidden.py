@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._stages import staged
-from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend
+from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend, sparse
 from gpurbf.backends.arrays import is_resident, mirror, to_host
 from gpurbf.backends.sums import Grid
 from gpurbf.network.reading import read_ahead, split
@@ -37,6 +37,7 @@ _FLOAT64 = np.dtype(np.float64)
 class _Part(NamedTuple):
     """Some rows as a backend takes them, and the arithmetic that they get."""
 
+    backend: Backend
     rows: slice | np.ndarray
     operand: Any
     values: Any
@@ -149,7 +150,7 @@ class HiddenLayer:
                 )
             self._options = {"tf32": True}
         # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
-        self._operands: dict[tuple[Lattice | None, np.dtype], Any] = {}
+        self._operands: dict[tuple[str, Lattice | None, np.dtype], Any] = {}
         self._lock = threading.Lock()
 
     @property
@@ -190,10 +191,10 @@ class HiddenLayer:
             return out
         for part in self._parts(X):
             if isinstance(part.rows, slice) and part.dtype == self.dtype:
-                self.backend.outputs(part.operand, part.values, out[part.rows])
+                part.backend.outputs(part.operand, part.values, out[part.rows])
             else:
-                H = xp.empty((len(part.values), len(self.centers)), part.dtype)
-                self.backend.outputs(part.operand, part.values, H)
+                H = xp.empty((part.values.shape[0], len(self.centers)), part.dtype)
+                part.backend.outputs(part.operand, part.values, H)
                 out[part.rows] = self.backend.xp.asarray(H) if is_resident(out) else H
         return out
 
@@ -213,8 +214,8 @@ class HiddenLayer:
         """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
         W = W if isinstance(W, OutputWeights) else OutputWeights(W)
         for part in self._parts(X, 16 * W.shape[1]):
-            ready = W.ready(self.backend, part.operand)
-            S = self.backend.scores(part.operand, part.values, ready)
+            ready = W.ready(part.backend, part.operand)
+            S = part.backend.scores(part.operand, part.values, ready)
             yield part.rows, S.astype(self.dtype, copy=False)
 
     @staged("output training")
@@ -237,9 +238,9 @@ class HiddenLayer:
         with self.backend.working():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             mean = np.zeros(m) if mean is None else mean
-            for rows, operand, values, _ in self._parts(X):
+            for backend, rows, operand, values, _ in self._parts(X):
                 w = None if weights is None else weights[rows]
-                self.backend.normal(operand, values, T[rows], w, mean, G, B, grid)
+                backend.normal(operand, values, T[rows], w, mean, G, B, grid)
             if out:
                 return out
             G, B = to_host(G), to_host(B)
@@ -247,10 +248,35 @@ class HiddenLayer:
             return G, B
 
     def _parts(self, X: Any, row_bytes: float = 0) -> Iterator[_Part]:
-        """The rows of X as the backend takes them: dense, codes or numbers.
+        """The rows of X as a backend takes them.
 
         ``row_bytes`` of memory a row are taken by those who use them.
         """
+        few = self.thin(X)
+        if few is None:
+            yield from self._dense_parts(X, row_bytes)
+            return
+        rows = slice(0, X.shape[0]) if few.all() else np.flatnonzero(few)
+        operand = self._operand(None, self.dtype, sparse.load())
+        yield _Part(sparse.load(), rows, operand, X[rows], self.dtype)
+        if not few.all():
+            rows = np.flatnonzero(~few)
+            for part in self._dense_parts(X[rows], row_bytes):
+                yield part._replace(rows=rows[part.rows])
+
+    def thin(self, X: Any) -> np.ndarray | None:
+        """Which rows (N,) of X are left to sparse products, where any are; the others are dense."""
+        if (
+            self.lattice is not None
+            or self.xp is not np
+            or self.precision not in ("auto", "float64")
+            or self.activation.metric == "manhattan"
+        ):
+            return None
+        return sparse.thin(X)
+
+    def _dense_parts(self, X: Any, row_bytes: float) -> Iterator[_Part]:
+        """The rows dense, as codes or numbers."""
         if isinstance(X, Samples):
             yield self._part(slice(0, len(X)), X)
             return
@@ -263,7 +289,8 @@ class HiddenLayer:
             if self.lattice is None or X.dtype not in (np.uint8, np.int8):
                 if self.precision == "exact":
                     raise _off_lattice("samples")
-                yield _Part(slice(0, len(X)), self._operand(None, self.dtype), X, self.dtype)
+                operand = self._operand(None, self.dtype)
+                yield _Part(self.backend, slice(0, len(X)), operand, X, self.dtype)
             else:
                 for rows, samples in by_row(X, self.lattice):
                     yield self._part(rows, samples)
@@ -274,7 +301,8 @@ class HiddenLayer:
         for rows, block in read_ahead(X, split(X, row_bytes)):
             dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
             if self.lattice is None:
-                yield _Part(rows, self._operand(None, self.dtype), dense, self.dtype)
+                operand = self._operand(None, self.dtype)
+                yield _Part(self.backend, rows, operand, dense, self.dtype)
                 continue
             for some, samples in by_row(dense, self.lattice):
                 whole = isinstance(some, slice)
@@ -283,29 +311,33 @@ class HiddenLayer:
     def _part(self, rows: slice | np.ndarray, samples: Samples) -> _Part:
         """Samples on the layer's lattice, or off it."""
         if samples.lattice == self.lattice:
-            return _Part(rows, self._operand(self.lattice, self.dtype), samples.values, self.dtype)
+            operand = self._operand(self.lattice, self.dtype)
+            return _Part(self.backend, rows, operand, samples.values, self.dtype)
         if self.precision == "exact":
             raise _off_lattice("samples")
         dtype = self.dtype if self.lattice is None else _FLOAT64
-        return _Part(rows, self._operand(None, dtype), samples.numbers(), dtype)
+        return _Part(self.backend, rows, self._operand(None, dtype), samples.numbers(), dtype)
 
-    def _operand(self, lattice: Lattice | None, dtype: np.dtype) -> Any:
-        """The backend's operand for that arithmetic."""
-        key = lattice, dtype
+    def _operand(
+        self, lattice: Lattice | None, dtype: np.dtype, backend: Backend | None = None
+    ) -> Any:
+        """The operand of a backend, by default the layer's, for that arithmetic."""
+        backend = self.backend if backend is None else backend
+        key = backend.name, lattice, dtype
         operand = self._operands.get(key)
         if operand is None:
             with self._lock:
                 operand = self._operands.get(key)
                 if operand is None:
-                    operand = self._operands[key] = self._prepare(*key)
+                    operand = self._operands[key] = self._prepare(backend, lattice, dtype)
         return operand
 
     @staged("prepare", "centers packed, norms")
-    def _prepare(self, lattice: Lattice | None, dtype: np.dtype) -> Any:
+    def _prepare(self, backend: Backend, lattice: Lattice | None, dtype: np.dtype) -> Any:
         C = self._samples.values
         if lattice is None:
             C = C.numbers() if isinstance(C := self.centers, Samples) else C
-        return self.backend.prepare(C, self.activation, dtype, lattice, **self._options)
+        return backend.prepare(C, self.activation, dtype, lattice, **self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpurbf.backends.arrays import activations, to_host
+from gpurbf.backends.sparse import few_entries
 from gpurbf.backends.sums import Grid
 from gpurbf.network.layer import Layer
 
@@ -32,7 +33,7 @@ def fixed_point(
     if m < _FEWEST or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _SAMPLE))
-    V = to_host(activations(layer, layer.centers[rows]))
+    V = to_host(activations(layer, few_entries(layer.centers[rows])))
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
     V -= shift.astype(V.dtype)
     largest = np.abs(V).max()

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends.loops_smo import gained, open_ends, solve_block, summary
+from gpurbf.backends.loops_smo import gained, open_ends, solve_block, subtract_rows, summary
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
 
 __all__ = ["Solution", "solve_binary", "working_set_size"]
 
-# A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix.
+# A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
+# steps, or one a sample, those go on alone that may still move, if they are this part of all.
 WHOLE = 2048
+_PAUSE, _FEWER = 500, 0.6
 # Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
 # larger ones' blocks cost more than the rows that they save (docs/svc.md).
 WORKING_SET = 512, 2048
@@ -107,10 +109,32 @@ class _Problem:
     plane: Plane = field(init=False)
 
     def whole(self) -> tuple[int, float]:
-        """All samples are the working set."""
-        K = self.kernel.whole()
+        """All samples are the working set; between looks at all of them, those that may move."""
+        K, n = self.kernel.whole(), len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
-        return self._inner(K, *arrays, self.tol, 0)
+        steps, pause = 0, max(_PAUSE, n)
+        while True:
+            steps, violation, ended = self._inner(
+                K, *arrays, goal=self.tol, steps=steps, most=pause
+            )
+            if ended:
+                return steps, violation
+            members = self._unsettled()
+            if len(members) > _FEWER * n:
+                pause *= 2
+                continue
+            part, block = [values[members] for values in arrays], K[np.ix_(members, members)]
+            beta = part[3]
+            steps = self._inner(block, *part, goal=self.tol, steps=steps)[0]
+            change = beta - self.beta[members]
+            self.beta[members], changed = beta, np.flatnonzero(change)
+            subtract_rows(K, members[changed], change[changed], self.f)
+
+    def _unsettled(self) -> np.ndarray:
+        """All but those at a bound that no pair could leave by a step now: LIBSVM's shrinking."""
+        f, rises, falls = self.f, self.beta < self.high, self.beta > self.low
+        largest, smallest = f[rises].max(), f[falls].min()
+        return np.flatnonzero(rises & (f >= smallest) | falls & (f <= largest) | rises & falls)
 
     def by_working_sets(self) -> tuple[int, float]:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
@@ -133,10 +157,9 @@ class _Problem:
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
             K = self.kernel.block(members, fresh)
-            part = INNER if sets < _MANY and last < _LONG * size else _LOOSE
-            done = self._inner(K, *parts, inside, f_inside, max(self.tol, part * violation), steps)[
-                0
-            ]
+            goal = INNER if sets < _MANY and last < _LONG * size else _LOOSE
+            goal = max(self.tol, goal * violation)
+            done = self._inner(K, *parts, inside, f_inside, goal=goal, steps=steps)[0]
             if done == steps:
                 return steps, violation
             last, steps, sets = done - steps, done, sets + 1
@@ -190,13 +213,21 @@ class _Problem:
         high: np.ndarray,
         beta: np.ndarray,
         f: np.ndarray,
+        *,
         goal: float,
         steps: int,
-    ) -> tuple[int, float]:
-        """Inner steps in calls short enough to be interrupted between them."""
-        call = max(100, _CALL // len(f))
+        most: float = np.inf,
+    ) -> tuple[int, float, bool]:
+        """Inner steps in calls short enough to be interrupted between them.
+
+        The steps in all, the violation, and whether that is the end: not if it is for having done
+        as many as these may be.
+        """
+        call, last = max(100, _CALL // len(f)), steps + most
+        if self.max_iter >= 0:
+            last = min(last, self.max_iter)
         while True:
-            left = call if self.max_iter < 0 else min(call, self.max_iter - steps)
+            left = int(min(call, last - steps))
             with stage("output training", "inner steps"):
                 done, violation, stuck = solve_block(K, diagonal, low, high, beta, f, goal, left)
                 # For each sample, one to find the receiver, seven the giver, four to update f.
@@ -205,7 +236,9 @@ class _Problem:
             if not np.isfinite(f).all():
                 raise FloatingPointError("not finite")
             if stuck or done < left or steps == self.max_iter or self.check(steps, violation):
-                return steps, violation
+                return steps, violation, True
+            if steps == last:
+                return steps, violation, False
 
 
 def working_set_size(n: int) -> int:

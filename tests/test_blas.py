@@ -1,0 +1,122 @@
+"""BLAS libraries work with the least of the limits in force, and are left as they were."""
+
+import itertools
+import random
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from callers import everything, numbers
+
+from gpurbf.backends import blas, threads
+
+
+def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
+    before = everything()
+    random.seed(0)
+    # A, B begin and A, B end; B, A; one inside the other; at random.
+    orders = [*itertools.permutations(range(3)), *(random.sample(range(4), 4) for _ in range(10))]
+    for order in orders:
+        for i in range(len(order)):
+            callers[i].enter(threads.limited, 1 + i % 2)
+            assert set(numbers().values()) == {1}
+        for i in order:
+            callers[i].leave()
+        assert everything() == before
+
+
+def test_blas_has_the_least_of_the_limits_in_force(callers):
+    before = numbers()
+    first, second, *_ = callers
+    first.enter(threads.limited, 2)
+    second.enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
+    second.leave()
+    assert numbers() == {path: min(number, 2) for path, number in before.items()}
+
+
+class OnOpenMP(threading.local):
+    """A library that keeps a number for each thread, as OpenBLAS does on OpenMP."""
+
+    internal_api, threading_layer, filepath, num_threads = "openblas", "openmp", "", 4
+
+    def set_num_threads(self, number):
+        self.num_threads = number
+
+
+def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
+    monkeypatch, cores, callers
+):
+    library, seen, both = OnOpenMP(), [], threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(blas, "blas_libraries", lambda: SimpleNamespace(lib_controllers=[library]))
+
+    def look(i=0):
+        both.wait()
+        seen.append(library.num_threads)
+
+    first, second, *_ = callers
+    first.enter(threads.limited, 3)
+    second.enter(threads.limited, 1)
+    with threads.limited(2):
+        threads.parallel_for(look, 2)  # this thread and a helper
+        assert seen == [2, 2] and library.num_threads == 2
+    assert library.num_threads == 4
+    for caller, number in [(first, 3), (second, 1)]:
+        assert caller._thread.submit(lambda: library.num_threads).result() == number
+        caller.leave()
+        assert caller._thread.submit(lambda: library.num_threads).result() == 4
+
+
+def test_who_has_no_limit_is_not_held_back_by_the_limit_of_another(callers):
+    alone = threads.thread_limit()
+    callers[0].enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert threads.thread_limit() == alone
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_between_leaves_no_trace(callers, error):
+    before = everything()
+    callers[0].enter(threads.limited, 1)
+    with pytest.raises(error), threads.limited(2):
+        callers[0].leave()
+        raise error
+    assert everything() == before
+    with pytest.raises(ValueError, match="n_jobs"), threads.limited(0):
+        pass
+    assert everything() == before
+
+
+def test_an_interrupt_at_any_call_leaves_no_trace():
+    before = everything()
+
+    def work():
+        with threads.limited(1):
+            threads.parallel_for(lambda i: None, 3)
+
+    def interrupted(at):
+        """Whether the call of that number was interrupted, before the work was done."""
+        calls = itertools.count()
+
+        def watch(frame, event, argument):
+            if event == "call" and frame.f_code.co_filename in (threads.__file__, blas.__file__):
+                if next(calls) == at:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(watch)
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+        return False
+
+    at = 0
+    while interrupted(at):
+        assert everything() == before, at
+        at += 1
+    assert at > 20
