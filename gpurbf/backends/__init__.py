@@ -93,6 +93,20 @@ class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name cannot run here; the message says how to get it."""
 
 
+class Indexed(NamedTuple):
+    """The layer of samples and centers that are rows of one array of real numbers, not copied.
+
+    ``like(X, activation, dtype)`` is an operand without centers of use, and
+    ``prepare(operand, X, chosen)`` is that one with X[chosen] for centers;
+    ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
+    the first ones if ``places`` is None.
+    """
+
+    like: Callable[..., Any]
+    prepare: Callable[..., Any]
+    outputs: Callable[..., None]
+
+
 @dataclass(frozen=True)
 class Backend:
     """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
@@ -104,6 +118,8 @@ class Backend:
     ``scores`` takes output weights as an array or as what ``weights(operand, W)`` made of one.
     ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
     ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
+
+    ``indexed`` is None where rows would have to be copied first.
 
     ``device`` names the GPU, or is empty for the CPU. ``tiled``: activations are used where they
     are made and do not go through memory. ``tiles`` are the candidates that the tuner measures for
@@ -128,6 +144,7 @@ class Backend:
     scores: Callable[..., Any]
     normal: Callable[..., Any]
     weights: Callable[..., Any] = lambda operand, W: W
+    indexed: Indexed | None = None
     device: str = ""
     tiled: bool = True
     tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)

@@ -31,11 +31,11 @@ def solve_block(
     return smo.solve_block(K, diagonal, low, high, beta, f, goal, max_steps)
 
 
-def assemble_block(K: np.ndarray, corner: np.ndarray, fresh: np.ndarray) -> None:
-    """See :func:`gpurbf.kernels.smo.assemble_block`."""
+def mirror_rows(K: np.ndarray, fresh: slice) -> None:
+    """See :func:`gpurbf.kernels.smo.mirror_rows`."""
     from gpurbf.kernels import smo
 
-    smo.assemble_block(K, corner, fresh)
+    smo.mirror_rows(K, fresh.start, fresh.stop)
 
 
 def open_ends(
@@ -53,18 +53,18 @@ def open_ends(
 
 
 def plane_point(
-    points: np.ndarray, low: np.ndarray, high: np.ndarray, ridge: float
+    points: list[np.ndarray], low: np.ndarray, high: np.ndarray, ridge: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The best point (2, n) of the plane through three (3, 2, n), within the bounds.
+    """The best point (2, n) of the plane through three, within the bounds.
 
     Also by how much samples were put back to them, and the sum of that. A point is beta and f, but
     this f does not know what was put back. It is the first of the three where no other is better.
     """
     from gpurbf.kernels import smo
 
-    point, back = np.empty_like(points[0]), np.empty(points.shape[2])
-    factors = smo.plane_factors(points, ridge)
-    left = smo.go_along(points, *factors, low, high, *point, back)
+    point, back = np.empty_like(points[0]), np.empty(points[0].shape[1])
+    factors = smo.plane_factors(*points, ridge)
+    left = smo.go_along(*points, *factors, low, high, point, back)
     return point, back, left
 
 
@@ -108,11 +108,15 @@ def subtract_rows(
         return
     n = len(f)
     n_strips = max(1, min(n // smo.COLUMNS, n * len(slots) // _PRODUCTS))
-    bounds = [n * i // n_strips for i in range(n_strips + 1)]
+
+    def task(i: int) -> None:
+        begin, end = n * i // n_strips, n * (i + 1) // n_strips
+        smo.subtract_rows(rows, first, slots, change, f, begin, end)
+
     with stage("output training", "gradient"):
-        parallel_for(
-            lambda i: smo.subtract_rows(rows, first, slots, change, f, bounds[i], bounds[i + 1]),
-            n_strips,
-        )
+        if n_strips > 1:
+            parallel_for(task, n_strips)
+        else:
+            task(0)
         pairs = n * len(slots)
         count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)

@@ -10,7 +10,15 @@ import numpy as np
 from gpurbf._stages import count, stage
 from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
 from gpurbf.backends.epilogue import compiled, epilogue
-from gpurbf.backends.terms import evaluate, pieces, terms_of, unit
+from gpurbf.backends.terms import (
+    ALL,
+    evaluate,
+    mean_center,
+    pieces,
+    terms_of,
+    unit,
+    varying_inputs,
+)
 from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.tuning import precision_of, tile_for
 from gpurbf.backends.weighted import consumer, pack_weights, times
@@ -64,9 +72,13 @@ class PackedCenters:
 
 
 def prepare(
-    C: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice | None
+    C: np.ndarray,
+    activation: Activation,
+    dtype: Any,
+    lattice: Lattice | None,
+    among: np.ndarray | None = None,
 ) -> PackedCenters:
-    """Pack the centers (m, n), once per fitted layer."""
+    """Pack the centers (m, n), once per fitted layer; shifted as those that they are among."""
     m, n = C.shape
     dtype, exact = np.dtype(dtype), lattice is not None
     kernel, reason = cpu.choose_kernel()
@@ -75,7 +87,17 @@ def prepare(
     tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
     several = pieces(n, lattice)
     parts = tuple(
-        _pack(name, C, piece, activation, dtype, lattice, tile.M, whole=len(several) == 1)
+        _pack(
+            name,
+            C,
+            piece,
+            activation,
+            dtype,
+            lattice,
+            tile.M,
+            among=C if among is None else among,
+            whole=len(several) == 1,
+        )
         for piece in several
     )
     return PackedCenters(
@@ -100,6 +122,7 @@ def _pack(
     lattice: Lattice | None,
     wanted: int | None,
     *,
+    among: np.ndarray,
     whole: bool,
 ) -> Part:
     """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
@@ -110,12 +133,13 @@ def _pack(
     C = C[:, inputs]
     m, n = C.shape
     layout = products.product(name)
-    width = products.padded(n, layout.depth)
-    n_panels = products.padded(m, LANES * layout.panels) // LANES
-    wide = np.float64 if lattice is None else np.int32
     # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
     centered = lattice is None and activation.metric == "euclidean" and m > 0
-    shift = C.mean(axis=0, dtype=np.float64) if centered else np.zeros(n, wide)
+    varying = varying_inputs(among) if centered else ALL
+    width = products.padded(len(varying) or n, layout.depth)
+    n_panels = products.padded(m, LANES * layout.panels) // LANES
+    wide = np.float64 if lattice is None else np.int32
+    shift = mean_center(among, varying) if centered else np.zeros(n, wide)
     # On it, codes of centers become signed where the kernel multiplies: all modulo 2³², and so is
     # the result.
     signed = 128 if lattice is not None and layout.c_dtype != np.uint8 else 0
@@ -130,12 +154,19 @@ def _pack(
         block=_block(layout, width, wanted),
         kernel=_micro_kernel(name, layout, width),
         centers=Centers(
-            panels=packing.pack_centers(centers, n_panels, width, layout.c_group, layout.c_dtype),
+            panels=packing.pack_centers(
+                centers[:, varying] if len(varying) else centers,
+                n_panels,
+                width,
+                layout.c_group,
+                layout.c_dtype,
+            ),
             m=m,
             terms=terms,
             shift=shift,
             linear=wide(rest.row.linear),
             quadratic=wide(rest.row.quadratic),
+            kept=varying,
         ),
         epilogue=compiled(activation, alpha, factor, out_dtype, whole),
         dtype=out_dtype,
@@ -187,7 +218,7 @@ def _block(layout: Any, width: int, wanted: int | None) -> int:
     return max(least, most // least * least)
 
 
-def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
+def taken(X: np.ndarray, exact: bool) -> np.ndarray:
     """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
     dtype = np.uint8 if exact else np.float32 if X.dtype == np.float32 else np.float64
     rows = np.ascontiguousarray(X, dtype).view()
@@ -195,35 +226,41 @@ def _rows(X: np.ndarray, exact: bool) -> np.ndarray:
     return rows
 
 
-def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> None:
-    """Evaluate all rows of X on the free threads and hand the tiles to their consumer."""
+def run(
+    operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any, chosen: np.ndarray = ALL
+) -> None:
+    """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
+
+    All of them in order, or those that are `chosen`.
+    """
     from gpurbf.kernels import layer
 
-    if not len(X) or not operand.m:
+    n = len(chosen) or len(X)
+    if not n or not operand.m:
         return
     groups = [tuple(group) for group in (part.kernel, part.centers, part.epilogue, consumer)]
     # A task is about two blocks of rows, and every thread gets as many.
-    work = len(X) * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
+    work = n * operand.m * (part.centers.panels.itemsize * X.shape[1] + _ACTIVATION)
     useful = 1 + work // _WORTH_A_THREAD
     n_threads = 1
     if useful > 1:
         n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
-    n_tasks = n_threads * -(-len(X) // (2 * part.block * n_threads))
-    rows = -(-len(X) // (n_tasks * part.kernel.rows)) * part.kernel.rows
+    n_tasks = n_threads * -(-n // (2 * part.block * n_threads))
+    rows = -(-n // (n_tasks * part.kernel.rows)) * part.kernel.rows
 
     def task(i: int) -> None:
-        layer.layer_rows(i * rows, min((i + 1) * rows, len(X)), X, part.block, *groups)
+        layer.layer_rows(i * rows, min((i + 1) * rows, n), X, chosen, part.block, *groups)
 
     fused = consumer.sums > 0
     with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         if useful > 1:
-            parallel_for(task, -(-len(X) // rows), n_threads)
+            parallel_for(task, -(-n // rows), n_threads)
         else:  # over before anyone would have been asked for help
-            for i in range(-(-len(X) // rows)):
+            for i in range(-(-n // rows)):
                 task(i)
-        size, itemsize = len(X) * operand.m, part.dtype.itemsize
+        size, itemsize = n * operand.m, part.dtype.itemsize
         count(operations=2 * size * X.shape[1], kind=part.arithmetic)
-        count(nbytes=X.nbytes + part.centers.panels.nbytes)
+        count(nbytes=n * X.shape[1] * X.itemsize + part.centers.panels.nbytes)
         count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
         if fused:
             count(operations=2 * size * consumer.scores.shape[1], kind=part.dtype.name)
@@ -231,9 +268,9 @@ def _run(operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any) -> No
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
     """H (N, m), written into ``out``, an array of the operand's dtype."""
-    X = _rows(X, operand.exact)
+    X = taken(X, operand.exact)
     if operand.fused:
-        _run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
         return out
     rows = _tile_rows(operand)
     for start in range(0, len(X), rows):
@@ -245,13 +282,13 @@ def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
     """A few rows of H where the profile is a callable or the inputs are in several parts."""
     activation = operand.activation
     if len(operand.parts) == 1:
-        _run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
         out[:] = activation.profile(out)  # type: ignore[operator]
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
         store = consumer(summand.dtype, "store", out=summand)
-        _run(operand, part, _rows(X[:, part.inputs], operand.exact), store)
+        run(operand, part, taken(X[:, part.inputs], operand.exact), store)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
     epilogue(distances, row_terms, column_terms, 1.0, operand.factor, activation, out)
@@ -271,11 +308,11 @@ def weights(operand: PackedCenters, W: np.ndarray) -> Any:
 
 def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
     """H @ W (N, k): tiles in the operand's dtype, their sums in float64."""
-    X = _rows(X, operand.exact)
+    X = taken(X, operand.exact)
     W = weights(operand, W) if isinstance(W, np.ndarray) else W
     if operand.fused:
         sums = np.zeros((len(X), W.k))
-        _run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
+        run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
         return sums.astype(operand.dtype, copy=False)
     multiply, k = W
     S = np.empty((len(X), k), operand.dtype)
@@ -302,7 +339,7 @@ def normal(
     """
     from gpurbf.kernels.packing import fill_panels
 
-    X, dtype, m = _rows(X, operand.exact), operand.dtype, operand.m
+    X, dtype, m = taken(X, operand.exact), operand.dtype, operand.m
     if m == 0:
         return
     roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
@@ -315,7 +352,7 @@ def normal(
         root, less = roots[rows].astype(dtype), mean.astype(dtype)
         if part:
             gram = consumer(dtype, "gram", weights=root, mean=less, panels=panels)
-            _run(operand, part, X[rows], gram)
+            run(operand, part, X[rows], gram)
         else:
             fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
 
@@ -323,7 +360,7 @@ def normal(
         if part:
             factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
             rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
-            _run(operand, part, X[rows], consumer(dtype, "pairs", **rounded))
+            run(operand, part, X[rows], consumer(dtype, "pairs", **rounded))
         else:
             sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
@@ -335,12 +372,15 @@ def normal(
 
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
+    from gpurbf.backends import indexed
+
     kernel, reason = cpu.choose_kernel()
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, tiled=kernel != "generic", exact_sums=lambda: True,
+        weights=weights, indexed=indexed.INDEXED, tiled=kernel != "generic",
+        exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

@@ -16,8 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpurbf.backends import Lattice
 
+# No rows or inputs are chosen.
+ALL = np.empty(0, np.intp)
+# Inputs in which all centers are equal are looked for in so many numbers, and left out if they are
+# this part of all; rows looked at a time.
+_WORTH_A_LOOK, _WORTH_LEAVING, _ROWS = 1 << 16, 0.05, 512
 # Largest n for which 255² n stays below 2³¹, and the same in whole groups and slices of any kernel.
 INT32_FEATURES = 33_025
 PIECE = INT32_FEATURES // 64 * 64
@@ -78,3 +85,27 @@ def pieces(n: int, lattice: Lattice | None) -> list[slice]:
     """The inputs in parts whose distances of codes 32-bit sums hold; off the lattice in one."""
     step = max(1, n) if lattice is None else PIECE
     return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
+
+
+def varying_inputs(C: np.ndarray) -> np.ndarray:
+    """The inputs that not all centers have in common; ALL if that is hardly any or all of them.
+
+    The others add to a squared distance what they add to the sample's norm, and nothing to the
+    product: pixels at the margin of images, for one.
+    """
+    if C.size < _WORTH_A_LOOK:
+        return ALL
+    equal = np.flatnonzero(C[-1] == C[0])
+    for start in range(0, len(C), _ROWS):
+        if len(equal) < _WORTH_LEAVING * C.shape[1]:
+            return ALL
+        equal = equal[(C[start : start + _ROWS, equal] == C[0, equal]).all(axis=0)]
+    varying = np.delete(np.arange(C.shape[1]), equal)
+    worth = len(equal) >= _WORTH_LEAVING * C.shape[1] and len(varying) > 0
+    return varying if worth else ALL
+
+
+def mean_center(C: np.ndarray, varying: np.ndarray) -> np.ndarray:
+    """The mean center, exact where all are equal if some inputs are known to vary."""
+    mean = C.mean(axis=0, dtype=np.float64)
+    return np.where(np.isin(np.arange(len(mean)), varying), mean, C[0]) if len(varying) else mean

@@ -59,6 +59,7 @@ def _absent(of: np.dtype) -> dict[str, np.ndarray]:
     """What a consumer of activations of that dtype is not given; nobody writes to nothing."""
     return {
         "out": np.empty((0, 0), of),
+        "places": np.empty(0, np.intp),
         "weights": np.empty(0, of),
         "mean": np.empty(0, of),
         "panels": np.empty((0, 0, 16), of),

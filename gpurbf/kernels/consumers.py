@@ -27,6 +27,7 @@ class Consumer(NamedTuple):
     """Whom the tiles go to; arrays that it has no use for are empty, so all have one type."""
 
     out: np.ndarray  # store: H (N, m)
+    places: np.ndarray  # store: the rows of `out` that are written, if not in order
     weights: np.ndarray  # gram, pairs: roots of the samples' weights (N,), times a scale
     mean: np.ndarray  # what H loses (m,), for pairs as long as whole panels
     panels: np.ndarray  # gram: the result (m / 16, N, 16)
@@ -47,7 +48,8 @@ def type_of(real):
     once, twice, thrice = (types.Array(real, n, "C") for n in (1, 2, 3))
     return types.Tuple(
         (
-            twice, once, once, thrice, types.Array(types.int32, 3, "C"),
+            twice, types.Array(types.intp, 1, "C"), once, once, thrice,
+            types.Array(types.int32, 3, "C"),
             types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"), thrice,
             *(types.intp,) * 5,
         )
@@ -55,11 +57,14 @@ def type_of(real):
 
 
 @inner()
-def copy_tile(H, n_rows, n_columns, out, top, left):
-    """Copy activations to out[top:, left:]."""
+def copy_tile(H, n_rows, n_columns, out, top, left, places):
+    """Copy activations to out[top:, left:], or to rows places[top:] of it."""
     use_widest_vectors()
     for r in range(n_rows):
-        h, target = H[r], out[top + r, left : left + n_columns]
+        row = top + r
+        if len(places):
+            row = places[row]
+        h, target = H[r], out[row, left : left + n_columns]
         for j in range(n_columns):
             target[j] = h[j]
 
@@ -79,7 +84,7 @@ def pack_gram(H, weights, mean, panels):
 def store(consumer, H, n, count, top, first, sums):
     """H into `out`."""
     c = Consumer(*consumer[0])
-    copy_tile(carray(H, (CHUNK, BLOCK)), n, count, c.out, top, first)
+    copy_tile(carray(H, (CHUNK, BLOCK)), n, count, c.out, top, first, c.places)
 
 
 def scores(consumer, H, n, count, top, first, sums):

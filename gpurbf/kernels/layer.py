@@ -53,6 +53,7 @@ class Centers(NamedTuple):
     shift: np.ndarray  # what samples lose before they are packed; its dtype is that of their sums
     linear: np.number  # coefficients of a row's sum and sum of squares in its term
     quadratic: np.number
+    kept: np.ndarray  # inputs that are packed, if not all: centers are equal in the others
 
 
 @inner(inline="never")
@@ -87,8 +88,10 @@ def multiply(x, n_panels, kernel, C, first, count, P, later):
 
 
 @cached(nogil=True, error_model="numpy")
-def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
+def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer):
     """Evaluate rows begin … end of X, `block` at a time, and hand the tiles to their consumer.
+
+    They are those that are `chosen`, or all in order if that is empty.
 
     The groups come as plain tuples: Numba finds the type of one several times faster, which a
     layer of a few samples would notice.
@@ -99,7 +102,7 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     epilogue, consumer = Epilogue(*epilogue), Consumer(*consumer)
     m, x_type, kind, real = centers.m, kernel.blank, centers.terms, consumer.out
     x = aligned_like(x_type, block * kernel.width)
-    line = aligned_like(x_type, kernel.width)
+    line = aligned_like(x_type, max(kernel.width, X.shape[1]))
     P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
     later = aligned_like(kind, kernel.rows * kernel.strip * LANES)
     later = later.reshape(kernel.rows, kernel.strip * LANES)
@@ -113,8 +116,9 @@ def layer_rows(begin, end, X, block, kernel, centers, epilogue, consumer):
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
         totals, squares = pack(
-            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, kernel.word, line, x
-        )
+            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, kernel.word, line, x,
+            chosen, centers.kept,
+        )  # fmt: skip
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):

@@ -14,7 +14,7 @@ from gpurbf.kernels.llvm import use_widest_vectors
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
 _STRIP = 64
-_TILE = 32
+_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
 COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -43,7 +43,7 @@ def _receiver(f, closed_up):
     """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
     use_widest_vectors()
     n = len(f)
-    best, strip = np.int64(_LOWEST), 0
+    best, strip, found = np.int64(_LOWEST), 0, np.int64(-1)
     for start in range(0, n, _STRIP):
         # Slices, because an index that LLVM believes may be negative stops it from using vectors.
         g, closed = f[start : start + _STRIP], closed_up[start : start + _STRIP]
@@ -52,10 +52,11 @@ def _receiver(f, closed_up):
             top = max(top, _key(g[k] + closed[k]))
         if top >= best:
             best, strip = top, start
-    for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
-        if _key(f[k] + closed_up[k]) == best:
-            return k
-    return -1
+    # Its place in the strip, in vectors too: no branch that nobody can predict.
+    g, closed = f[strip : strip + _STRIP], closed_up[strip : strip + _STRIP]
+    for k in range(len(g)):
+        found = max(found, np.int64(k) if _key(g[k] + closed[k]) == best else np.int64(-1))
+    return strip + found if found >= 0 else -1
 
 
 @_inner
@@ -78,12 +79,14 @@ def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
             best, strip = top, start
     # The key is its own inverse.
     lowest = np.int64(smallest ^ ((smallest >> 63) & np.int64(_HIGHEST))).view(np.float64)
+    found = np.int64(-1)
     if strip >= 0:
-        for k in range(min(strip + _STRIP, n) - 1, strip - 1, -1):
-            difference = f_i - (f[k] + closed_down[k])
-            if _gain(difference, diagonal_i + diagonal[k] - 2.0 * row[k]) == best:
-                return k, lowest
-    return -1, lowest
+        part = slice(strip, strip + _STRIP)
+        g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
+        for k in range(len(g)):
+            gain = _gain(f_i - (g[k] + closed[k]), diagonal_i + d[k] - 2.0 * r[k])
+            found = max(found, np.int64(k) if gain == best else np.int64(-1))
+    return strip + found if found >= 0 else -1, lowest
 
 
 @_compiled
@@ -179,23 +182,18 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
                 g[k] -= a * A[k]
 
 
-@cached(nogil=True)
-def assemble_block(K, corner, fresh):
-    """K between n samples of its first corner (k, k) and its last columns (n, n - k).
+@_compiled
+def mirror_rows(K, begin, end):
+    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
 
-    The rest is their mirror, written tile by tile so that both sides stay in the first cache.
+    Written tile by tile, so that both sides stay in the first cache.
     """
-    use_widest_vectors()
-    n, k = K.shape[0], corner.shape[0]
-    for i in range(n):
-        if i < k:
-            K[i, :k] = corner[i]
-        K[i, k:] = fresh[i]
-    for top in range(k, n, _TILE):
-        for left in range(0, k, _TILE):
-            for i in range(top, min(top + _TILE, n)):
-                for j in range(left, min(left + _TILE, k)):
-                    K[i, j] = fresh[j, i - k]
+    for top in range(0, len(K), _TILE):
+        for left in range(begin, end, _TILE):
+            for i in range(top, min(top + _TILE, len(K))):
+                if not begin <= i < end:
+                    for j in range(left, min(left + _TILE, end)):
+                        K[i, j] = K[j, i]
 
 
 @_compiled
@@ -216,17 +214,16 @@ def open_ends(beta, low, high, f, up, down):
 
 
 @_compiled
-def plane_factors(points, ridge):
+def plane_factors(new, old, oldest, ridge):
     """How far to go along the last two changes to the top of their plane; 0, 0 if there is none.
 
-    `points` (3, 2, n) are beta and f of three points, the last one first.
+    `new`, `old` and `oldest` (2, n) are beta and f of three points.
     """
-    n = points.shape[2]
     aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
-    for k in range(n):
-        f = points[0, 1, k]
-        change_a, change_b = points[0, 0, k] - points[1, 0, k], points[1, 0, k] - points[2, 0, k]
-        effect_a, effect_b = f - points[1, 1, k], points[1, 1, k] - points[2, 1, k]
+    for k in range(new.shape[1]):
+        f = new[1, k]
+        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
+        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
         aa -= change_a * effect_a
         ab -= (change_a * effect_b + change_b * effect_a) / 2
         bb -= change_b * effect_b
@@ -245,17 +242,17 @@ def plane_factors(points, ridge):
 
 
 @_compiled
-def go_along(points, first, second, low, high, beta, f, back):
+def go_along(new, old, oldest, first, second, low, high, point, back):
     """Write the point so far along both changes, put `back` to the bounds; the sum of `back`."""
     left = 0.0
-    for k in range(len(f)):
-        b, g = points[0, 0, k], points[0, 1, k]
-        wanted = b + first * (b - points[1, 0, k])
-        wanted += second * (points[1, 0, k] - points[2, 0, k])
+    for k in range(new.shape[1]):
+        b, g = new[0, k], new[1, k]
+        wanted = b + first * (b - old[0, k])
+        wanted += second * (old[0, k] - oldest[0, k])
         reached = min(max(wanted, low[k]), high[k])
-        beta[k], back[k] = reached, reached - wanted
+        point[0, k], back[k] = reached, reached - wanted
         left += back[k]
-        f[k] = g + first * (g - points[1, 1, k]) + second * (points[1, 1, k] - points[2, 1, k])
+        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
     return left
 
 

@@ -26,6 +26,8 @@ from gpurbf.network.sparse_layer import SparseLayer
 __all__ = ["GivenKernel", "KernelRows"]
 
 _ROWS = 1024
+# Rows that are copied at a time where they cannot be written to their final place.
+_COPIED = 256
 # float32 tiles are used up to this error of a value; what it does to f is the solver's business.
 _FINE = 1e-5
 
@@ -77,7 +79,7 @@ class KernelRows:
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
         self.room: Callable[[], float] = lambda: math.inf
         # A layer for each class, its samples the centers; other columns are asked for once.
-        self._layers: dict[tuple[int, int], HiddenLayer | SparseLayer] = {}
+        self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         self._there = X
@@ -95,7 +97,17 @@ class KernelRows:
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
         self.dtype, self.rounding, why = self._arithmetic()
-        probe = self._layer(X[:1])
+        whole = self.n_samples <= MATRIX
+        probe = self._layer(X if whole else X[:1])
+        if whole:  # asked for once, and for all of it
+            self._layers[0, len(X)] = probe
+        # Where the backend takes rows and centers out of X by itself, and what it makes them like.
+        # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
+        copied = self._sparse or whole or X.lattice is not None
+        copied = copied or X.values.dtype.kind != "f" or not X.values.flags.c_contiguous
+        self._indexed = None if copied else chosen.indexed
+        if self._indexed is not None:
+            self._like = self._indexed.like(X.values, activation, self.dtype)
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
@@ -173,16 +185,51 @@ class KernelRows:
         with self.working():
             return to_host(layer.scores(rows, weights[:, None]))[:, 0]
 
-    @staged("prepare", "samples gathered")
-    def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: np.ndarray) -> None:
-        """Write K[samples, columns] into out; a slice is a class, whose layer is kept."""
+    def values(
+        self,
+        samples: np.ndarray,
+        columns: slice | np.ndarray,
+        out: Any,
+        places: np.ndarray | None = None,
+    ) -> None:
+        """Write K[samples, columns] into out, or into those rows of it.
+
+        A slice of columns is a class, whose layer is kept.
+        """
         if isinstance(columns, slice):
             key = columns.start, columns.stop
             with self._lock:
                 layer = self._layers.get(key)
                 if layer is None:
-                    layer = self._layers[key] = self._layer(self.X[columns])
+                    layer = self._layers[key] = self._over(columns)
         else:
-            layer = self._layer(self.X[columns])
-        with self.working():
-            layer.outputs(self.gathered(samples), out)
+            layer = self._over(columns)
+        if self._indexed is None:
+            self._copied(layer, samples, out, places)
+        elif out.dtype == self.dtype:
+            self._indexed.outputs(layer, self.X.values, samples, out, places)
+        else:
+            H = np.empty((len(samples), out.shape[1]), self.dtype)
+            self._indexed.outputs(layer, self.X.values, samples, H, None)
+            out[slice(None) if places is None else places] = H
+
+    @staged("prepare", "centers packed, norms")
+    def _over(self, columns: slice | np.ndarray) -> Any:
+        """The layer whose centers are those samples, or its operand."""
+        if self._indexed is None:
+            return self._layer(self.X[columns])
+        if isinstance(columns, slice):
+            columns = np.arange(columns.start, columns.stop)
+        return self._indexed.prepare(self._like, self.X.values, columns)
+
+    def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
+        """Evaluate a layer for samples that are copied before, a few at a time."""
+        rows = max(1, len(samples)) if places is None else _COPIED
+        for start in range(0, len(samples), rows):
+            part = samples[start : start + rows]
+            with self.working():
+                if places is None:
+                    layer.outputs(self.gathered(part), out)
+                else:
+                    H = layer.outputs(self.gathered(part))
+                    out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)

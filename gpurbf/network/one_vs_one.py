@@ -19,6 +19,10 @@ from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["class_scores", "pair_weights", "support_layer", "votes"]
 
+# Products that a BLAS makes without waking its threads, which spin after their work for longer
+# than a prediction takes (OpenBLAS asks them for twice as many).
+_ALONE = 1 << 17
+
 
 def support_layer(
     V: Any,
@@ -85,9 +89,12 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Pairs won by each class where the first class of its pair wins what is true in by_first."""
     # A class is the second of as many pairs as there are classes before it.
-    return (by_first.astype(np.float32) @ _changes(n_classes)).astype(np.int64) + np.arange(
-        n_classes
-    )
+    wins, change = by_first.astype(np.float32), _changes(n_classes)
+    points = np.empty((len(wins), n_classes), np.float32)
+    rows = max(1, _ALONE // change.size)
+    for start in range(0, len(wins), rows):
+        np.matmul(wins[start : start + rows], change, out=points[start : start + rows])
+    return points.astype(np.int64) + np.arange(n_classes)
 
 
 @functools.cache

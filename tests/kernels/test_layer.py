@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends import Activation, Lattice, cpu, numba_, terms
+from gpurbf.backends import Activation, Lattice, cpu, indexed, numba_, terms
 from gpurbf.backends.arrays import mirror
 from tests import reference
 
@@ -48,6 +48,37 @@ def test_a_lattice_is_its_numbers(metric, lattice):
     activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.01)
     exact = reference.hidden(A, B, *activation)
     np.testing.assert_allclose(outputs(X, C, activation, lattice=lattice), exact, 1e-13, 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inputs_that_all_centers_have_in_common_count_where_samples_differ(dtype, monkeypatch):
+    monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    X, C = rng.normal(size=(50, 40)).astype(dtype), rng.normal(size=(70, 40)).astype(dtype)
+    C[:, 3:30] = np.linspace(-1, 1, 27)
+    operand = numba_.prepare(C, DISTANCE, np.dtype(dtype), None)
+    assert operand.parts[0].kernel.width == 13
+    H = numba_.outputs(operand, X, np.empty((50, 70), dtype))
+    expected = reference.euclidean(X.astype(float), C.astype(float)) ** 2
+    np.testing.assert_allclose(H, expected, 1e-5 if dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, monkeypatch):
+    monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 20)).astype(dtype)
+    X[:, 5:11] = 2
+    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 0.1)
+    rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
+    operand = indexed.prepare(indexed.like(X, activation, np.dtype(dtype)), X, centers)
+    H = np.full((80, 47), np.inf, dtype)
+    indexed.outputs(operand, X, rows, H, places)
+    expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
+    tolerance = 2e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
+    assert np.isinf(np.delete(H, places, axis=0)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -28,6 +28,8 @@ _TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 4
 # The inner loop ends when the violation is this part of what it was over all samples. A problem
 # that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
 INNER, _LOOSE, _MANY = 0.05, 0.2, 32
+# As does one whose last set took so many steps for each of its members.
+_LONG = 3
 # A step ahead may need rows, by this part of those of the set before it.
 _FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
@@ -137,10 +139,10 @@ class _Problem:
     def by_working_sets(self) -> tuple[int, float]:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         f, beta, low, high = self.f, self.beta, self.low, self.high
-        members, size = np.zeros(0, np.intp), working_set_size(len(f))
+        members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
         self.plane = Plane(len(f))
-        steps = sets = 0
+        steps = sets = last = 0
         while True:
             violation = open_ends(beta, low, high, f, up, down)
             if np.isnan(violation):
@@ -150,16 +152,17 @@ class _Problem:
                 continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
-            members = _working_set(up, down, members, size)
+            members, fresh = _working_set(up, down, members, fresh, size)
             before = beta[members]
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
-            K = self.kernel.block(members)
-            goal = max(self.tol, (INNER if sets < _MANY else _LOOSE) * violation)
+            K = self.kernel.block(members, fresh)
+            goal = INNER if sets < _MANY and last < _LONG * size else _LOOSE
+            goal = max(self.tol, goal * violation)
             done = self._inner(K, *parts, inside, f_inside, goal=goal, steps=steps)[0]
             if done == steps:
                 return steps, violation
-            steps, sets = done, sets + 1
+            last, steps, sets = done - steps, done, sets + 1
             changed = np.flatnonzero(inside != before)
             change = (inside - before)[changed]
             beta[members] = inside
@@ -244,18 +247,25 @@ def working_set_size(n: int) -> int:
     return min(most, max(least, n // _PART // 128 * 128))
 
 
-def _working_set(up: np.ndarray, down: np.ndarray, previous: np.ndarray, size: int) -> np.ndarray:
-    """The newer half of the previous set, then the worst of those that may rise and may fall.
+def _working_set(
+    up: np.ndarray, down: np.ndarray, previous: np.ndarray, newest: slice, size: int
+) -> tuple[np.ndarray, slice]:
+    """The newer half of the previous set, and the worst of those that may rise and may fall.
 
-    Keeping half stops the sets from alternating: what one solves the next would undo. ``up`` and
-    ``down`` are written to.
+    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
+    where it is, and the others take the place of the older half: they are the slice that comes
+    with the members. ``up`` and ``down`` are written to.
     """
-    kept = previous[len(previous) // 2 :]
+    half = len(previous) // 2
+    last = newest.stop == len(previous)
+    kept = previous[half:] if last else previous[:half]
     up[kept], down[kept] = -np.inf, np.inf
-    half = (size - len(kept)) // 2
-    rising = np.argpartition(up, len(up) - half)[len(up) - half :]
+    n = (size - len(kept)) // 2
+    rising = np.argpartition(up, len(up) - n)[len(up) - n :]
     rising = rising[up[rising] > -np.inf]
     down[rising] = np.inf
-    falling = np.argpartition(down, half)[:half]
+    falling = np.argpartition(down, n)[:n]
     falling = falling[down[falling] < np.inf]
-    return np.concatenate([kept, rising, falling])
+    parts = [rising, falling, kept] if last else [kept, rising, falling]
+    members, others = np.concatenate(parts), len(rising) + len(falling)
+    return members, slice(0, others) if last else slice(len(kept), len(members))

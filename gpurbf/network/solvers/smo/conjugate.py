@@ -35,7 +35,7 @@ class Plane:
 
     def __init__(self, n: int) -> None:
         # beta and f of the last points, the newest first.
-        self._points = np.zeros((3, 2, n))
+        self._points = [np.zeros((2, n)) for _ in range(3)]
         self._known = 0
 
     @property
@@ -48,9 +48,9 @@ class Plane:
         self._known = 0
 
     def add(self, beta: np.ndarray, f: np.ndarray) -> None:
-        """The next point; copies are made."""
-        self._points[1:] = self._points[:-1].copy()
-        self._points[0] = beta, f
+        """The next point; copies are made, over the oldest."""
+        self._points.insert(0, self._points.pop())
+        self._points[0][0], self._points[0][1] = beta, f
         self._known = min(3, self._known + 1)
 
     def ahead(self, low: np.ndarray, high: np.ndarray, most: int) -> Ahead | None:
@@ -62,7 +62,7 @@ class Plane:
             return None
         if left:
             beta = point[0]
-            sharers = np.flatnonzero(self._points[0, 0] != self._points[1, 0])
+            sharers = np.flatnonzero(self._points[0][0] != self._points[1][0])
             room = np.abs((low if left > 0 else high) - beta)[sharers].clip(max=abs(left))
             chosen = np.argsort(-room, kind="stable")[:_SHARERS]
             sharers, room = sharers[chosen], room[chosen]

@@ -44,11 +44,11 @@ class FusedPair:
         self.diagonal = kernel.diagonal[self.samples]
         self.rounding = kernel.rounding
         self._rows = kernel.gathered(self.samples)
-        self._block = WorkingBlock(kernel, self.samples, np.empty(0, np.float32))
+        self._block = WorkingBlock(kernel, self.samples)
 
-    def block(self, members: np.ndarray) -> np.ndarray:
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members], float32."""
-        return self._block.of(members)
+        return self._block.of(members, fresh)
 
     def whole(self) -> np.ndarray:
         """K of all samples, float32."""

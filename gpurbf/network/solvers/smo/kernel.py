@@ -37,8 +37,17 @@ class Kernel(Protocol):
     rounds: Callable[..., Rounds] | None
     description: str
 
-    def values(self, samples: np.ndarray, columns: slice | np.ndarray, out: Any) -> None:
-        """Write K[samples, columns] into ``out``; a slice is a class, an array any samples."""
+    def values(
+        self,
+        samples: np.ndarray,
+        columns: slice | np.ndarray,
+        out: Any,
+        places: np.ndarray | None = None,
+    ) -> None:
+        """Write K[samples, columns] into ``out``, or into those rows of it.
+
+        A slice of columns is a class, an array any samples.
+        """
 
     def gathered(self, samples: np.ndarray) -> Any:
         """The samples as :meth:`weighted` takes them."""
@@ -61,8 +70,11 @@ class PairKernel(Protocol):
     diagonal: np.ndarray
     rounding: float
 
-    def block(self, members: np.ndarray) -> np.ndarray:
-        """K[members][:, members], an array that may be kept until the next call."""
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
+        """K[members][:, members], an array that may be kept until the next call.
+
+        All but the fresh members are those of the last call, in their places.
+        """
 
     def whole(self) -> np.ndarray:
         """K of all samples."""

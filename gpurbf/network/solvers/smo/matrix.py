@@ -20,7 +20,7 @@ class MatrixPair:
         self.samples = np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
         self.diagonal = diagonal[self.samples]
 
-    def block(self, members: np.ndarray) -> np.ndarray:
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members]."""
         samples = self.samples[members]
         return self.K[np.ix_(samples, samples)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpurbf.backends.arrays import to_host
@@ -13,9 +11,6 @@ from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
 
 __all__ = ["CachedPair", "RowCache"]
-
-# Rows evaluated at once where they cannot be written to their final place.
-_ROWS = 256
 
 
 class RowCache:
@@ -33,7 +28,6 @@ class RowCache:
     budget : Budget
     """
 
-    _scratch: Any
     _samples: np.ndarray
 
     def __init__(self, kernel: Kernel, columns: slice, budget: slots.Budget) -> None:
@@ -51,12 +45,8 @@ class RowCache:
         """What it has taken of the budget."""
         return self.slots.filled * self.slots.row_bytes
 
-    def pair_with(self, partner: slice, scratch: Any) -> None:
-        """Members are the class's samples from now on, then the partner's; forgets the last one.
-
-        ``scratch`` (float32) is for rows on the way to their places.
-        """
-        self._scratch = scratch
+    def pair_with(self, partner: slice) -> None:
+        """Members are the class's samples from now on, then the partner's; forgets the last one."""
         self._samples = np.r_[self.columns, partner]
         self.slots.pair_with(partner.stop - partner.start)
 
@@ -92,13 +82,7 @@ class RowCache:
         if where[-1] - where[0] == len(where) - 1:
             self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
             return
-        n = self.rows.shape[1]
-        n_rows = len(self._scratch) // n
-        for start in range(0, len(where), n_rows):
-            part = samples[start : start + n_rows]
-            rows = self._scratch[: len(part) * n].reshape(len(part), n)
-            self.kernel.values(part, self.columns, rows)
-            self.rows[self.kernel.xp.asarray(where[start : start + n_rows])] = rows
+        self.kernel.values(samples, self.columns, self.rows, where)
 
 
 class CachedPair:
@@ -111,16 +95,13 @@ class CachedPair:
         self.samples = np.r_[a, b]
         self.diagonal = kernel.diagonal[self.samples]
         self.rounding = kernel.rounding
-        # Memory touched for the first time costs as much as the values in it, so it is kept.
-        scratch: Any = kernel.xp.empty(_ROWS * max(self.n_a, self.n_b), np.float32)
-        over_a.pair_with(b, scratch)
-        over_b.pair_with(a, scratch)
-        on_host = scratch if kernel.xp is np else np.empty(0, np.float32)
-        self._block = WorkingBlock(kernel, self.samples, on_host)
+        over_a.pair_with(b)
+        over_b.pair_with(a)
+        self._block = WorkingBlock(kernel, self.samples)
 
-    def block(self, members: np.ndarray) -> np.ndarray:
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members]."""
-        return self._block.of(members)
+        return self._block.of(members, fresh)
 
     def whole(self) -> np.ndarray:
         """K of all samples, float32."""

@@ -72,13 +72,14 @@ class Slots:
         self._slot_of = np.full(n, -1)
         self._owner = np.full(capacity, -1)
         self._used = np.full(capacity, -1)
-        self._clock = 0
+        self._clock = self._vacant = 0
 
     def pair_with(self, n_partner: int) -> None:
         """The class has another partner of so many samples: rows of the last one's are vacant."""
         slots = self._slot_of[self.n :]
         slots = slots[slots >= 0]
         self._owner[slots] = self._used[slots] = -1
+        self._vacant += len(slots)
         self._slot_of = np.append(self._slot_of[: self.n], np.full(n_partner, -1))
 
     def place(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,32 +92,40 @@ class Slots:
             Members that were in no slot, and the ascending slots that they have now: the caller
             must evaluate these rows.
         """
-        self._grow(members)
-        members = members[: self.filled]
-        self._clock += 1
         slots = self._slot_of[members]
-        self._used[slots[slots >= 0]] = self._clock
-        missing = members[slots < 0]
+        absent = slots < 0
+        missing = members[absent]
+        self._grow(len(missing) - self._vacant)
+        if len(members) > self.filled:
+            members, slots, absent = (each[: self.filled] for each in (members, slots, absent))
+            missing = members[absent]
+        self._clock += 1
+        self._used[slots[~absent]] = self._clock
         where = self._give_way(len(missing))
         self._owner[where], self._slot_of[missing] = missing, where
         self._used[where] = self._clock
-        return self._slot_of[members], missing, where
+        slots[absent] = where
+        return slots, missing, where
 
-    def _grow(self, members: np.ndarray) -> None:
+    def _grow(self, wanted: int) -> None:
         """Ask the budget for slots where vacant ones do not suffice."""
-        vacant = int((self._owner[: self.filled] < 0).sum())
-        missing = int((self._slot_of[members] < 0).sum()) - vacant
-        room = max(0, min(missing, len(self._owner) - self.filled))
-        least = max(0, min(room, LEAST - self.filled))
-        self.filled += self.budget.take(room, self.row_bytes, least)
+        room = min(wanted, len(self._owner) - self.filled)
+        if room > 0:
+            least = max(0, min(room, LEAST - self.filled))
+            granted = self.budget.take(room, self.row_bytes, least)
+            self.filled += granted
+            self._vacant += granted
 
     def _give_way(self, n: int) -> np.ndarray:
         """n slots, ascending: vacant ones first, in order; then the longest unused."""
-        where = np.flatnonzero(self._owner[: self.filled] < 0)[:n]
-        if len(where) < n:
-            # Vacant ones were used at time -1.
-            where = np.argsort(self._used[: self.filled], kind="stable")[:n]
-            where.sort()
+        if n <= self._vacant:
+            where = np.flatnonzero(self._owner[: self.filled] < 0)[:n]
+            self._vacant -= n
+            return where
+        # Vacant ones were used at time -1.
+        where = np.argpartition(self._used[: self.filled], n - 1)[:n]
+        where.sort()
         evicted = self._owner[where]
         self._slot_of[evicted[evicted >= 0]] = -1
+        self._vacant = 0
         return where
