@@ -102,8 +102,8 @@ def pack_chosen(X, chosen, kept, shift, blank, quadratic, panels, terms):
     line = aligned_like(blank, X.shape[1])
     _, squares = pack(X, 0, len(chosen), shift, LANES, 1, line, panels, chosen, kept)
     for j in range(terms.size):
-        terms[j] = quadratic * squares[j] if j < len(squares) else 0
-    panels[len(squares) * width :] = 0
+        terms[j] = quadratic * squares[j] if j < len(chosen) else 0
+    panels[-(-len(chosen) // LANES) * LANES * width :] = 0
 
 
 def pack_centers(C, n_panels, width, group, dtype):
