@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._stages import stage, staged
 from gpurbf._warnings import warn
-from gpurbf.backends.tridiagonal import Tridiagonal, tridiagonal
+from gpurbf.backends.tridiagonal import Tridiagonal, products, tridiagonal
 from gpurbf.network.solvers.ridge import NormalEquations
 
 __all__ = ["OwnCenters", "RidgePath"]
@@ -97,13 +97,13 @@ class RidgePath:
         unit[np.arange(len(unit)), own.centers] = 1
         E = self.form.turn(xp.asarray(unit))
         every = self.weights.reshape(p * k, m).T
-        outputs = (Z @ every).reshape(len(Z), p, k).transpose(1, 0, 2)
+        outputs = products(Z, every).reshape(len(Z), p, k).transpose(1, 0, 2)
         outputs = outputs + (self.system.target_mean)
         leverage = self.form.forms(self.shifts, Z, Z) + self.copies
         if len(unit):
             cross = self.form.forms(self.shifts, Z[own.rows], E)
             ratio = cross / self.form.forms(self.shifts, E, E)
-            at_center = (E @ every).reshape(len(E), p, k).transpose(1, 0, 2)
+            at_center = products(E, every).reshape(len(E), p, k).transpose(1, 0, 2)
             outputs[:, own.rows] -= ratio[..., None] * at_center
             leverage[:, own.rows] -= ratio * cross
         leverage = (weights * leverage)[..., None]
