@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
+from sklearn.utils.metaestimators import available_if
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
@@ -25,6 +26,7 @@ from gpurbf.estimators._validation import (
 from gpurbf.network.model import one_hot, own_centers
 from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import (
+    SOLVERS,
     CGSolution,
     NormalEquations,
     RidgeSolution,
@@ -32,11 +34,23 @@ from gpurbf.network.solvers import (
     make_solver,
 )
 
-# Rows between two reports of progress, and rows on which probabilities are calibrated.
+# Rows between two reports of progress, and those on which probabilities are calibrated.
 _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 # And where each of them costs a solution by the preconditioner of many centers.
 _FEWER_ROWS = 1000
+
+
+def _takes_batches(estimator: Any) -> bool:
+    """Whether batches can be added up; a solver that nobody knows is refused by the call itself."""
+    solver = estimator.solver
+    solver = SOLVERS.get(solver) if isinstance(solver, str) else solver
+    if getattr(solver, "needs", "sums") != "sums":
+        raise AttributeError(
+            "partial_fit needs solver='ridge', or another of sums over the samples, got "
+            f"{estimator.solver!r}."
+        )
+    return True
 
 
 class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -221,6 +235,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     self._train(solver, X, codes, weights)
         return self
 
+    @available_if(_takes_batches)
     @transaction
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -245,8 +260,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
         Raises
         ------
+        AttributeError
+            If the solver is not "ridge", or another of sums over the samples.
         ValueError
-            If the solver is not "ridge", if `classes` is missing or a label is not among them.
+            If `classes` is missing or a label is not among them.
 
         Warns
         -----
@@ -254,11 +271,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             After ``fit``, which keeps no sums: the outputs are trained anew on its centers.
         """
         solver = self._solver()
-        if solver.needs != "sums":
-            raise ValueError(
-                "partial_fit needs solver='ridge', or another of sums over the samples, got "
-                f"{self.solver!r}."
-            )
         first = not hasattr(self, "centers_")
         X, codes, weights, self.classes_, *_ = stream_data(
             self, X, y, classes, sample_weight, first=first
