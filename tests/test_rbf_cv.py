@@ -17,8 +17,8 @@ from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.backends.tridiagonal import tridiagonal
 from gpurbf.estimators._left_out import settled
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.path import OwnCenters, RidgePath
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.network.solvers.path import RidgePath
+from gpurbf.network.solvers.ridge import NormalEquations, OwnCenters
 
 RNG = np.random.default_rng(0)
 ALPHAS = np.array([1e-4, 1e-2, 1.0])

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from gpurbf._stages import staged
 from gpurbf.network.centers.sample import distinct
 from gpurbf.network.model import center_finder, fit_temperature, probabilities
-from gpurbf.network.solvers.path import OwnCenters
+from gpurbf.network.solvers.ridge import OwnCenters
 
 # What another penalty may be better by, as a part of the error, for rows to be enough.
 _TOLERANCE = 0.01
@@ -26,13 +26,17 @@ class LeftOut(NamedTuple):
 
     def own(self, some: slice) -> OwnCenters:
         """Which of some of these rows are centers."""
-        centers = self.centers[some]
-        rows = np.flatnonzero(centers >= 0)
-        return OwnCenters(rows, centers[rows])
+        return own_among(self.centers[some])
 
     def first(self, n: int) -> LeftOut:
         """The first n of them."""
         return LeftOut(self.rows[:n], self.weights[:n], self.centers[:n])
+
+
+def own_among(centers: np.ndarray) -> OwnCenters:
+    """Which of some rows are centers, whose centers these are, or -1."""
+    rows = np.flatnonzero(centers >= 0)
+    return OwnCenters(rows, centers[rows])
 
 
 @staged("prepare", "samples to leave out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -10,21 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf._stages import stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.tridiagonal import Tridiagonal, products, tridiagonal
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.network.solvers.ridge import NormalEquations, OwnCenters
 
-__all__ = ["OwnCenters", "RidgePath"]
+__all__ = ["RidgePath"]
 
 # A row whose outputs are its own doing has nothing left when it is left out.
 _LEAST = 1e-9
 # Eigenvalues of T, as a part of its norm, below which they are rounding.
 _ROUNDING = 8 * np.finfo(np.float64).eps
-
-
-class OwnCenters(NamedTuple):
-    """Rows that are centers themselves: their places among the rows, and which centers they are."""
-
-    rows: np.ndarray
-    centers: np.ndarray
 
 
 class RidgePath:
