@@ -109,7 +109,7 @@ class RidgeSolution:
             unit = np.zeros((len(self.W), len(own.rows)))
             unit[own.centers, np.arange(len(own.rows))] = 1
             at_center = self._half(xp.asarray(unit))
-            cross = to_host((half[:, own.rows] * at_center).sum(axis=0))
+            cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
             ratio = cross / to_host((at_center * at_center).sum(axis=0))
             outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
             leverage[own.rows] -= ratio * cross
