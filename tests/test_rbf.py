@@ -21,6 +21,7 @@ from gpurbf import RBFClassifier, RBFLayer, config_context
 from gpurbf.backends import LOADERS, Backend, BackendUnavailable
 from gpurbf.network.centers import CENTERS
 from gpurbf.network.gamma import resolve_gamma
+from gpurbf.network.model import fit_temperature, probabilities
 
 X, y = load_digits(return_X_y=True)
 X_train, y_train, X_test, y_test = X[:1200], y[:1200], X[1200:], y[1200:]
@@ -77,8 +78,7 @@ def test_other_solvers_train(solver):
     model = RBFClassifier(400, solver=solver, random_state=0).fit(X_train, y_train)
     assert model.score(X_test, y_test) > 0.8
     assert np.allclose(model.predict_proba(X_test).sum(axis=1), 1)
-    with pytest.raises(ValueError, match="needs solver='ridge'"):
-        clone(model).partial_fit(X_train, y_train, classes=np.unique(y))
+    assert not hasattr(model, "partial_fit")
 
 
 def test_own_centers_are_used_as_they_are():
@@ -168,6 +168,15 @@ def test_probabilities_are_calibrated_and_ordered_as_scores(fitted):
         other.temperature_ *= factor
         losses.append(log_loss(y_test, other.predict_proba(X_test)))
     assert losses[1] == min(losses)
+
+
+def test_probabilities_are_calibrated_where_most_samples_are_centers():
+    """Centers answer to themselves as to no new sample: they are left out with their samples."""
+    model = RBFClassifier(1000, random_state=0).fit(X_train, y_train)
+    outputs = model.decision_function(X_test)
+    best = fit_temperature(outputs, y_test, None)
+    found, least = (log_loss(y_test, probabilities(outputs, t)) for t in (model.temperature_, best))
+    assert found < 1.1 * least
 
 
 def test_two_classes_of_strings():

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import reference
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -15,9 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.backends.tridiagonal import tridiagonal
+from gpurbf.estimators._left_out import settled
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.path import OwnCenters, RidgePath
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.network.solvers.path import RidgePath
+from gpurbf.network.solvers.ridge import NormalEquations, OwnCenters
 
 RNG = np.random.default_rng(0)
 ALPHAS = np.array([1e-4, 1e-2, 1.0])
@@ -143,6 +144,33 @@ def test_the_penalty_is_that_of_a_search_within_its_noise():
     assert mean.max() - mean.min() > 3 * noise  # there was something to find
 
 
+def test_samples_are_left_out_until_they_are_enough():
+    model = RBFClassifierCV(100, random_state=0).fit(digits, labels)
+    assert model.n_left_out_ == 256
+    # With more the same is chosen, or what is hardly worse.
+    more = RBFClassifierCV(100, n_left_out=1000, random_state=0).fit(digits, labels)
+    scores = more.cv_results_["mean_test_score"]
+    assert more.n_left_out_ == 1000
+    assert scores[model.cv_results_["mean_test_score"].argmax()] > 1.01 * scores.max()
+    # A few samples that are hard to tell make the most of the error: by how much is mostly noise.
+    A, b = load_breast_cancer(return_X_y=True)
+    A = StandardScaler().fit_transform(A)
+    assert RBFClassifierCV(random_state=0).fit(A, b).n_left_out_ > 256
+    for other in ({"scoring": "accuracy"}, {"gammas": [1, 2]}):
+        assert RBFClassifierCV(100, **other).fit(digits, labels).n_left_out_ == 1000
+
+
+def test_enough_is_two_standard_errors_of_the_differences():
+    T, spread = np.zeros((100, 1)), np.tile([1.0, -1.0], 50)[:, None]
+    best = np.ones((100, 1))  # its error is 1
+    other = np.sqrt(1.05 + 0.2 * spread)  # 0.05 ± 0.02 more
+    assert settled(np.stack([best, other]), T, np.ones(100))
+    other = np.sqrt(1.05 + 0.4 * spread)  # 0.05 ± 0.04 more: 0.03 less is possible
+    assert not settled(np.stack([best, other]), T, np.ones(100))
+    # Weights are repeats for the error, not for the noise: fewer samples say less.
+    assert not settled(np.stack([best, np.sqrt(1.05 + 0.2 * spread)]), T, np.arange(100) // 90)
+
+
 @pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "f1_macro"])
 def test_other_scores_and_labels(scoring):
     names = iris.target_names[y]
@@ -173,6 +201,7 @@ def test_a_scorer_sees_outputs_of_samples_left_out():
         ({"alphas": ["a"]}, ValueError, "alphas must be a list of numbers > 0"),
         ({"gammas": [np.nan]}, ValueError, "Each of gammas must be > 0, got nan"),
         ({"n_left_out": 0}, ValueError, "n_left_out must be >= 1"),
+        ({"n_left_out": "few"}, ValueError, "Unknown n_left_out 'few': use one of .* or a number"),
         ({"n_left_out": 0.5}, TypeError, "n_left_out must be an integer"),
         ({"scoring": "best"}, ValueError, "scoring"),
         ({"n_centers": "many"}, ValueError, "Unknown n_centers"),

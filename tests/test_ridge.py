@@ -6,7 +6,7 @@ import reference
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.network.solvers.ridge import NormalEquations, OwnCenters
 
 RNG = np.random.default_rng(0)
 X, C, T, w = (
@@ -105,3 +105,22 @@ def test_a_wide_kernel_keeps_its_digits_in_float32():
 def test_any_gamma_gives_finite_weights(gamma, dtype):
     solution = solve(X, T, None, 1e-6, True, gamma, dtype)
     assert np.isfinite(solution.W).all() and np.isfinite(solution.intercept).all()
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
+    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    mean = H.mean(axis=0) if intercept else 0
+    penalty = 1e-3 * np.square(H - mean).sum() / len(C)
+    own = OwnCenters(np.array([0, 2]), np.array([3, 24]))
+    rows = np.array([5, 17, 89])
+    outputs = solve(X, T, None, 1e-3, intercept).leave_one_out(H[rows], T[rows], None, own)
+    for output, row, center in zip(outputs, rows, (3, None, 24), strict=True):
+        A, t = np.delete(H, row, axis=0), np.delete(T, row, axis=0)
+        A, h = (
+            (A, H[row]) if center is None else (np.delete(A, center, 1), np.delete(H[row], center))
+        )
+        a, b = (A.mean(axis=0), t.mean(axis=0)) if intercept else (0, 0)
+        G = (A - a).T @ (A - a) + penalty * np.eye(len(h))
+        W = np.linalg.solve(G, (A - a).T @ (t - b))
+        np.testing.assert_allclose(output, b + (h - a) @ W, rtol=1e-6, atol=1e-8)

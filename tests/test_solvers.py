@@ -1,6 +1,7 @@
 """Solvers are objects with parameters, by name or as they are, in every estimator that trains."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -84,8 +85,18 @@ def test_what_is_no_solver_or_has_a_bad_parameter_is_refused(model, solver, erro
 def test_what_a_solver_needs_is_asked_for():
     with pytest.raises(ValueError, match=r"solver='one-hot' needs centers that are samples"):
         RBFClassifier(40, centers="kmeans", solver="one-hot").fit(X, y)
-    with pytest.raises(ValueError, match=r"partial_fit needs solver='ridge'.*got OneHot\(\)"):
-        RBFClassifier(40, solver=OneHot()).partial_fit(X, y, classes=range(4))
+    for solver, said in ((OneHot(), r"OneHot\(\)"), ("lms", "'lms'"), ("cg", "'cg'")):
+        model = RBFClassifier(40, solver=solver)
+        assert not hasattr(model, "partial_fit")
+        with pytest.raises(AttributeError) as refused:
+            _ = model.partial_fit
+        assert re.search(
+            f"partial_fit needs solver='ridge'.*got {said}", str(refused.value.__cause__)
+        )
+    for solver in ("auto", "ridge", Ridge()):
+        assert hasattr(RBFClassifier(40, solver=solver), "partial_fit")
+    with pytest.raises(ValueError, match="Unknown solver 'newton'"):
+        RBFClassifier(40, solver="newton").partial_fit(X, y, classes=range(4))
     with pytest.raises(ValueError, match="FSVC has few centers and no use for solver='cg'"):
         FSVC(22.0, solver="cg").fit(X, y)
     with pytest.raises(ValueError, match="FSVC's outputs have no constant"):

@@ -7,9 +7,10 @@ on the CPU; libraries of devices have no such function but the eigenvalues, a T 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -19,10 +20,15 @@ from gpurbf._stages import count
 from gpurbf.backends.arrays import factorizations, to_host
 from gpurbf.backends.threads import limited, parallel_for
 
-__all__ = ["Tridiagonal", "tridiagonal"]
+__all__ = ["Tridiagonal", "products", "tridiagonal"]
+
+Result = TypeVar("Result")
 
 # Reflectors that are applied at once, and rows that they are applied to while these are in cache.
-_BLOCK, _ROWS = 128, 128
+_BLOCK, _ROWS = 64, 128
+# Half of the reduction is a product with a vector for each row, after which BLAS's threads meet:
+# they have enough to do between for so many rows.
+_THREADS = 2000
 
 
 @dataclass
@@ -87,8 +93,9 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
     count(operations=4 * m**3 / 3, kind="float64", nbytes=8 * m**3 / 6)
     work = int(lapack.dsytrd_lwork(m, lower=1)[0])
     # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-    reflected, diagonal, beside, tau, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
-    blocks = [_block(reflected, tau, i) for i in range(0, m - 1, _BLOCK)]
+    with limited(1) if m < _THREADS else nullcontext():
+        reflected, diagonal, beside, tau, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
+    blocks = _alone(lambda i: _block(reflected, tau, i * _BLOCK), -(-(m - 1) // _BLOCK))
     return Tridiagonal(
         diagonal,
         beside,
@@ -116,13 +123,36 @@ def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) 
     """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
     turned = np.array(V, np.float64, order="C")
 
-    def task(number: int) -> None:
-        # The threads are ours, some rows each: BLAS's would meet after every small product.
-        with limited(1):
-            for i, left, right in blocks:
-                rows = turned[number * _ROWS : (number + 1) * _ROWS, i:]
-                rows -= (rows @ left) @ right.T
+    def work(number: int) -> None:
+        for i, left, right in blocks:
+            rows = turned[number * _ROWS : (number + 1) * _ROWS, i:]
+            rows -= (rows @ left) @ right.T
 
-    parallel_for(task, -(-len(turned) // _ROWS))
+    _alone(work, -(-len(turned) // _ROWS))
     count(operations=2 * turned.size * turned.shape[1], kind="float64", nbytes=2 * turned.nbytes)
     return turned
+
+
+def products(Z: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """Rows Z (n, m) times W (m, k)."""
+    found = np.empty((len(Z), W.shape[1]))
+
+    def work(number: int) -> None:
+        rows = slice(number * _ROWS, (number + 1) * _ROWS)
+        np.matmul(Z[rows], W, out=found[rows])
+
+    _alone(work, -(-len(Z) // _ROWS))
+    count(operations=2 * Z.size * W.shape[1], kind="float64", nbytes=Z.nbytes + W.nbytes)
+    return found
+
+
+def _alone(work: Callable[[int], Result], n: int) -> list[Result]:
+    """``work(i)`` for all i < n. The threads are ours: BLAS's meet after every small product."""
+    results: dict[int, Result] = {}
+
+    def task(i: int) -> None:
+        with limited(1):
+            results[i] = work(i)
+
+    parallel_for(task, n)
+    return [results[i] for i in range(n)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from sklearn.kernel_ridge import KernelRidge
 
 from gpurbf import RBFClassifier, config_context, datasets
+from gpurbf.backends.threads import thread_limit
 from gpurbf.bench import data
-from gpurbf.bench.timing import in_turn, run_python
+from gpurbf.bench.timing import in_turn, once, run_python
 from gpurbf.network.solvers import CG
 from gpurbf.report import Report
 
@@ -39,6 +41,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         report.text(f"Without Fashion-MNIST: {str(error).splitlines()[0]}")
     _many(report, sets, quick, data_home)
     _kernel_ridge(report, images, quick)
+    _torch(report, images, quick)
 
 
 def _gamma(X: np.ndarray) -> float:
@@ -154,3 +157,45 @@ def _kernel_ridge(report: Report, images: datasets.Images, quick: bool) -> None:
             for (name, each), value in zip(times.items(), right)
         ],
     )
+
+
+def _torch(report: Report, images: datasets.Images, quick: bool) -> None:
+    """The same kernel trained by PyTorch on the CPU, where it is installed."""
+    report.text("## Beside PyTorch on the CPU")
+    try:
+        import torch
+    except ImportError:
+        report.text("Without the comparison with PyTorch: it is not installed.")
+        return
+    from gpurbf.bench import eigenpro
+
+    torch.set_num_threads(thread_limit())
+    X_train, y_train, X_test, y_test = images
+    m, epochs, gamma = 300 if quick else 10_000, 1 if quick else 5, _gamma(X_train)
+    rows: list[tuple[str, ...]] = []
+    ours = RBFClassifier(m, solver="cg", gamma=gamma, random_state=0)
+    RBFClassifier(300, solver="cg").fit(X_train[:1000], y_train[:1000])  # compiled before
+    with config_context(memory=2_000):
+        seconds = once(functools.partial(ours.fit, X_train, y_train))
+    right = 100 * float(np.mean(ours.predict(X_test) == y_test))
+    info = ours.solver_info_.partition(": ")[2]
+    rows.append((f'RBFClassifier({m:,}, solver="cg")', f"{seconds:.1f}", f"{right:.2f}", info))
+    scale = np.float32(gamma**0.5)
+    X, C, A = (part.astype(np.float32) * scale for part in (X_train, ours.centers_, X_test))
+    T = np.eye(len(ours.classes_), dtype=np.float32)[np.searchsorted(ours.classes_, y_train)]
+    spent = 0.0
+    trained = eigenpro.epochs(X, T, C)
+    for epoch in range(1, epochs + 1):
+        begin = time.perf_counter()
+        W = next(trained)
+        spent += time.perf_counter() - begin
+        found = ours.classes_[eigenpro.outputs(A, C, W).argmax(axis=1)]
+        right = 100 * float(np.mean(found == y_test))
+        rows.append(("EigenPro in PyTorch, ours", f"{spent:.1f}", f"{right:.2f}", f"epoch {epoch}"))
+    report.text(
+        f"{len(X_train):,} samples, {m:,} centers, the same in both, float32 in PyTorch "
+        f"{torch.__version__}. *EigenPro in PyTorch, ours* is a short version of our own of the "
+        "method of Ma and Belkin (2019) for fixed centers, not its authors' program. `falkon`, "
+        "`eigenpro`, `eigenpro2` and `askotch` are packages of no registry that was at hand."
+    )
+    report.table(("model", "fit s", "accuracy %", "how"), rows)

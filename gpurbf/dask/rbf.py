@@ -33,7 +33,7 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
     Notes
     -----
     Blocks stay on their workers. To the client come the centers, 32 bytes of each distinct sample
-    by which they are drawn, HᵀH, and up to 2,000 samples by which probabilities are calibrated.
+    by which they are drawn, HᵀH, and up to 1,000 samples by which probabilities are calibrated.
     Bits are those of the local fit where HᵀH is exact, see there; else the sums of blocks round in
     their own order.
     """

@@ -11,7 +11,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from gpurbf._stages import staged
 from gpurbf.network.centers.sample import distinct
 from gpurbf.network.model import center_finder, fit_temperature, probabilities
-from gpurbf.network.solvers.path import OwnCenters
+from gpurbf.network.solvers.ridge import OwnCenters
+
+# What another penalty may be better by, as a part of the error, for rows to be enough.
+_TOLERANCE = 0.01
 
 
 class LeftOut(NamedTuple):
@@ -23,9 +26,17 @@ class LeftOut(NamedTuple):
 
     def own(self, some: slice) -> OwnCenters:
         """Which of some of these rows are centers."""
-        centers = self.centers[some]
-        rows = np.flatnonzero(centers >= 0)
-        return OwnCenters(rows, centers[rows])
+        return own_among(self.centers[some])
+
+    def first(self, n: int) -> LeftOut:
+        """The first n of them."""
+        return LeftOut(self.rows[:n], self.weights[:n], self.centers[:n])
+
+
+def own_among(centers: np.ndarray) -> OwnCenters:
+    """Which of some rows are centers, whose centers these are, or -1."""
+    rows = np.flatnonzero(centers >= 0)
+    return OwnCenters(rows, centers[rows])
 
 
 @staged("prepare", "samples to leave out")
@@ -41,6 +52,21 @@ def choose_left_out(
 def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The negative mean squared error of each of the outputs (p, N, k) for targets T (N, k)."""
     return -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=weights)
+
+
+def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether more rows than these would hardly choose another of the outputs (p, N, k).
+
+    All are judged by the same rows, so what is noise is that of their differences from the best: no
+    other may be better than it by more than a hundredth of its error even if its difference is two
+    standard errors less than it was found.
+    """
+    errors = np.square(outputs - T).mean(axis=2)
+    found = np.average(errors, axis=1, weights=weights)
+    best = int(found.argmin())
+    ahead, each = found - found[best], errors - errors[best]
+    noise = np.sqrt(np.square(weights * (each - ahead[:, None])).sum(axis=1)) / weights.sum()
+    return bool((2 * noise - ahead).max() <= _TOLERANCE * found[best])
 
 
 class LeftOutOutputs(ClassifierMixin, BaseEstimator):

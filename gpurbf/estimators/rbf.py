@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
+from sklearn.utils.metaestimators import available_if
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.estimators._left_out import own_among
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
@@ -22,9 +24,10 @@ from gpurbf.estimators._validation import (
     training_data,
     with_class_weights,
 )
-from gpurbf.network.model import one_hot, own_centers
+from gpurbf.network.model import center_finder, one_hot, own_centers
 from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import (
+    SOLVERS,
     CGSolution,
     NormalEquations,
     RidgeSolution,
@@ -32,11 +35,22 @@ from gpurbf.network.solvers import (
     make_solver,
 )
 
-# Rows between two reports of progress, and rows on which probabilities are calibrated.
+# Rows between two reports of progress.
 _ROWS_A_STEP = 8192
-_CALIBRATION_ROWS = 2000
-# And where each of them costs a solution by the preconditioner of many centers.
-_FEWER_ROWS = 1000
+# Rows on which probabilities are calibrated; more where they cost no more than their outputs.
+_CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
+
+
+def _takes_batches(estimator: Any) -> bool:
+    """Whether batches can be added up; a solver that nobody knows is refused by the call itself."""
+    solver = estimator.solver
+    solver = SOLVERS.get(solver) if isinstance(solver, str) else solver
+    if getattr(solver, "needs", "sums") != "sums":
+        raise AttributeError(
+            "partial_fit needs solver='ridge', or another of sums over the samples, got "
+            f"{estimator.solver!r}."
+        )
+    return True
 
 
 class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -119,11 +133,11 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     not ``λ |W|²``. It ends at a relative residual of 0.01; see
     :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
 
-    Probabilities are the softmax of the outputs over one temperature, chosen on up to 2,000
-    training samples by their closed-form leave-one-out outputs (``"ridge"``), on up to 256 by what
-    the preconditioner says of these (``"cg"``), or by their outputs, so their order is the order of
-    ``decision_function``. For isotonic or cross-validated calibration use
-    :class:`sklearn.calibration.CalibratedClassifierCV`.
+    Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
+    training samples by their closed-form leave-one-out outputs, samples that are centers left out
+    with these (``"ridge"``), by estimates of them (``"cg"``), or on up to 2,000 by their outputs,
+    so their order is the order of ``decision_function``. For isotonic or cross-validated
+    calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------
@@ -221,6 +235,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     self._train(solver, X, codes, weights)
         return self
 
+    @available_if(_takes_batches)
     @transaction
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -245,8 +260,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
         Raises
         ------
+        AttributeError
+            If the solver is not "ridge", or another of sums over the samples.
         ValueError
-            If the solver is not "ridge", if `classes` is missing or a label is not among them.
+            If `classes` is missing or a label is not among them.
 
         Warns
         -----
@@ -254,11 +271,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             After ``fit``, which keeps no sums: the outputs are trained anew on its centers.
         """
         solver = self._solver()
-        if solver.needs != "sums":
-            raise ValueError(
-                "partial_fit needs solver='ridge', or another of sums over the samples, got "
-                f"{self.solver!r}."
-            )
         first = not hasattr(self, "centers_")
         X, codes, weights, self.classes_, *_ = stream_data(
             self, X, y, classes, sample_weight, first=first
@@ -308,10 +320,14 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
+        centers = center_finder(self.centers_)(X[rows])
+        if np.mean(centers >= 0) > 0.5:  # each is a vector more: half of them are rows enough
+            rows, centers = slice(0, X.shape[0], 2 * rows.step), centers[::2]
         T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
         with layer.working():
             w = None if weights is None else weights[rows]
-            scores = solution.leave_one_out(activations(layer, X[rows]), T, w)
+            H = activations(layer, X[rows])
+            scores = solution.leave_one_out(H, T, w, own_among(centers))
         self._calibrate(scores, X, rows, codes, weights)
 
     def _take(
@@ -322,10 +338,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
         some = np.arange(X.shape[0])
-        if len(some) - len(self.centers_) > _FEWER_ROWS:
+        if len(some) - len(self.centers_) > _CALIBRATION_ROWS:
             # Centers answer to themselves as to no new sample: others are asked if there are many.
             some = np.setdiff1d(some, getattr(self, "center_indices_", ()))
-        rows = some[calibration_rows(len(some), _FEWER_ROWS)]
+        rows = some[calibration_rows(len(some))]
         scores = found.leave_one_out(W, self.intercept_, rows)
         self._calibrate(scores, X, rows, codes, weights)
 
@@ -342,7 +358,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             )
         W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
-        rows = calibration_rows(X.shape[0])
+        rows = calibration_rows(X.shape[0], _MORE_ROWS)
         self._calibrate(layer.scores(X[rows], W), X, rows, codes, weights)
 
 

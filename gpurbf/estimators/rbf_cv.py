@@ -12,12 +12,18 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._checks import check_number
+from gpurbf._checks import check_number, check_option
 from gpurbf._stages import staged
 from gpurbf.backends.arrays import activations
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._left_out import LeftOut, LeftOutOutputs, choose_left_out, squared_errors
+from gpurbf.estimators._left_out import (
+    LeftOut,
+    LeftOutOutputs,
+    choose_left_out,
+    settled,
+    squared_errors,
+)
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
@@ -29,6 +35,8 @@ from gpurbf.network.solvers.ridge import NormalEquations
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
+# Rows that "auto" leaves out, at the least and at the most.
+_FEWEST, _MOST = 256, 1000
 
 
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -53,9 +61,11 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which is
         given ``sample_weight`` too where samples weigh differently. None is the negative mean
         squared error of the outputs.
-    n_left_out : int or None, default=1000
+    n_left_out : int, "auto" or None, default="auto"
         Number of distinct samples that are left out, one at a time, drawn by their content; None
-        means all.
+        means all. ``"auto"`` is 1,000; with one width and without `scoring` it begins with 256 and
+        doubles them until no penalty can be better than the best by more than a hundredth of the
+        error, its difference being known to two standard errors.
     centers : str or array-like of shape (m, n_features), default="stratified"
         See :class:`RBFLayer`.
     kernel : str or callable, default="gaussian"
@@ -88,6 +98,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     cv_results_ : dict of ndarrays
         The path, one entry a pair of width and penalty: ``param_gamma``, ``param_alpha``,
         ``mean_test_score`` and ``rank_test_score``, ready for a ``pandas.DataFrame``.
+    n_left_out_ : int
+        Number of samples that were left out.
     classes_ : ndarray of shape (n_classes,)
     centers_ : ndarray of shape (m, n_features)
     center_indices_ : ndarray of shape (m,)
@@ -129,7 +141,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         alphas: Any = None,
         gammas: Any = (1.0,),
         scoring: Any = None,
-        n_left_out: int | None = 1000,
+        n_left_out: int | str | None = "auto",
         centers: Any = "stratified",
         kernel: Any = "gaussian",
         metric: str = "euclidean",
@@ -183,13 +195,14 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             If the backend named cannot run here.
         """
         alphas, factors = self._grids()
+        most, fewer = self._how_many_left_out()
         score = None if self.scoring is None else get_scorer(self.scoring)
         X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(X, codes, weights)
             gammas = factors * self.gamma_
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            left_out = choose_left_out(X, codes, weights, layer.centers, self.n_left_out)
+            left_out = choose_left_out(X, codes, weights, layer.centers, most)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = _passes(X, gammas, batches)
             trials: list[Trial] = []
@@ -204,16 +217,24 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                     self._begin(normal, X, weights)
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
-                    trials.append(self._try(normal, alphas, X, codes, left_out, score))
+                    trials.append(self._try(normal, alphas, X, codes, left_out, fewer, score))
             self._keep_best(trials, alphas, X, codes, left_out)
         return self
 
     def _grids(self) -> tuple[np.ndarray, np.ndarray]:
         """Penalties and multiples of the width, checked."""
-        if self.n_left_out is not None:
-            check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
         alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
         return _positive("alphas", alphas), _positive("gammas", self.gammas)
+
+    def _how_many_left_out(self) -> tuple[int | None, bool]:
+        """Samples to leave out at the most, and whether fewer are asked first."""
+        if isinstance(self.n_left_out, str):
+            check_option("n_left_out", self.n_left_out, ("auto",), "or a number")
+            # Widths are judged by the same samples, and scorers by as many as there may be.
+            return _MOST, self.scoring is None and len(self.gammas) == 1
+        if self.n_left_out is not None:
+            check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
+        return self.n_left_out, False
 
     def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
         """The layer, or the same with another gamma."""
@@ -235,18 +256,23 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         X: Any,
         codes: np.ndarray,
         left_out: LeftOut,
+        fewer: bool,
         score: Any,
     ) -> Trial:
         """Scores of all penalties for this width; the outputs and weights of the best."""
         path = RidgePath(normal, alphas, self.fit_intercept)
         T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
-        parts = []
-        with layer.working():
-            for some in gen_batches(len(left_out.rows), _ROWS_LEFT_OUT):
+        parts, n = [], 0
+        while n < len(T):
+            some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
+            n = some.stop
+            with layer.working():
                 H = activations(layer, X[left_out.rows[some]])
                 own = left_out.own(some)
                 parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
-        outputs = np.concatenate(parts, axis=1)
+            if fewer and settled(np.concatenate(parts, axis=1), T[:n], left_out.weights[:n]):
+                break
+        outputs, T, left_out = np.concatenate(parts, axis=1), T[:n], left_out.first(n)
         check_finite(self, X, outputs=outputs)
         if score is None:
             scores = squared_errors(outputs, T, left_out.weights)
@@ -281,7 +307,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_)
-        self.temperature_ = fit_temperature(best.outputs, codes[left_out.rows], left_out.weights)
+        self.n_left_out_ = len(best.outputs)
+        known = left_out.first(self.n_left_out_)
+        self.temperature_ = fit_temperature(best.outputs, codes[known.rows], known.weights)
 
     def plot_path(self, ax: Any = None) -> Any:
         """The score over the penalties, a line for each width, and what was chosen.

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf._stages import stage, staged
 from gpurbf._warnings import warn
-from gpurbf.backends.tridiagonal import Tridiagonal, tridiagonal
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.backends.tridiagonal import Tridiagonal, products, tridiagonal
+from gpurbf.network.solvers.ridge import NormalEquations, OwnCenters
 
-__all__ = ["OwnCenters", "RidgePath"]
+__all__ = ["RidgePath"]
 
 # A row whose outputs are its own doing has nothing left when it is left out.
 _LEAST = 1e-9
 # Eigenvalues of T, as a part of its norm, below which they are rounding.
 _ROUNDING = 8 * np.finfo(np.float64).eps
-
-
-class OwnCenters(NamedTuple):
-    """Rows that are centers themselves: their places among the rows, and which centers they are."""
-
-    rows: np.ndarray
-    centers: np.ndarray
 
 
 class RidgePath:
@@ -97,13 +90,13 @@ class RidgePath:
         unit[np.arange(len(unit)), own.centers] = 1
         E = self.form.turn(xp.asarray(unit))
         every = self.weights.reshape(p * k, m).T
-        outputs = (Z @ every).reshape(len(Z), p, k).transpose(1, 0, 2)
+        outputs = products(Z, every).reshape(len(Z), p, k).transpose(1, 0, 2)
         outputs = outputs + (self.system.target_mean)
         leverage = self.form.forms(self.shifts, Z, Z) + self.copies
         if len(unit):
             cross = self.form.forms(self.shifts, Z[own.rows], E)
             ratio = cross / self.form.forms(self.shifts, E, E)
-            at_center = (E @ every).reshape(len(E), p, k).transpose(1, 0, 2)
+            at_center = products(E, every).reshape(len(E), p, k).transpose(1, 0, 2)
             outputs[:, own.rows] -= ratio[..., None] * at_center
             leverage[:, own.rows] -= ratio * cross
         leverage = (weights * leverage)[..., None]

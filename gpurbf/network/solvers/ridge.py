@@ -25,7 +25,7 @@ from gpurbf.network.exact import exact_sum
 from gpurbf.network.layer import Layer
 from gpurbf.network.solvers.fixed_point import fixed_point
 
-__all__ = ["NormalEquations", "Ridge", "RidgeSolution"]
+__all__ = ["NormalEquations", "OwnCenters", "Ridge", "RidgeSolution"]
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _RETRIES = 2
@@ -60,6 +60,13 @@ class Ridge(BaseEstimator):
         return normal.solve(self.alpha, self.fit_intercept, keep=keep)
 
 
+class OwnCenters(NamedTuple):
+    """Rows that are centers themselves: their places among the rows, and which centers they are."""
+
+    rows: np.ndarray
+    centers: np.ndarray
+
+
 @dataclass
 class RidgeSolution:
     """Output weights and intercept, and the whitening that leave-one-out needs.
@@ -79,24 +86,44 @@ class RidgeSolution:
     summed: Callable[[Any], Any] = lambda H: H
 
     @staged("back and evaluate", "leave-one-out")
-    def leave_one_out(self, H: Any, T: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def leave_one_out(
+        self,
+        H: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        own: OwnCenters | None = None,
+    ) -> np.ndarray:
         """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
 
         The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
-        copy of weight 1 of each row, or all of it where its weight is less.
+        copy of weight 1 of each row, or all of it where its weight is less. A row that is a center
+        is left out with it, as in `RidgePath.leave_one_out`.
         """
         xp, H = self.xp, self.summed(H)
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
-        half = self.whiten((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
-        m = len(half)
-        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
+        half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
         leverage = to_host((half * half).sum(axis=0))
         if self.fit_intercept:
             leverage += 1 / self.weight
+        if own is not None and len(own.rows):
+            unit = np.zeros((len(self.W), len(own.rows)))
+            unit[own.centers, np.arange(len(own.rows))] = 1
+            at_center = self._half(xp.asarray(unit))
+            cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
+            ratio = cross / to_host((at_center * at_center).sum(axis=0))
+            outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
+            leverage[own.rows] -= ratio * cross
         if weights is not None:
             leverage *= np.minimum(weights, 1)
         rest = np.maximum(1 - leverage, 1e-9)[:, None]
         return (outputs - leverage[:, None] * T) / rest
+
+    def _half(self, V: Any) -> Any:
+        """L⁻¹ V."""
+        half = self.whiten(V)
+        m = len(half)
+        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
+        return half
 
 
 class System(NamedTuple):
