@@ -17,6 +17,7 @@ from gpurbf.backends import BackendUnavailable
 from gpurbf.bench import paper as bench_paper
 from gpurbf.bench import tune as bench_tune
 from gpurbf.cli import COMMANDS, classify, main, module_of, picture, warmup
+from gpurbf.kernels import consumers
 
 
 def call(*arguments):
@@ -260,7 +261,12 @@ def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder)
 
 def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
     monkeypatch.setattr(warmup, "_KINDS", {"float64": lambda X: X})
-    assert call("warmup") == 0
+    called, address = set(), consumers.consumer_address
+    monkeypatch.setattr(
+        consumers, "consumer_address", lambda name, of: (called.add(name), address(name, of))[1]
+    )
+    assert call("warmup", "--backend", "numba") == 0
+    assert called == set(consumers.CONSUMERS)
     *lines, last = capsys.readouterr().out.splitlines()
     for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
         assert any(name in line and line.startswith("float64") for line in lines)

@@ -29,6 +29,18 @@ def codes_of(X, lattice):
     return codes
 
 
+def test_one_kernel_serves_all_layouts():
+    """However the rows lie in memory, and whoever may write to them: compiling takes a second."""
+    from gpurbf.kernels.lattice import encode_rows
+
+    fixed = PIXELS.astype(float)
+    fixed.flags.writeable = False
+    for X in (fixed, fixed.copy("F"), fixed[::2], fixed[:, ::2], fixed[:1]):
+        codes_of(X, Lattice(1.0, 0))
+    (signature,) = (s for s in encode_rows.signatures if s[0].dtype.name == "float64")
+    assert signature[0].layout == "C"
+
+
 def test_signed_data_are_found():
     X = (PIXELS - 128) / 64
     np.testing.assert_array_equal(codes_of(X, Lattice(64.0, 128)), PIXELS)

@@ -31,7 +31,9 @@ def prepare(
     panels = packing.aligned(n_panels * LANES * kernel.width, old.panels.dtype)
     terms = np.empty(n_panels * LANES, old.terms.dtype)
     X = numba_.taken(X, operand.exact)
-    packing.pack_chosen(X, chosen, old.kept, old.shift, kernel.blank, old.quadratic, panels, terms)
+    packing.pack_chosen(
+        X, chosen, old.kept, old.shift, kernel.blank, kernel.word, old.quadratic, panels, terms
+    )
     centers = old._replace(panels=panels, m=len(chosen), terms=terms)
     return replace(operand, parts=(part._replace(centers=centers),), m=len(chosen))
 
@@ -46,7 +48,7 @@ def outputs(
     """H of X[chosen], written into `out`, or into those rows of it."""
     if len(chosen):
         store = weighted.consumer(
-            out.dtype, "STORE", out=out, places=ALL if places is None else places
+            out.dtype, "store", out=out, places=ALL if places is None else places
         )
         numba_.run(operand, operand.parts[0], numba_.taken(X, operand.exact), store, chosen)
 

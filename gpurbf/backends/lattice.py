@@ -33,8 +33,10 @@ def encode(X: np.ndarray, lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
     q, inverse = X.dtype.type(lattice.denominator), X.dtype.type(1 / lattice.denominator)
 
     def tile(i: int) -> None:
-        rows = slice(i * _ROWS, (i + 1) * _ROWS)
-        encode_rows(X[rows], q, inverse, X.dtype.type(lattice.zero), codes[rows], off[rows])
+        part = slice(i * _ROWS, (i + 1) * _ROWS)
+        rows = np.ascontiguousarray(X[part]).view()
+        rows.flags.writeable = False  # of any X the one type that there is a kernel for
+        encode_rows(rows, q, inverse, X.dtype.type(lattice.zero), codes[part], off[part])
 
     if len(X) <= _ROWS:
         tile(0)
@@ -55,12 +57,10 @@ def candidates(X: np.ndarray) -> list[Lattice]:
         return [Lattice(1.0, 0)]
     if X.dtype == np.int8:
         return [Lattice(1.0, 128)]
-    from gpurbf.kernels.lattice import on_lattices
-
     sample = sample_of(X)
-    if sample.dtype not in (np.float32, np.float64):
-        sample = sample.astype(np.float64)
-    q, zeros = np.array(_LATTICES, sample.dtype).T
-    on = np.empty(len(_LATTICES), bool)
-    on_lattices(sample, q, 1 / q, zeros, on)
-    return [lattice for lattice, found in zip(_LATTICES, on) if found]
+
+    def fits(lattice: Lattice, rows: np.ndarray) -> bool:
+        return not encode(rows, lattice)[1].any()
+
+    # Most lattices fail at the first row.
+    return [lattice for lattice in _LATTICES if fits(lattice, sample[:1]) and fits(lattice, sample)]

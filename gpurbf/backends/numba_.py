@@ -181,7 +181,7 @@ def _sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
 
 def _micro_kernel(name: str, layout: Any, width: int) -> Any:
     """The kernel as `layer_rows` calls it for so many padded inputs."""
-    from gpurbf.kernels import amx, products
+    from gpurbf.kernels import amx, packing, products
     from gpurbf.kernels.layer import MicroKernel
 
     enter = leave = config = 0
@@ -202,12 +202,13 @@ def _micro_kernel(name: str, layout: Any, width: int) -> Any:
         width=width,
         depth=depth,
         blank=np.empty(0, layout.x_dtype),
+        word=packing.word_of(layout.x_group, layout.x_dtype),
     )
 
 
 def _block(layout: Any, width: int, wanted: int | None) -> int:
     """Rows that are packed at a time: those that are wanted, or as many as are good."""
-    from gpurbf.kernels.layer import CHUNK
+    from gpurbf.kernels.consumers import CHUNK
 
     row_bytes = width * layout.x_dtype.itemsize
     rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
@@ -250,7 +251,7 @@ def run(
     def task(i: int) -> None:
         layer.layer_rows(i * rows, min((i + 1) * rows, n), X, chosen, part.block, *groups)
 
-    fused = consumer.mode in (layer.SCORES, layer.PARTIAL)
+    fused = consumer.sums > 0
     with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         if useful > 1:
             parallel_for(task, -(-n // rows), n_threads)
@@ -269,7 +270,7 @@ def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarra
     """H (N, m), written into ``out``, an array of the operand's dtype."""
     X = taken(X, operand.exact)
     if operand.fused:
-        run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
         return out
     rows = _tile_rows(operand)
     for start in range(0, len(X), rows):
@@ -281,12 +282,12 @@ def _unfused(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> None:
     """A few rows of H where the profile is a callable or the inputs are in several parts."""
     activation = operand.activation
     if len(operand.parts) == 1:
-        run(operand, operand.parts[0], X, consumer(out.dtype, "STORE", out=out))
+        run(operand, operand.parts[0], X, consumer(out.dtype, "store", out=out))
         out[:] = activation.profile(out)  # type: ignore[operator]
         return
     distances, summand = np.zeros(out.shape), np.empty(out.shape)
     for part in operand.parts:
-        store = consumer(summand.dtype, "STORE", out=summand)
+        store = consumer(summand.dtype, "store", out=summand)
         run(operand, part, taken(X[:, part.inputs], operand.exact), store)
         distances += summand
     row_terms, column_terms = np.zeros(len(X)), np.zeros(operand.m)
@@ -350,7 +351,7 @@ def normal(
     def pack(rows: slice, panels: np.ndarray) -> None:
         root, less = roots[rows].astype(dtype), mean.astype(dtype)
         if part:
-            gram = consumer(dtype, "GRAM", weights=root, mean=less, panels=panels)
+            gram = consumer(dtype, "gram", weights=root, mean=less, panels=panels)
             run(operand, part, X[rows], gram)
         else:
             fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
@@ -359,7 +360,7 @@ def normal(
         if part:
             factors, less = factors.astype(dtype), sums.padded(mean, dtype, len(pairs))
             rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
-            run(operand, part, X[rows], consumer(dtype, "PAIRS", **rounded))
+            run(operand, part, X[rows], consumer(dtype, "pairs", **rounded))
         else:
             sums.round_rows(values(rows), factors, mean, pairs, beyond)
 

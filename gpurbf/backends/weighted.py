@@ -28,7 +28,8 @@ _WORTH_A_THREAD = 1 << 20
 class Weights(NamedTuple):
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
-    mode: int
+    name: str  # of its consumer
+    sums: int  # that a row keeps from tile to tile
     W: np.ndarray
     kernel: int  # its address, and its rows and outputs
     rows: int
@@ -38,19 +39,19 @@ class Weights(NamedTuple):
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
         """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
         own = {"W": self.W, "kernel": self.kernel, "rows": self.rows, "outputs": self.outputs}
-        return consumer(dtype, self.mode, scores=scores, **own)
+        return consumer(dtype, self.name, scores=scores, sums=self.sums, **own)
 
 
-def consumer(dtype: Any, mode: int | str, **given: Any) -> Any:
-    """A `layer.Consumer` of activations of that dtype, in a mode of that name or number.
+def consumer(dtype: Any, name: str, **given: Any) -> Any:
+    """A `consumers.Consumer` of activations of that dtype, of that name.
 
     What it is not given is empty: consumers of one dtype have one type, for which the driver is
     compiled once.
     """
-    from gpurbf.kernels import layer
+    from gpurbf.kernels.consumers import Consumer, consumer_address
 
-    number = getattr(layer, mode) if isinstance(mode, str) else mode
-    return layer.Consumer(**_absent(np.dtype(dtype)) | given, mode=number)
+    dtype = np.dtype(dtype)
+    return Consumer(**_absent(dtype) | given, address=consumer_address(name, dtype))
 
 
 @cache
@@ -71,15 +72,17 @@ def _absent(of: np.dtype) -> dict[str, np.ndarray]:
 
 def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:
     """W (m, k) for activations of that dtype and kernels with those vectors."""
-    from gpurbf.kernels import layer, packing, products
+    from gpurbf.kernels import packing, products
     from gpurbf.kernels.tiles import LANES
 
     few = W.shape[1] < LANES
     name = f"{'partial' if few else 'score'}{8 * dtype.itemsize}_{vectors}"
     layout = products.product(name)
+    packed = packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype)
     return Weights(
-        mode=layer.PARTIAL if few else layer.SCORES,
-        W=packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype),
+        name="partial" if few else "scores",
+        sums=LANES * (packed.shape[1] if few else 1),
+        W=packed,
         kernel=products.address(name),
         rows=layout.rows,
         outputs=layout.panels,

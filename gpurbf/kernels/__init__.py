@@ -5,6 +5,7 @@ run time (the product of a CPU, a profile) is called by its address, so that a d
 and cached once for all of them.
 
     layer.py       the tile driver: packs rows, calls a micro-kernel, activates, hands to a consumer
+    consumers.py   who takes the tiles: H stored, H @ W summed, H packed for HᵀH
     packing.py     operands in the order in which the micro-kernels read them
     tiles.py       the micro-kernels: tables of what they are, one builder for all of them
     amx.py         the one that is different; scores.py: those of H @ W; gram.py: HᵀH
@@ -14,27 +15,17 @@ and cached once for all of them.
     scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     compiling.py   a line on stderr while they are compiled; caching.py: where they are kept
+    collecting.py  no garbage collection meanwhile
     cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
 """
 
-import gc
+from gpurbf.kernels.collecting import without_collecting
 
-# Numba makes some hundred thousand objects that stay. Looking in between for garbage among them and
-# all those of scikit-learn takes as long as making them: half of the time to a first fit.
-_collecting = gc.isenabled()
-gc.disable()
-try:
+with without_collecting():
     import numba
     from numba.core.registry import cpu_target
 
-    # What the first call of a kernel would do.
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
-finally:
-    if _collecting:
-        gc.enable()
-
-from gpurbf.kernels.compiling import announce  # noqa: E402 (imports Numba)
+from gpurbf.kernels.compiling import announce
 
 announce()
 

@@ -4,9 +4,9 @@ import functools
 import threading
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 
-from gpurbf.kernels.caching import cached, cached_cfunc
+from gpurbf.kernels.caching import cached, cached_cfunc, inner
 from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 from gpurbf.kernels.llvm import call_profile, use_widest_vectors
 from gpurbf.kernels.scalar import exp_negative, log_positive, tanh
@@ -128,7 +128,7 @@ def profile_address(name, dtype):
         return _compiled(function, np.dtype(dtype)).address
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@inner(fastmath={"contract"}, error_model="numpy")
 def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, epilogue):
     """Turn products P[top:, left:] into distances (squared if so asked) or dot products H."""
     use_widest_vectors()
@@ -150,7 +150,7 @@ def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, epilogue
                 h[j] = scale * max(t, low)
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@inner(fastmath={"contract"}, error_model="numpy")
 def activate(buffer, epilogue):
     """Root or square, then the profile, in place on a contiguous buffer."""
     use_widest_vectors()

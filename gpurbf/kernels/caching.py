@@ -5,17 +5,27 @@ import sys
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
+from gpurbf.kernels.collecting import without_collecting
+
 _said = False
+# What `njit` says, and that no kernel is passed to another as a function.
+_OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
 
 
 class Cache(FunctionCache):
     """What cannot be read is compiled anew, and takes the place of what was there."""
 
     def load_overload(self, sig, target_context):
+        # Numba makes ready for compiling here, which takes longer than all else in a process that
+        # finds its kernels: what it loads needs the memory of arrays alone.
+        rtsys.initialize(target_context)
         try:
-            return super().load_overload(sig, target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle fails in every way
             return None
 
@@ -40,29 +50,51 @@ def _say(what):
         print(f"{what}: the next process compiles them again.", file=sys.stderr, flush=True)
 
 
-def cached(**options):
-    """`numba.njit` of a kernel that is kept on disk."""
+class Kernel(CPUDispatcher):
+    """A kernel that Python calls; it is kept on disk."""
 
-    def decorate(function):
-        dispatcher = njit(**options)(function)
-        dispatcher._cache = Cache(function)
-        return dispatcher
+    def enable_caching(self):
+        self._cache = Cache(self.py_func)
 
-    return decorate
+    def compile(self, sig):
+        with without_collecting():
+            return super().compile(sig)
 
 
-class _KeptCFunc(CFunc):
+class CKernel(CFunc):
+    """A kernel that is called by its address; it is kept on disk."""
+
     def enable_caching(self):
         self._cache = Cache(self._pyfunc)
 
+    def compile(self):
+        with without_collecting():
+            super().compile()
 
-def cached_cfunc(signature, **options):
-    """`numba.cfunc` of a kernel that is kept on disk."""
+
+def cached(**options):
+    """`numba.njit` of a kernel that Python calls."""
 
     def decorate(function):
-        made = _KeptCFunc(function, normalize_signature(signature), locals={}, options=options)
-        made.enable_caching()
-        made.compile()
-        return made
+        kernel = Kernel(function, targetoptions=_OPTIONS | options)
+        kernel.enable_caching()
+        return kernel
 
     return decorate
+
+
+def cached_cfunc(signature, **options):
+    """`numba.cfunc` of a kernel that is called by its address."""
+
+    def decorate(function):
+        kernel = CKernel(function, normalize_signature(signature), locals={}, options=options)
+        kernel.enable_caching()
+        kernel.compile()
+        return kernel
+
+    return decorate
+
+
+def inner(**options):
+    """`numba.njit` of what only kernels call: nothing is compiled by which Python could."""
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)

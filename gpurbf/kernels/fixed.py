@@ -10,9 +10,8 @@ of rows in which no column's squares reach 2³¹ cannot overflow, whatever the o
 """
 
 import numpy as np
-from numba import njit
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import LANES
 
@@ -23,7 +22,7 @@ LONGEST = 1024  # rows of a run at the most: other operands' squares may reach 2
 _LIMIT = 2.0**31 * (1 - 2.0**-16)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def pack_pairs(H, roots, mean, pairs, beyond):
     """Write round(roots · (H - mean)) into pairs (panel, row / 2, 16), zeros beyond the data.
 
@@ -65,7 +64,7 @@ def pack_rows(begin, end, H, roots, mean, pairs, first, beyond):
         pack_pairs(line[:n], roots[r : r + n], mean, pairs[:, i : i + 1], beyond[r : r + n])
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract"})
+@inner(fastmath={"reassoc", "contract"})
 def _energy(words, total):
     """total += the squares of both rows of each of some pairs, column by column."""
     use_widest_vectors()

@@ -7,11 +7,10 @@ that differs is the micro-kernel and where the runs of steps end that it sums by
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import call_product, use_widest_vectors
-from gpurbf.kernels.packing import aligned_bytes
+from gpurbf.kernels.packing import aligned_like
 from gpurbf.kernels.tiles import LANES
 
 SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
@@ -27,7 +26,15 @@ class GramKernel(NamedTuple):
     strip: int
 
 
-@njit(nogil=True)
+def padded_panels(columns):
+    """Panels of 16 for that many columns, an even number because kernels may take two."""
+    return -(-columns // (2 * LANES)) * 2
+
+
+_padded_panels = inner()(padded_panels)
+
+
+@inner()
 def add_tile(tile, sums, top, left):
     """sums[top:, left:] += tile, in a function of its own: its slices then need no counting."""
     use_widest_vectors()
@@ -37,7 +44,7 @@ def add_tile(tile, sums, top, left):
             target[j] += np.float64(source[j])
 
 
-@njit(nogil=True)
+@inner()
 def gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums):
     """sums = AᵀB for the panels left … of A and right … of B."""
     size = panels.itemsize
@@ -64,7 +71,7 @@ def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
     The sums are of the steps between `ends`, those of each run in the panels' dtype.
     """
     use_widest_vectors()
-    h_panels = panels.shape[0] - padded_panels(n_targets)
+    h_panels = panels.shape[0] - _padded_panels(n_targets)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
     i, j = 0, block
@@ -78,9 +85,9 @@ def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
     n_left = min(PANELS, (panels.shape[0] if targets else h_panels) - left)
     right = j * PANELS
     n_right = min(PANELS, h_panels - right)
-    sums = aligned_bytes(SIDE * SIDE * 8).view(np.float64).reshape(SIDE, SIDE)
-    tile_bytes = aligned_bytes(kernel.rows * kernel.strip * LANES * panels.itemsize)
-    tile = tile_bytes.view(panels.dtype).reshape(kernel.rows, kernel.strip * LANES)
+    sums = aligned_like(G, SIDE * SIDE).reshape(SIDE, SIDE)
+    tile = aligned_like(panels, kernel.rows * kernel.strip * LANES)
+    tile = tile.reshape(kernel.rows, kernel.strip * LANES)
     gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums)
     columns = min(n_right * LANES, m - right * LANES)
     if targets:
@@ -93,12 +100,6 @@ def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
             line = G[left * LANES + p, right * LANES : right * LANES + columns]
             for q in range(columns):
                 line[q] += scale * sums[p, q]
-
-
-@njit
-def padded_panels(columns):
-    """Panels of 16 for that many columns, an even number because kernels may take two."""
-    return -(-columns // (2 * LANES)) * 2
 
 
 def gram_blocks(m, n_targets):

@@ -5,9 +5,8 @@ floats, some columns at a time, and meet all vectors while they are in the first
 """
 
 import numpy as np
-from numba import njit
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.packing import aligned_like
 
@@ -36,14 +35,14 @@ def round_rows(begin, end, H, shift, step, Q):
     return largest
 
 
-@njit(nogil=True)
+@inner()
 def _lines(like, n):
     """Scratch for n lines that start on cache lines of their own, not 4 KiB apart."""
     stride = _COLUMNS + 64 // like.itemsize
     return aligned_like(like, n * stride).reshape(n, stride)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _widen(Q, top, rows, left, wide, n):
     """The first n columns of `wide` (4, ·): rows of Q as floats, zeros for what lacks of four."""
     for r in range(rows):

@@ -1,15 +1,14 @@
 """8-bit codes of rows that lie on an integer lattice."""
 
-import numba as nb
 import numpy as np
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 
 # Values of a row that are looked at before it may be given up.
 _CHUNK = 512
 
 
-@nb.njit(nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _encode(x, denominator, inverse, zero, codes):
     """Write ``round(x * denominator) + zero`` into codes; how many values are off the lattice."""
     one = denominator * inverse
@@ -24,7 +23,7 @@ def _encode(x, denominator, inverse, zero, codes):
     return off
 
 
-@nb.njit(nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _encode_rounded(x, denominator, inverse, zero, codes):
     """The same for float64 values that are float32 numbers: float32 rounded them."""
     off = 0
@@ -38,7 +37,7 @@ def _encode_rounded(x, denominator, inverse, zero, codes):
     return off
 
 
-@nb.njit(nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _encode_row(x, denominator, inverse, zero, codes):
     """The codes of a row; False if it is off the lattice. A row is rounded in one way."""
     exact = True
@@ -64,15 +63,3 @@ def encode_rows(X, denominator, inverse, zero, codes, off):
     """Write the codes of each row of X, and into ``off`` whether the row is off the lattice."""
     for i in range(X.shape[0]):
         off[i] = not _encode_row(X[i], denominator, inverse, zero, codes[i])
-
-
-@cached(nogil=True, error_model="numpy")
-def on_lattices(X, denominators, inverses, zeros, on):
-    """Write into ``on``, for each lattice, whether all rows of X are on it."""
-    codes = np.empty(X.shape[1], np.uint8)
-    for k in range(denominators.size):
-        on[k] = True
-        for i in range(X.shape[0]):
-            if not _encode_row(X[i], denominators[k], inverses[k], zeros[k], codes):
-                on[k] = False
-                break

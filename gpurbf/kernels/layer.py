@@ -12,19 +12,20 @@ for a block of rows (packed once)           x, in L2
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gpurbf.kernels.activation import activate, finish
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
+from gpurbf.kernels.consumers import CHUNK, Consumer, call_consumer
 from gpurbf.kernels.epilogue import Epilogue
-from gpurbf.kernels.fixed import pack_pairs
-from gpurbf.kernels.llvm import call_product, call_setup, use_widest_vectors
+from gpurbf.kernels.llvm import (
+    call_product,
+    call_setup,
+    placed,
+    pointer_to,
+    use_widest_vectors,
+)
 from gpurbf.kernels.packing import aligned_like, pack
-from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
-
-STORE, PARTIAL, SCORES, GRAM, PAIRS = range(5)
-CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
 
 
 class MicroKernel(NamedTuple):
@@ -40,6 +41,7 @@ class MicroKernel(NamedTuple):
     width: int  # inputs, padded
     depth: int  # inputs a call; longer sums are added up
     blank: np.ndarray  # empty: carries the dtype of packed rows
+    word: np.ndarray  # empty: carries that of the units in which they are moved
 
 
 class Centers(NamedTuple):
@@ -54,50 +56,7 @@ class Centers(NamedTuple):
     kept: np.ndarray  # inputs that are packed, if not all: centers are equal in the others
 
 
-class Consumer(NamedTuple):
-    """Who takes the tiles; arrays that a mode has no use for are empty, so all have one type."""
-
-    out: np.ndarray  # STORE: H (N, m)
-    places: np.ndarray  # STORE: the rows of `out` that are written, if not in order
-    weights: np.ndarray  # GRAM, PAIRS: roots of the samples' weights (N,), times a scale
-    mean: np.ndarray  # what H loses (m,), for PAIRS as long as whole panels
-    panels: np.ndarray  # GRAM: the result (m / 16, N, 16)
-    pairs: np.ndarray  # PAIRS: the result (m / 16, N / 2, 16), and which rows it cannot hold
-    beyond: np.ndarray
-    scores: np.ndarray  # PARTIAL, SCORES: the sums H @ W (N, k), float64
-    mode: int
-    W: np.ndarray  # output weights, packed
-    kernel: int = 0  # the address of the micro-kernel for them, and its rows and outputs
-    rows: int = 1
-    outputs: int = 1
-
-
-@njit(nogil=True)
-def store(H, n_rows, n_columns, out, top, left, places=None):
-    """Copy activations to out[top:, left:], or to rows places[top:] of it."""
-    use_widest_vectors()
-    for r in range(n_rows):
-        row = top + r
-        if places is not None and len(places):
-            row = places[row]
-        h, target = H[r], out[row, left : left + n_columns]
-        for j in range(n_columns):
-            target[j] = h[j]
-
-
-@njit(nogil=True)
-def pack_gram(H, weights, mean, panels):
-    """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
-    use_widest_vectors()
-    for r in range(H.shape[0]):
-        w = weights[r]
-        for p in range(panels.shape[0]):
-            for k in range(LANES):
-                j = p * LANES + k
-                panels[p, r, k] = w * (H[r, j] - mean[j]) if j < H.shape[1] else w * 0
-
-
-@njit(nogil=True, inline="never")
+@inner(inline="never")
 def add_tile(tile, P):
     """P += tile."""
     use_widest_vectors()
@@ -106,7 +65,7 @@ def add_tile(tile, P):
             P[r, j] += tile[r, j]
 
 
-@njit(nogil=True)
+@inner()
 def multiply(x, n_panels, kernel, C, first, count, P, later):
     """P = products of packed rows x with `count` centers from `first` on; scratch: `later`."""
     x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * kernel.width
@@ -139,10 +98,9 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     """
     use_widest_vectors()
     kernel, centers = MicroKernel(*kernel), Centers(*centers)
+    own = placed(consumer)
     epilogue, consumer = Epilogue(*epilogue), Consumer(*consumer)
     m, x_type, kind, real = centers.m, kernel.blank, centers.terms, consumer.out
-    mode, W = consumer.mode, consumer.W
-    k = W.shape[1] if mode == PARTIAL else 1
     x = aligned_like(x_type, block * kernel.width)
     line = aligned_like(x_type, max(kernel.width, X.shape[1]))
     P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
@@ -150,7 +108,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     later = later.reshape(kernel.rows, kernel.strip * LANES)
     row_terms = np.empty(block, kind.dtype)
     H = aligned_like(real, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
-    sums = aligned_like(real, block * k * LANES).reshape(block, k, LANES)
+    sums = aligned_like(real, (block + CHUNK) * consumer.sums)
     H[:] = 0  # the score kernel reads rows beyond the last
     sums[:] = 0
     if kernel.enter != 0:
@@ -164,6 +122,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             centers.shift,
             kernel.rows,
             kernel.group,
+            kernel.word,
             line,
             x,
             chosen,
@@ -185,36 +144,9 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
                     for q in range(n):
                         activate(H[q, :count], epilogue)
                         H[q, count:] = 0
-                top = i + r
-                # Not in a function of its own, which layers of few inputs would notice.
-                if mode == STORE:
-                    store(H, n, count, consumer.out, top, first, consumer.places)
-                elif mode == SCORES:
-                    add_scores(
-                        H, count, W, first, consumer.kernel, consumer.rows, sums,
-                        consumer.scores[top : top + n],
-                    )  # fmt: skip
-                elif mode == PARTIAL:
-                    add_partial(
-                        H, n, count, W[first // BLOCK],
-                        consumer.kernel, consumer.rows, consumer.outputs, sums[r : r + CHUNK],
-                    )  # fmt: skip
-                elif mode == PAIRS:  # top is even: so are CHUNK, blocks and panels of rows
-                    p, lanes = first // LANES, -(-count // LANES)
-                    pack_pairs(
-                        H[:n], consumer.weights[top : top + n],
-                        consumer.mean[first : first + lanes * LANES],
-                        consumer.pairs[p : p + lanes, top // 2 : (top + n + 1) // 2],
-                        consumer.beyond[top : top + n],
-                    )  # fmt: skip
-                else:
-                    p, lanes = first // LANES, -(-count // LANES)
-                    pack_gram(
-                        H[:n, :count], consumer.weights[top : top + n],
-                        consumer.mean[first : first + count],
-                        consumer.panels[p : p + lanes, top : top + n],
-                    )  # fmt: skip
-            if mode == PARTIAL and (first // BLOCK % SUMMED == SUMMED - 1 or first + count == m):
-                collect(sums, consumer.scores[i : i + n_rows])
+                call_consumer(
+                    consumer.address, own, pointer_to(H, 0), n, count, i + r, first,
+                    pointer_to(sums, r * consumer.sums),
+                )  # fmt: skip
     if kernel.leave != 0:
         call_setup(kernel.leave, kernel.config)

@@ -2,6 +2,7 @@
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -20,7 +21,7 @@ def use_widest_vectors(typing_context):
     return types.void(), generate
 
 
-def _call(context, builder, signature, args):
+def call_by_address(context, builder, signature, args):
     """Call the C function whose address is the first argument."""
     kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])
     builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
@@ -31,16 +32,38 @@ def _call(context, builder, signature, args):
 def call_profile(typing_context, function, buffer, count, gamma, coef0, degree):
     """Call a compiled profile, `void (*)(T *, intp, double, double, intp)`, by its address."""
     number = types.float64
-    return types.void(*(types.intp,) * 3, number, number, types.intp), _call
+    return types.void(*(types.intp,) * 3, number, number, types.intp), call_by_address
 
 
 @intrinsic
 def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
     """Call a micro-kernel of `products` by its address."""
-    return types.void(*(types.intp,) * 7), _call
+    return types.void(*(types.intp,) * 7), call_by_address
 
 
 @intrinsic
 def call_setup(typing_context, function, config):
     """Call `enter_amx` or `leave_amx` by its address."""
-    return types.void(types.intp, types.intp), _call
+    return types.void(types.intp, types.intp), call_by_address
+
+
+@intrinsic
+def placed(typing_context, value):
+    """A pointer to a copy of the value, which lives as long as the call of the function at hand."""
+
+    def generate(context, builder, signature, args):
+        return cgutils.alloca_once_value(builder, args[0])
+
+    return types.CPointer(value)(value), generate
+
+
+@intrinsic
+def pointer_to(typing_context, array, place):
+    """The address of the number at a place of a contiguous array."""
+    pointer = types.CPointer(array.dtype)
+
+    def generate(context, builder, signature, args):
+        struct = context.make_array(array)(context, builder, args[0])
+        return builder.gep(struct.data, [args[1]])
+
+    return pointer(array, types.intp), generate

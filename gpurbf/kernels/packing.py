@@ -7,9 +7,8 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 import math
 
 import numpy as np
-from numba import njit
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import use_widest_vectors
 from gpurbf.kernels.tiles import BLOCK, LANES
 
@@ -23,21 +22,15 @@ def aligned(shape, dtype):
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-@njit(nogil=True)
-def aligned_bytes(size):
-    """The same inside a kernel, as bytes."""
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+@inner()
+def aligned_like(array, size):
+    """The same inside a kernel, `size` numbers of the dtype of an array."""
+    raw = np.empty(size + 64 // array.itemsize, array.dtype)
+    start = -raw.ctypes.data % 64 // array.itemsize
     return raw[start : start + size]
 
 
-@njit(nogil=True)
-def aligned_like(array, size):
-    """`size` numbers of the dtype of an array."""
-    return aligned_bytes(size * array.itemsize).view(array.dtype)
-
-
-@njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@inner(fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""
     use_widest_vectors()
@@ -51,7 +44,7 @@ def convert_row(row, shift, line):
     return total, squares
 
 
-@njit(nogil=True)
+@inner()
 def scatter(line, panel, place, rows, size):
     """Spread a line over its panel, one of so many rows: groups of `size` words."""
     for k in range(size):
@@ -61,20 +54,22 @@ def scatter(line, panel, place, rows, size):
             target[s] = words[s]
 
 
-@njit(nogil=True)
-def pack(X, begin, end, shift, rows, group, line, panels, chosen=None, kept=None):
+@inner()
+def pack(X, begin, end, shift, rows, group, word, line, panels, chosen=None, kept=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
-    `line` is scratch for one padded row; its length and dtype are those of the panels. With some
-    rows `chosen` it is X[chosen[begin:end]]. With some inputs `kept`, ascending, only they are
-    packed, one a group, but the sums are of all.
+    `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
+    in units of the dtype of `word` (see `word_of`). With some rows `chosen` it is
+    X[chosen[begin:end]]. With some inputs `kept`, ascending, only they are packed, one a group, but
+    the sums are of all.
     """
     width, n_panels = line.size, -(-(end - begin) // rows)
     if kept is not None and len(kept):
         width = len(kept)
-    unit = group * line.itemsize
-    totals = np.zeros(n_panels * rows, shift.dtype)
-    squares = np.zeros(n_panels * rows, shift.dtype)
+    words, target = line[:width].view(word.dtype), panels.view(word.dtype)
+    size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
+    totals = np.empty(n_panels * rows, shift.dtype)
+    squares = np.empty(n_panels * rows, shift.dtype)
     line[X.shape[1] :] = 0
     for r in range(n_panels * rows):
         if begin + r < end:
@@ -87,23 +82,25 @@ def pack(X, begin, end, shift, rows, group, line, panels, chosen=None, kept=None
                     line[j] = line[kept[j]]
         else:
             line[:] = 0
-        panel, place = panels[r // rows * rows * width :][: rows * width], r % rows
-        if unit % 4 == 0:
-            scatter(line[:width].view(np.uint32), panel.view(np.uint32), place, rows, unit // 4)
-        else:
-            scatter(line[:width].view(np.uint8), panel.view(np.uint8), place, rows, unit)
-    return totals, squares
+        panel = target[r // rows * panel_size :][:panel_size]
+        scatter(words, panel, r % rows, rows, size)
+    return totals[: end - begin], squares[: end - begin]
+
+
+def word_of(group, dtype):
+    """The largest unit in which groups can be moved, as the dtype of an empty array."""
+    return np.empty(0, np.uint8 if group * np.dtype(dtype).itemsize % 4 else np.uint32)
 
 
 @cached(nogil=True)
-def pack_chosen(X, chosen, kept, shift, blank, quadratic, panels, terms):
+def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
     width = panels.size // terms.size
     line = aligned_like(blank, X.shape[1])
-    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, line, panels, chosen, kept)
+    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, word, line, panels, chosen, kept)
     for j in range(terms.size):
-        terms[j] = quadratic * squares[j] if j < len(squares) else 0
-    panels[len(squares) * width :] = 0
+        terms[j] = quadratic * squares[j] if j < len(chosen) else 0
+    panels[-(-len(chosen) // LANES) * LANES * width :] = 0
 
 
 def pack_centers(C, n_panels, width, group, dtype):

@@ -6,11 +6,13 @@ subnormal numbers crawl.
 """
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from gpurbf.kernels.caching import inner
+
 f4, f8, i4, i8 = np.float32, np.float64, np.int32, np.int64
-fused = njit(fastmath={"contract"}, error_model="numpy", inline="never")
+fused = inner(fastmath={"contract"}, error_model="numpy", inline="never")
 
 
 def exp_negative(x):

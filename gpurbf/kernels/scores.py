@@ -12,9 +12,10 @@ sample stay in memory from one block of centers to the next (`partial…`, made 
 """
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from gpurbf.kernels.caching import inner
 from gpurbf.kernels.llvm import call_product, use_widest_vectors
 from gpurbf.kernels.tiles import (
     AVX2,
@@ -106,7 +107,7 @@ def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride)
     return types.void(name, *(types.intp,) * 6), generate
 
 
-@njit(nogil=True)
+@inner()
 def add_partial(H, n_rows, count, W, kernel, rows, outputs, sums):
     """sums += H[:n_rows, :count] · W, a block of centers; H is 0 up to the next multiple of 16."""
     size = H.itemsize
@@ -119,7 +120,7 @@ def add_partial(H, n_rows, count, W, kernel, rows, outputs, sums):
             call_product(kernel, h, w, 0, steps, target, W.shape[0] * LANES * size)
 
 
-@njit(nogil=True, fastmath={"reassoc"})
+@inner(fastmath={"reassoc"})
 def collect(sums, scores):
     """scores += the partial sums, in float64; these begin again at 0."""
     use_widest_vectors()
@@ -132,7 +133,7 @@ def collect(sums, scores):
     sums[:] = 0
 
 
-@njit(nogil=True)
+@inner()
 def add_scores(H, count, W, first, kernel, rows, sums, scores):
     """scores += H[:, :count] @ W[first : first + count], in float64; sums is scratch."""
     size = H.itemsize

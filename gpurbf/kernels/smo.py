@@ -8,7 +8,7 @@ long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
 
 import numpy as np
 
-from gpurbf.kernels.caching import cached
+from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import use_widest_vectors
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
@@ -20,16 +20,17 @@ COLUMNS = 2048
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 _compiled = cached(nogil=True, error_model="numpy")
+_inner = inner(error_model="numpy")
 
 
-@_compiled
+@_inner
 def _key(x):
     """An integer ordered as the float64 x is: LLVM finds the largest of those in vectors."""
     bits = np.float64(x).view(np.int64)
     return bits ^ ((bits >> 63) & np.int64(_HIGHEST))
 
 
-@_compiled
+@_inner
 def _gain(difference, curvature):
     """Twice what the objective gains by a pair's best step, not negative, as an integer key."""
     difference = difference if difference > 0.0 else 0.0
@@ -37,7 +38,7 @@ def _gain(difference, curvature):
     return np.float64(difference * difference / curvature).view(np.int64)
 
 
-@_compiled
+@_inner
 def _receiver(f, closed_up):
     """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
     use_widest_vectors()
@@ -58,7 +59,7 @@ def _receiver(f, closed_up):
     return strip + found if found >= 0 else -1
 
 
-@_compiled
+@_inner
 def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
     """Last index of the largest gain against f_i, and the smallest f, of those that may fall."""
     use_widest_vectors()
@@ -113,13 +114,10 @@ def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
     """
     use_widest_vectors()
     n = len(f)
-    closed_up = np.zeros(n)
-    closed_down = np.zeros(n)
+    closed_up, closed_down = np.empty_like(f), np.empty_like(f)
     for k in range(n):
-        if not beta[k] < high[k]:
-            closed_up[k] = -np.inf
-        if not beta[k] > low[k]:
-            closed_down[k] = np.inf
+        closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
+        closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
     steps, violation = 0, np.inf
     while True:
         i = _receiver(f, closed_up)

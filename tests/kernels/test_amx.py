@@ -13,6 +13,7 @@ from numba import carray, cfunc, types
 from gpurbf.backends import Activation, BackendUnavailable, Lattice, cpu, numba_
 from gpurbf.kernels import amx, packing, products
 from gpurbf.kernels.tiles import LANES
+from tests.kernels.test_products import pack
 
 COMPILE = """
 from numba import cfunc, types
@@ -109,7 +110,7 @@ def test_emulated_tiles_give_the_products_of_packed_operands(emulated, n):
     width = products.padded(n, product.depth)
     c = packing.pack_centers(C, 2, width, product.c_group, np.int8)
     x, line = packing.aligned(32 * width, np.uint8), packing.aligned(width, np.uint8)
-    packing.pack(X, 0, 32, np.zeros(n, np.int32), product.rows, product.x_group, line, x)
+    pack(X, np.zeros(n, np.int32), product.rows, product.x_group, line, x)
     out = packing.aligned(32 * 48, np.int32).reshape(32, 48)
     out[:] = 77
     c_stride = LANES * width

@@ -1,14 +1,17 @@
 """Damaged files of compiled kernels, and a disk that takes no more: the call goes on."""
 
 import errno
+import gc
 from pathlib import Path
 
 import numba
 import pytest
 from numba import types
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 from gpurbf.kernels import caching
+from gpurbf.kernels.collecting import without_collecting
 
 FOLDER = Path(caching.__file__).parent
 
@@ -33,6 +36,38 @@ def folder(monkeypatch, tmp_path):
 def test_the_next_process_loads_it(folder):
     again = kernel()
     assert again(21) == 42 and again.stats.cache_hits
+
+
+class Collecting(event.Listener):
+    """Whether garbage is collected at the beginning of each compilation."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_start(self, event):
+        self.seen.append(gc.isenabled())
+
+    def on_end(self, event):
+        pass
+
+
+def test_no_garbage_is_collected_while_a_kernel_is_compiled(folder):
+    assert gc.isenabled()
+    with event.install_listener("numba:compile", Collecting()) as listener:
+        assert kernel()(0.5) == 1
+    assert listener.seen == [False] and gc.isenabled()
+
+
+def test_collecting_is_as_it_was_after_an_error():
+    for set_, was in ((gc.enable, True), (gc.disable, False)):
+        set_()
+        try:
+            with pytest.raises(ZeroDivisionError), without_collecting():
+                assert not gc.isenabled()
+                1 / 0  # noqa: B018 (raises)
+            assert gc.isenabled() == was
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 5000, None], ids=["", "s", "x", "half"])

@@ -49,24 +49,31 @@ def test_time_between_passes_and_others_kernels_do_not_count(play):
 
 
 @pytest.mark.slow
-def test_a_first_call_says_it_and_a_second_does_not(tmp_path):
-    code = (
-        "from gpurbf import RBFLayer\n"
-        "RBFLayer(5, centers='random', backend='numba').fit_transform([[0.0], [2.1]] * 9)"
-    )
+def test_a_first_call_says_it_and_a_second_is_not_even_ready_to_compile(tmp_path):
+    code = """if True:
+        from gpurbf import RBFLayer
+        from gpurbf.kernels import cpu_target
+        target, calls = cpu_target.target_context, []
+        make_ready = target.refresh
+        target.refresh = lambda: (calls.append(1), make_ready())
+        RBFLayer(5, centers="random", backend="numba").fit_transform([[0.0], [2.1]] * 9)
+        print(bool(calls))
+    """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    lines = [
+    runs = [
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             env=environment,
             capture_output=True,
             text=True,
             check=True,
-        ).stderr.splitlines()
+        )
         for _ in range(2)
     ]
-    assert len(lines[0]) == 1 and str(tmp_path) in lines[0][0]
-    assert not lines[1]
+    assert [run.stdout for run in runs] == ["True\n", "False\n"]
+    first, second = (run.stderr.splitlines() for run in runs)
+    assert len(first) == 1 and str(tmp_path) in first[0]
+    assert not second
 
 
 def test_without_a_folder_the_error_says_what_to_set():

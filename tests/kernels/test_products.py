@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from numba import njit
 
 from gpurbf.backends import cpu
 from gpurbf.backends.peak import peak
@@ -16,6 +17,16 @@ def runnable(name):
     suffix = name.split("_")[1]
     features = {"avx512": cpu.FEATURES["avx512vnni"] - {"avx512vnni"}}.get(suffix)
     return (cpu.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
+
+
+@njit
+def _pack(X, shift, rows, group, word, line, panels):
+    return packing.pack(X, 0, len(X), shift, rows, group, word, line, panels)
+
+
+def pack(X, shift, rows, group, line, panels):
+    """`packing.pack` of all rows of X, for Python."""
+    return _pack(X, shift, rows, group, packing.word_of(group, line.dtype), line, panels)
 
 
 PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
@@ -31,7 +42,7 @@ def evaluate(name, X, C):
     x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
     line = packing.aligned(width, product.x_dtype)
     zero = np.zeros(X.shape[1], np.int32)
-    packing.pack(X, 0, len(X), zero, product.rows, product.x_group, line, x)
+    pack(X, zero, product.rows, product.x_group, line, x)
     out = np.full((x_panels * product.rows, n_panels * LANES), 77, product.out_dtype)
     call = products.compiled(name).ctypes
     c_stride = LANES * width * product.c_dtype.itemsize
@@ -82,13 +93,13 @@ def test_packing_is_a_transposition_of_padded_blocks(rows, group, N, n):
     width, n_panels = products.padded(n, group), -(-N // rows)
     panels = packing.aligned(n_panels * rows * width, np.uint8)
     line = packing.aligned(width, np.uint8)
-    totals, squares = packing.pack(X, 0, N, np.zeros(n, np.int32), rows, group, line, panels)
+    totals, squares = pack(X, np.zeros(n, np.int32), rows, group, line, panels)
     padded = np.zeros((n_panels * rows, width), np.uint8)
     padded[:N, :n] = X
     blocks = padded.reshape(n_panels, rows, width // group, group).swapaxes(1, 2)
     np.testing.assert_array_equal(panels, blocks.ravel())
-    np.testing.assert_array_equal(totals, padded.sum(axis=1))
-    np.testing.assert_array_equal(squares, np.square(padded, dtype=np.int64).sum(axis=1))
+    np.testing.assert_array_equal(totals, X.sum(axis=1))
+    np.testing.assert_array_equal(squares, np.square(X, dtype=np.int64).sum(axis=1))
 
 
 @pytest.mark.parametrize("m, n, group", [(1, 1, 4), (33, 17, 4), (16, 64, 1), (5, 0, 2)])
@@ -97,7 +108,7 @@ def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group):
     width, n_panels = products.padded(n, group), products.padded(m, 32) // LANES
     panels = np.zeros(n_panels * LANES * width, np.uint8)
     line = packing.aligned(width, np.uint8)
-    packing.pack(C, 0, m, np.zeros(n, np.int32), LANES, group, line, panels)
+    pack(C, np.zeros(n, np.int32), LANES, group, line, panels)
     packed = packing.pack_centers(C, n_panels, width, group, np.uint8)
     np.testing.assert_array_equal(packed, panels)
     assert packed.ctypes.data % 64 == 0
