@@ -125,8 +125,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             kernel.word,
             line,
             x,
-            chosen,
-            centers.kept,
+            (chosen, centers.kept),
         )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]

@@ -55,17 +55,17 @@ def scatter(line, panel, place, rows, size):
 
 
 @inner()
-def pack(X, begin, end, shift, rows, group, word, line, panels, chosen=None, kept=None):
+def pack(X, begin, end, shift, rows, group, word, line, panels, some=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
     `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
-    in units of the dtype of `word` (see `word_of`). With some rows `chosen` it is
-    X[chosen[begin:end]]. With some inputs `kept`, ascending, only they are packed, one a group, but
-    the sums are of all.
+    in units of the dtype of `word` (see `word_of`). `some` are rows and inputs, an
+    empty array for all: instead of X[begin:end] it is X[rows[begin:end]], and only those inputs,
+    ascending, are packed, one a group, but the sums are of all.
     """
     width, n_panels = line.size, -(-(end - begin) // rows)
-    if kept is not None and len(kept):
-        width = len(kept)
+    if some is not None and len(some[1]):
+        width = len(some[1])
     words, target = line[:width].view(word.dtype), panels.view(word.dtype)
     size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
     totals = np.empty(n_panels * rows, shift.dtype)
@@ -74,12 +74,12 @@ def pack(X, begin, end, shift, rows, group, word, line, panels, chosen=None, kep
     for r in range(n_panels * rows):
         if begin + r < end:
             row = begin + r
-            if chosen is not None and len(chosen):
-                row = chosen[row]
+            if some is not None and len(some[0]):
+                row = some[0][row]
             totals[r], squares[r] = convert_row(X[row], shift, line[: X.shape[1]])
-            if kept is not None:
-                for j in range(len(kept)):
-                    line[j] = line[kept[j]]
+            if some is not None:
+                for j in range(len(some[1])):
+                    line[j] = line[some[1][j]]
         else:
             line[:] = 0
         panel = target[r // rows * panel_size :][:panel_size]
@@ -97,7 +97,7 @@ def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
     width = panels.size // terms.size
     line = aligned_like(blank, X.shape[1])
-    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, word, line, panels, chosen, kept)
+    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, word, line, panels, (chosen, kept))
     for j in range(terms.size):
         terms[j] = quadratic * squares[j] if j < len(chosen) else 0
     panels[-(-len(chosen) // LANES) * LANES * width :] = 0
