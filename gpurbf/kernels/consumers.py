@@ -57,12 +57,12 @@ def type_of(real):
 
 
 @inner()
-def copy_tile(H, n_rows, n_columns, out, top, left, places):
+def copy_tile(H, n_rows, n_columns, out, top, left, places=None):
     """Copy activations to out[top:, left:], or to rows places[top:] of it."""
     use_widest_vectors()
     for r in range(n_rows):
         row = top + r
-        if len(places):
+        if places is not None and len(places):
             row = places[row]
         h, target = H[r], out[row, left : left + n_columns]
         for j in range(n_columns):

@@ -116,9 +116,17 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     for i in range(begin, end, block):
         n_rows = min(block, end - i)
         totals, squares = pack(
-            X, i, i + n_rows, centers.shift, kernel.rows, kernel.group, kernel.word, line, x,
-            chosen, centers.kept,
-        )  # fmt: skip
+            X,
+            i,
+            i + n_rows,
+            centers.shift,
+            kernel.rows,
+            kernel.group,
+            kernel.word,
+            line,
+            x,
+            (chosen, centers.kept),
+        )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):

@@ -45,26 +45,27 @@ def convert_row(row, shift, line):
 
 
 @inner()
-def scatter(words, panel, place, rows, size):
+def scatter(line, panel, place, rows, size):
     """Spread a line over its panel, one of so many rows: groups of `size` words."""
     for k in range(size):
         # Slices, whose index LLVM knows to step: three times as fast as one that is computed.
-        source, target = words[k::size], panel[place * size + k :: rows * size]
-        for s in range(source.size):
-            target[s] = source[s]
+        words, target = line[k::size], panel[place * size + k :: rows * size]
+        for s in range(words.size):
+            target[s] = words[s]
 
 
 @inner()
-def pack(X, begin, end, shift, rows, group, word, line, panels, chosen, kept):
+def pack(X, begin, end, shift, rows, group, word, line, panels, some=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
-    `line` is scratch for one padded row, and has the dtype of the panels. Groups move in units of
-    the dtype of `word` (see `word_of`). If some rows are `chosen` it is X[chosen[begin:end]]. If
-    some inputs are `kept`, ascending, only they are packed, one a group, but the sums are of all.
+    `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
+    in units of the dtype of `word` (see `word_of`). `some` are rows and inputs, an
+    empty array for all: instead of X[begin:end] it is X[rows[begin:end]], and only those inputs,
+    ascending, are packed, one a group, but the sums are of all.
     """
-    n_panels, width = -(-(end - begin) // rows), line.size
-    if len(kept):
-        width = len(kept)
+    width, n_panels = line.size, -(-(end - begin) // rows)
+    if some is not None and len(some[1]):
+        width = len(some[1])
     words, target = line[:width].view(word.dtype), panels.view(word.dtype)
     size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
     totals = np.empty(n_panels * rows, shift.dtype)
@@ -73,11 +74,12 @@ def pack(X, begin, end, shift, rows, group, word, line, panels, chosen, kept):
     for r in range(n_panels * rows):
         if begin + r < end:
             row = begin + r
-            if len(chosen):
-                row = chosen[row]
+            if some is not None and len(some[0]):
+                row = some[0][row]
             totals[r], squares[r] = convert_row(X[row], shift, line[: X.shape[1]])
-            for j in range(len(kept)):
-                line[j] = line[kept[j]]
+            if some is not None:
+                for j in range(len(some[1])):
+                    line[j] = line[some[1][j]]
         else:
             line[:] = 0
         panel = target[r // rows * panel_size :][:panel_size]
@@ -93,12 +95,12 @@ def word_of(group, dtype):
 @cached(nogil=True)
 def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
-    n, width = len(chosen), panels.size // terms.size
+    width = panels.size // terms.size
     line = aligned_like(blank, X.shape[1])
-    _, squares = pack(X, 0, n, shift, LANES, 1, word, line, panels, chosen, kept)
+    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, word, line, panels, (chosen, kept))
     for j in range(terms.size):
-        terms[j] = quadratic * squares[j] if j < n else 0
-    panels[-(-n // LANES) * LANES * width :] = 0
+        terms[j] = quadratic * squares[j] if j < len(chosen) else 0
+    panels[-(-len(chosen) // LANES) * LANES * width :] = 0
 
 
 def pack_centers(C, n_panels, width, group, dtype):

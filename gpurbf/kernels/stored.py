@@ -14,7 +14,7 @@ def stored_rows(begin, end, A, consumer):
     """Add rows begin … end of A @ W to the consumer's scores, as the tile driver does."""
     use_widest_vectors()
     own = placed(consumer)
-    consumer = Consumer(*consumer)  # of scores: its places are none
+    consumer = Consumer(*consumer)
     H = aligned_like(A, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
     sums = aligned_like(A, CHUNK * consumer.sums)
     H[:] = 0
@@ -23,7 +23,7 @@ def stored_rows(begin, end, A, consumer):
         n = min(CHUNK, end - i)
         for first in range(0, A.shape[1], BLOCK):
             count = min(BLOCK, A.shape[1] - first)
-            copy_tile(A[i : i + n, first : first + count], n, count, H, 0, 0, consumer.places)
+            copy_tile(A[i : i + n, first : first + count], n, count, H, 0, 0)
             H[:n, count:] = 0
             call_consumer(
                 consumer.address, own, pointer_to(H, 0), n, count, i, first, pointer_to(sums, 0)

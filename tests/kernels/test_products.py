@@ -21,8 +21,7 @@ def runnable(name):
 
 @njit
 def _pack(X, shift, rows, group, word, line, panels):
-    none = np.empty(0, np.intp)
-    return packing.pack(X, 0, len(X), shift, rows, group, word, line, panels, none, none)
+    return packing.pack(X, 0, len(X), shift, rows, group, word, line, panels)
 
 
 def pack(X, shift, rows, group, line, panels):
