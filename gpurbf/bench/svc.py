@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn import svm
 from sklearn.datasets import (
     load_breast_cancer,
@@ -70,7 +71,8 @@ def scaled(X: np.ndarray) -> np.ndarray:
 
 def objectives(model: Any, X: np.ndarray) -> np.ndarray:
     """Dual objective of each pair, in float64 from the fitted attributes of any of the classes."""
-    n, V = model.n_support_, X[model.support_]
+    n, V, coef = model.n_support_, X[model.support_], model.dual_coef_
+    coef = coef.toarray() if sp.issparse(coef) else coef
     options = {"gamma": model._gamma, "coef0": model.coef0, "degree": model.degree}
     if model.kernel == "linear":
         options = {}
@@ -81,7 +83,7 @@ def objectives(model: Any, X: np.ndarray) -> np.ndarray:
     found = []
     for a, b in combinations(range(len(n)), 2):
         members = np.r_[parts[a], parts[b]]
-        beta = np.r_[model.dual_coef_[b - 1, parts[a]], model.dual_coef_[a, parts[b]]]
+        beta = np.r_[coef[b - 1, parts[a]], coef[a, parts[b]]]
         K = pairwise_kernels(V[members[beta != 0]], metric=model.kernel, **options)
         beta = beta[beta != 0]
         found.append(beta @ K @ beta / 2 - np.abs(beta).sum())

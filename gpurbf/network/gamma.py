@@ -89,7 +89,10 @@ def _sum_of_rows(
 ) -> Any:
     """The exact sum of all rows' sums of x, or of (x - about)²."""
     sums = np.empty(X.shape[0])
-    n_rows = max(1, _TILE // max(1, X.shape[1]))
+    n_rows = max(
+        1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
+    )  # a CSR's size is its entries
+    ones = np.ones(X.shape[1]) if sp.issparse(X) else None
     # Memory that is touched for the first time takes longer than what is done in it.
     spare: list[np.ndarray] = []
 
@@ -101,7 +104,7 @@ def _sum_of_rows(
                 part.data, stored = _term(part.data, about), np.diff(part.indptr)
                 # The entries that are not stored are zero.
                 rest = (X.shape[1] - stored) * _term(np.zeros(1), about)
-                sums[rows] = part @ np.ones(X.shape[1]) + rest
+                sums[rows] = part @ ones + rest
                 return
             try:
                 kept = spare.pop()

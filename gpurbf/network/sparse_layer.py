@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -13,12 +14,14 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Activation
 from gpurbf.backends.profiles import PROFILES
+from gpurbf.backends.threads import parallel_for
 from gpurbf.backends.weighted import row_products
 from gpurbf.network.samples import Samples
 
 __all__ = ["SparseLayer"]
 
-_BYTES = 32 << 20
+# Of a part of H.
+_BYTES = 8 << 20
 
 
 class SparseLayer:
@@ -34,6 +37,7 @@ class SparseLayer:
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
         self.activation = activation
+        self._columns = self.centers.T.tocsr()
         self._norms = _norms(self.centers)
 
     def working(self) -> AbstractContextManager[None]:
@@ -53,8 +57,11 @@ class SparseLayer:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
         X = _csr(X)
         H = np.empty((X.shape[0], self.centers.shape[0])) if out is None else out
-        for start, stop in self._parts(X.shape[0]):
-            H[start:stop] = self._values(X[start:stop])
+
+        def part(rows: slice) -> None:
+            H[rows] = self._values(X[rows])
+
+        self._by_parts(part, X.shape[0])
         return H
 
     @staged("hidden layer", "sparse products")
@@ -62,20 +69,24 @@ class SparseLayer:
         """H @ W, shape (N, k)."""
         X = _csr(X)
         S = np.empty((X.shape[0], W.shape[1]))
-        for start, stop in self._parts(X.shape[0]):
-            S[start:stop] = row_products(self._values(X[start:stop]), W)
+
+        def part(rows: slice) -> None:
+            S[rows] = row_products(self._values(X[rows]), W)
+
+        self._by_parts(part, X.shape[0])
         return S
 
-    def _parts(self, N: int) -> list[tuple[int, int]]:
+    def _by_parts(self, work: Callable[[slice], None], N: int) -> None:
+        """Some rows after the other, on all free threads: SciPy's products let others work."""
         rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
-        return [(start, min(start + rows, N)) for start in range(0, N, rows)]
+        parallel_for(lambda i: work(slice(i * rows, (i + 1) * rows)), -(-N // rows))
 
     def _values(self, X: Any) -> np.ndarray:
         if self.activation.metric == "manhattan":
             from sklearn.metrics.pairwise import laplacian_kernel
 
             return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
-        value = (X @ self.centers.T).toarray()
+        value = (X @ self._columns).toarray()
         if self.activation.metric == "euclidean":
             value *= -2
             value += _norms(X)[:, None]
