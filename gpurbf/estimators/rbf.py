@@ -39,6 +39,8 @@ from gpurbf.network.solvers import (
 _ROWS_A_STEP = 8192
 # Rows on which probabilities are calibrated; more where they cost no more than their outputs.
 _CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
+# So few are all taken whatever they cost: repeated samples are then the same as their weights.
+_FEW_ROWS = 250
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -321,7 +323,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
         centers = center_finder(self.centers_)(X[rows])
-        if np.mean(centers >= 0) > 0.5:  # each is a vector more: half of them are rows enough
+        # Each is a vector more: half of many are rows enough.
+        if len(centers) > _FEW_ROWS and np.mean(centers >= 0) > 0.5:
             rows, centers = slice(0, X.shape[0], 2 * rows.step), centers[::2]
         T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
         with layer.working():
