@@ -40,7 +40,7 @@ def main(path=ROOT / "gpurbf-out" / "campaign.json", page=ROOT / "docs" / "relia
     )
     for test in found["tests"]:
         for failure in test["failures"]:
-            first = failure["said"].splitlines()[0]
+            first = " ".join(filter(None, failure["said"].splitlines()[:3]))
             report.text(f"* `{test['name']}`, seed {failure.get('seed', '–')}: {first}")
     report.write(page)
 
