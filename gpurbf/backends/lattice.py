@@ -10,6 +10,8 @@ from gpurbf.backends.threads import parallel_for
 # Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
 DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _LATTICES = [Lattice(q, zero) for q in DENOMINATORS for zero in (0, 128)]
+# What a multiple of a lattice's step may be off by, and more than rounding does to the largest.
+_NEAR = 1e-3
 _SAMPLE = 16384
 _ROWS = 256
 
@@ -58,9 +60,14 @@ def candidates(X: np.ndarray) -> list[Lattice]:
     if X.dtype == np.int8:
         return [Lattice(1.0, 128)]
     sample = sample_of(X)
+    near = _near(sample[0]) if len(sample) else np.ones(len(DENOMINATORS), bool)
+    likely = (lattice for lattice in _LATTICES if near[DENOMINATORS.index(lattice.denominator)])
+    return [lattice for lattice in likely if not encode(sample, lattice)[1].any()]
 
-    def fits(lattice: Lattice, rows: np.ndarray) -> bool:
-        return not encode(rows, lattice)[1].any()
 
-    # Most lattices fail at the first row.
-    return [lattice for lattice in _LATTICES if fits(lattice, sample[:1]) and fits(lattice, sample)]
+def _near(row: np.ndarray) -> np.ndarray:
+    """Of which denominators a row may be multiples: all but those that a look is enough for."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        multiples = np.multiply.outer(DENOMINATORS, row.astype(np.float64))
+        multiples -= np.rint(multiples)
+        return (np.abs(multiples) <= _NEAR).all(axis=1)
