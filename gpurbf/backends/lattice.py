@@ -70,4 +70,5 @@ def _near(row: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         multiples = np.multiply.outer(DENOMINATORS, row.astype(np.float64))
         multiples -= np.rint(multiples)
-        return (np.abs(multiples) <= _NEAR).all(axis=1)
+        near: np.ndarray = np.all(np.abs(multiples) <= _NEAR, axis=1)
+    return near
