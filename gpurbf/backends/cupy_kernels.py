@@ -22,7 +22,7 @@ import numpy as np
 from gpurbf.backends.profiles import form, in_tile
 from gpurbf.backends.terms import Coefficients
 
-__all__ = ["Rule", "move_rows", "rule", "write_outputs", "write_scores"]
+__all__ = ["Rule", "block_sums", "move_rows", "rule", "write_outputs", "write_scores"]
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
 # form, and y by profile. `tiny` is the smallest normal number: what is below it becomes 0, because
@@ -108,6 +108,21 @@ extern "C" __global__ void gpurbf_outputs(
             products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
 }
 """
+# What threads have of R rows and Q outputs, added up for the block and written.
+_BLOCK_SUMS = """#pragma unroll
+    for (int e = 0; e < R * Q; ++e) {
+        KIND sum = sums[e / Q][e % Q];
+        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
+        const long long i = top + e / Q, o = output + e % Q;
+        if (i >= N || o >= k) continue;
+        KIND sum = FIRST;
+        for (int warp = 0; warp < WARPS; ++warp) sum SIGN= partial[warp][e];
+        OUT[i * k + o] = sum;
+    }"""
 # A block takes R samples and Q outputs, its threads columns in turn. Every sum has its own order,
 # the same for any number of samples: no atomics.
 _SCORES = """
@@ -134,20 +149,7 @@ extern "C" __global__ void gpurbf_scores(
             for (int q = 0; q < Q; ++q) sums[r][q] += y * w[q];
         }
     }
-#pragma unroll
-    for (int e = 0; e < R * Q; ++e) {
-        T sum = sums[e / Q][e % Q];
-        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
-        const long long i = top + e / Q, o = output + e % Q;
-        if (i >= N || o >= k) continue;
-        T sum = T(0);
-        for (int warp = 0; warp < WARPS; ++warp) sum += partial[warp][e];
-        scores[i * k + o] = sum;
-    }
+BLOCK_SUMS
 }
 """
 _R, _Q, _WARPS = 4, 16, 8
@@ -213,11 +215,20 @@ def outputs_source(statements: str, products: Any, terms: Any, dtype: Any) -> st
     return f"{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_OUTPUTS}"
 
 
+def block_sums(kind: str, first: str, sign: str, out: str) -> str:
+    """Lines that write ``first`` plus or minus a block's ``sums[R][Q]`` to ``out`` (N, k)."""
+    lines = _BLOCK_SUMS
+    for word, meant in {"KIND": kind, "FIRST": first, "SIGN": sign, "OUT": out}.items():
+        lines = lines.replace(word, meant)
+    return lines
+
+
 def scores_source(statements: str, products: Any, terms: Any, dtype: Any, k: int) -> str:
     """The text of `scores` for k outputs or more."""
     types = _types(A=products, K=terms, T=dtype)
     sizes = f"#define R {_R}\n#define Q {k}\n#define WARPS {_WARPS}\n"
-    return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_SCORES}"
+    scores = _SCORES.replace("BLOCK_SUMS", block_sums("T", "T(0)", "+", "scores"))
+    return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{scores}"
 
 
 @functools.cache

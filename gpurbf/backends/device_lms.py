@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.backends.cupy_kernels import block_sums
+
 __all__ = ["BLOCK", "Rows"]
 
 # Rows whose errors are solved for at once: more take more operations, fewer more launches.
@@ -73,22 +75,9 @@ extern "C" __global__ void gpurbf_errors(
             for (int q = 0; q < Q; ++q) sums[r][q] += v * w[q];
         }
     }
-#pragma unroll
-    for (int e = 0; e < R * Q; ++e) {
-        double sum = sums[e / Q][e % Q];
-        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
-        const long long i = top + e / Q, o = output + e % Q;
-        if (i >= N || o >= k) continue;
-        double sum = targets[i * k + o];
-        for (int warp = 0; warp < WARPS; ++warp) sum -= partial[warp][e];
-        errors[i * k + o] = sum;
-    }
+BLOCK_SUMS
 }
-"""
+""".replace("BLOCK_SUMS", block_sums("double", "targets[i * k + o]", "-", "errors"))
 # A warp takes a row and an output.
 _STEPS = """
 extern "C" __global__ void gpurbf_steps(

@@ -154,7 +154,7 @@ def estimators(data_home: str | None) -> None:
 
 def svc(data_home: str | None) -> None:
     """SVC's steps: the CPU's path to the bit where a pair is its own set, else as good an end."""
-    X, y, _, _ = data.digits(1400)
+    X, y, _, _ = data.digits(1400)  # pairs end before the CPU leaves samples out
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=(9000 if gpus() else 600, 20))
     labels = np.digitize(numbers[:, 0] + rng.normal(size=len(numbers)), (-0.5, 0.5))

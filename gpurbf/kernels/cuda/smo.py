@@ -5,8 +5,9 @@
     inner    a block a pair: steps inside the set, as `kernels.smo.solve_block` makes them
     update   what the members' changes do to f of all samples of the pair
 
-A pair that is its own working set takes the CPU's path to the bit: the choice of samples is by the
-same keys, the last of equals wins, and no product is joined with a sum.
+A pair that is its own working set takes the CPU's path to the bit, as far as that leaves no samples
+out (`network.solvers.smo.binary`): the choice of samples is by the same keys, the last of equals
+wins, and no product is joined with a sum.
 """
 
 import math

@@ -24,10 +24,10 @@ WORKING_SET = 512, 2048
 _PART = 12
 # f is evaluated again, in float64, where four standard deviations of what rounding may have done to
 # it are more than this part of the violation; after so many times all that follows is float64.
-_TRUSTED, _DEVIATIONS, _AGAIN = 0.25, 4, 4
+TRUSTED, DEVIATIONS, _AGAIN = 0.25, 4, 4
 # The inner loop ends when the violation is this part of what it was over all samples. A problem
 # that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
-INNER, _LOOSE, _MANY = 0.05, 0.2, 32
+INNER, LOOSE, MANY = 0.05, 0.2, 32
 # As does one whose last set took so many steps for each of its members.
 _LONG = 3
 # A step ahead may need rows, by this part of those of the set before it.
@@ -157,7 +157,7 @@ class _Problem:
             inside, f_inside = before.copy(), f[members]
             parts = self.kernel.diagonal[members], low[members], high[members]
             K = self.kernel.block(members, fresh)
-            goal = INNER if sets < _MANY and last < _LONG * size else _LOOSE
+            goal = INNER if sets < MANY and last < _LONG * size else LOOSE
             goal = max(self.tol, goal * violation)
             done = self._inner(K, *parts, inside, f_inside, goal=goal, steps=steps)[0]
             if done == steps:
@@ -193,8 +193,8 @@ class _Problem:
         """Whether rounding of kernel values has moved f by little beside the violation."""
         if self.evaluated >= _AGAIN:
             return True
-        error = _DEVIATIONS * self.kernel.rounding * self.squares**0.5
-        return error <= _TRUSTED * violation
+        error = DEVIATIONS * self.kernel.rounding * self.squares**0.5
+        return error <= TRUSTED * violation
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""

@@ -75,13 +75,13 @@ def solve_side_by_side(
             return None
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
         waves = -(-len(problems.sizes) // planned.width)
-        doubt = binary._DEVIATIONS * kernel.rounding / binary._TRUSTED
+        doubt = binary.DEVIATIONS * kernel.rounding / binary.TRUSTED
         rounds = kernel.rounds(
             kernel.xp,
             problems,
             kernel.diagonal,
             kernel.dtype,
-            stop=Stop(tol, max_iter, binary.INNER, binary._LOOSE, binary._MANY, doubt),
+            stop=Stop(tol, max_iter, binary.INNER, binary.LOOSE, binary.MANY, doubt),
             planned=planned,
             steps=max(_LEAST, _STEPS // (_ROUNDS * waves)),
         )
