@@ -1,7 +1,6 @@
 """On a cluster: the local models to the bit, blocks that stay, workers that may end."""
 
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -23,8 +22,6 @@ distributed = pytest.importorskip("distributed", reason="no Dask")
 
 import gpurbf.dask as on_dask  # noqa: E402
 from gpurbf.dask.graph import Settings, Tasks  # noqa: E402
-from gpurbf.dask.homes import Homes  # noqa: E402
-from gpurbf.dask.svc import _evenly, _tiles  # noqa: E402
 
 X, y = (part.astype(np.uint8) for part in load_digits(return_X_y=True))
 N = len(X)
@@ -86,69 +83,6 @@ def test_blocks_that_workers_have_are_taken_together(client, name):
     model.fit(blocks, labels)
     assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(*twice))
     assert recorder.ended.count("hidden layer") in (0, sum(client.nthreads().values()))
-
-
-@pytest.mark.parametrize(
-    ("most", "nbytes", "largest"), [(None, 1, 3), (2, 1, 2), (None, 200 << 20, 1)]
-)
-def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(most, nbytes, largest):
-    workers = ["a", "b", "", "a", "a", "", "a", "a"]
-    groups = Homes(workers, [nbytes] * 8, {"a": 1, "b": 2}).groups(most)
-    assert sorted(i for group in groups for i in group) == list(range(8))
-    assert all(len({workers[i] for i in group}) == 1 for group in groups)
-    assert [2] in groups and [5] in groups  # nobody knows where they are
-    assert max(map(len, groups)) == largest
-
-
-@pytest.mark.parametrize("n_classes", [2, 3, 10])
-@pytest.mark.parametrize("wanted", [1, 6, 100])
-def test_tiles_have_each_pair_once(n_classes, wanted):
-    parts, tiles = _tiles(n_classes, wanted)
-    assert [c for part in parts for c in part] == list(range(n_classes))
-    pairs = [pair for tile in tiles for pair in tile.pairs]
-    assert sorted(pairs) == [(a, b) for a in range(n_classes) for b in range(a + 1, n_classes)]
-    assert len(tiles) >= min(wanted, len(pairs))
-    for tile in tiles:
-        classes = [c for part in tile.parts for c in parts[part]]
-        assert [(classes[a], classes[b]) for a, b in tile.inside] == tile.pairs
-
-
-def test_each_worker_has_its_share_of_the_costs():
-    costs = [3, 50, 20, 30, 40, 5, 12]
-    load = {"a": 0, "b": 0}
-    order = []
-    for i, where in _evenly(costs, {"a": 1, "b": 1}):
-        order.append(costs[i])
-        load[where["workers"][0]] += costs[i]
-    assert order == sorted(costs, reverse=True)
-    assert abs(load["a"] - load["b"]) <= 5
-    assert [where for _, where in _evenly(costs, {})] == [{}] * 7  # workers may yet come
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="no glibc")
-def test_a_task_keeps_the_memory_that_its_arrays_give_back():
-    code = """
-import resource
-import numpy as np
-from gpurbf.dask.heap import kept_heap
-
-def faults():
-    begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        np.ones(1 << 18)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
-
-before = faults()
-with kept_heap(), kept_heap():
-    inside = faults()
-print(before, inside, faults())
-"""
-    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    before, inside, after = map(int, done.stdout.split())
-    assert 5 * inside < min(before, after)
 
 
 @pytest.mark.parametrize("kind", ["frame", "delayed"])
