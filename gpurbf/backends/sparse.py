@@ -66,7 +66,10 @@ _PRODUCT = Gemm(
 
 
 def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
-    return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
+    """Squared norms of rows, which nothing is taken off; dense ones are not copied."""
+    if sp.issparse(A):
+        return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
+    return np.einsum("ij,ij->i", A, A, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,9 @@ class _SparseProduct(MatrixProduct):
         coefficients: Coefficients,
         terms_dtype: Any,
     ) -> tuple[Any, Any]:
-        if not sp.issparse(A):
-            return super()._moved(product, A, shift, dtype, coefficients, np.float64)
         A = A.astype(dtype, copy=False)
-        return A, evaluate(np, coefficients, A, _squares, np.float64)
+        terms = evaluate(np, coefficients, A, _squares, np.float64)
+        return A if sp.issparse(A) else product.pack(A), terms
 
 
 @functools.cache
