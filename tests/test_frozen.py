@@ -88,6 +88,34 @@ def test_a_stream_goes_on_with_the_unit_that_it_began_with():
     assert np.array_equal(outputs(model), outputs(expected))
 
 
+# What comes first and what later: on another lattice, on none, on one only later.
+STREAMS = {
+    "below 0": (np.arange(0, 30), np.arange(-30, 30)),
+    "finer": (np.arange(0, 2), np.arange(0, 256) / 255),
+    "sixteenths": (np.arange(0, 9), np.arange(0, 60) / 16),
+    "real later": (np.arange(0, 9), np.sqrt(np.arange(0, 99))),
+    "real first": (np.sqrt(np.arange(0, 99)), np.arange(0, 9)),
+    "wider": (np.arange(0, 9), np.arange(0, 600)),
+}
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["", "pickled"])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_is_on_the_lattice_of_all_its_batches(stream, pickled):
+    rng = np.random.default_rng(0)
+    batches = [rng.choice(values, (60, 5)) for values in STREAMS[stream]]
+    labels = [rng.integers(0, 3, 60) for _ in batches]
+    model = FSVC(2.0, selection="pass", eval_radius=None, solver="one-hot")
+    whole = clone(model).partial_fit(np.concatenate(batches), np.concatenate(labels), range(3))
+    for some, their in zip(batches, labels, strict=True):
+        model.partial_fit(some, their, range(3))
+        if pickled:
+            model = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(model.center_indices_, whole.center_indices_)
+    assert model.backend_info_ == whole.backend_info_
+    assert np.array_equal(outputs(model, batches[1]), outputs(whole, batches[1]))
+
+
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_first_answers_of_many_threads_are_those_of_one(model):
     pickled = pickle.dumps(clone(model).fit(X, y))

@@ -27,7 +27,6 @@ from gpurbf.estimators._validation import check_finite
 from gpurbf.network.fsvc.order import Order, as_drawn, as_given
 from gpurbf.network.fsvc.passes import Selection
 from gpurbf.network.model import one_hot
-from gpurbf.network.samples import lattices_of
 
 __all__ = ["FSVC"]
 
@@ -81,7 +80,7 @@ class FSVC(CallbackSupportMixin, ClassifierTwin):
         raw = Blocks.of(self, model, X, y, sample_weight)
         model.classes_ = raw.classes
         blocks = raw.with_class_weights(model.class_weight)
-        model._lattices = lattices_of(blocks, model._pass_precision())
+        model._looked_at(blocks)
         model.n_samples_seen_ = blocks.n_given
         parts: list[Any] = []
 

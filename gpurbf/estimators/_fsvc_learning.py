@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
+from gpurbf.backends import Lattice
 from gpurbf.backends.arrays import beside, rows_on_host, to_host
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.estimators._arrays import ScoreMixin
@@ -64,6 +65,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     n_iter_: int
     n_samples_seen_: int
     _selection: Selection
+    _stream_lattices: tuple[Lattice, ...] | None
     _normal: NormalEquations
 
     def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
@@ -73,8 +75,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
         solver = check_fsvc_solver(self, goes_on)
         weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
         order = self._order(X, codes, weights, first, self.shuffle and not goes_on)
-        if first:
-            self._lattices = lattices_of(X, self._pass_precision())
+        self._looked_at(X, first)
         seen = 0 if first else self.n_samples_seen_
         places = seen + np.arange(data.n_samples)[data.rows]
         self.n_samples_seen_ = seen + data.n_samples
@@ -119,6 +120,18 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
             keys = row_hashes(X, seed)
         return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
 
+    def _looked_at(self, X: Any, first: bool = True) -> None:
+        """Keep the lattices that all samples so far may be on, whatever batches they came in."""
+        found = lattices_of(X, self._pass_precision())
+        known = None if first else self._stream_lattices
+        if known is not None and found is not None:
+            found = tuple(lattice for lattice in known if lattice in found)
+        self._stream_lattices = found
+
+    def _pass_lattices(self) -> tuple[Lattice, ...] | None:
+        """The coarsest of them alone, so that all that is compared is on one."""
+        return self._stream_lattices and self._stream_lattices[:1]
+
     def _pass_precision(self) -> str:
         """That of the pass, whose activities are in float64 or exact, whatever is asked for."""
         return "auto" if self.precision in ("float32", "tf32") else self.precision
@@ -137,7 +150,8 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
 
     def _makers(self) -> dict[str, Any]:
         """How a pass makes its layers and looks at samples."""
-        found: dict[str, Any] = {"precision": self._pass_precision(), "lattices": self._lattices}
+        precision, lattices = self._pass_precision(), self._pass_lattices()
+        found: dict[str, Any] = {"precision": precision, "lattices": lattices}
         layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
         return {"layer": layer, "look": functools.partial(look, **found)}
 
@@ -151,6 +165,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_selection" in state:
+            vars(self).setdefault("_stream_lattices", self._lattices)  # before it was kept
             self._selection = Selection.from_plain(state["_selection"], **self._makers())
             self._activation = self._evaluated(self._selection.unit).activation()
 
@@ -197,7 +212,10 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     ) -> np.ndarray:
         """Go on with the pass; returns where the centers that there were before are now."""
         # What the model has goes on in a copy, in case that this breaks off.
-        chosen = self._new_selection(self.radius_) if first else self._selection.copy()
+        if first:
+            chosen = self._new_selection(self.radius_)
+        else:
+            chosen = self._selection.copy(**self._makers())
         old = chosen.feed(X, codes, stream, places)
         self._keep_centers(chosen)
         return old
@@ -211,7 +229,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
                 self._evaluated(chosen.unit).activation(),
                 backend=self.backend,
                 precision=self.precision,
-                lattices=self._lattices,
+                lattices=self._pass_lattices(),
             )
         )
         self.center_indices_ = chosen.indices

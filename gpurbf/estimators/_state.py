@@ -11,6 +11,8 @@ from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["StateMixin"]
 
+_LATTICES = ("_lattices", "_stream_lattices")
+
 
 class StateMixin:
     """Names of our own types do not go along: skops asks about the estimator and nothing else."""
@@ -19,8 +21,9 @@ class StateMixin:
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
         if (activation := state.get("_activation")) is not None:
             state["_activation"] = tuple(activation)
-        if (lattices := state.get("_lattices")) is not None:
-            state["_lattices"] = tuple(map(tuple, lattices))
+        for name in _LATTICES:
+            if (lattices := state.get(name)) is not None:
+                state[name] = tuple(map(tuple, lattices))
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = normal.plain()
         return state | {"_gpurbf_version": __version__}
@@ -36,8 +39,9 @@ class StateMixin:
             )
         if (activation := state.get("_activation")) is not None:
             state["_activation"] = Activation(*activation)
-        if (lattices := state.get("_lattices")) is not None:
-            state["_lattices"] = tuple(Lattice(*lattice) for lattice in lattices)
+        for name in _LATTICES:
+            if (lattices := state.get(name)) is not None:
+                state[name] = tuple(Lattice(*lattice) for lattice in lattices)
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = NormalEquations.from_plain(normal)
         super().__setstate__(state)  # type: ignore[misc]

@@ -149,10 +149,9 @@ def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
             return steps, violation, True
         beta[i], beta[j] = at_i, at_j
         steps += 1
-        closed_up[i] = 0.0 if beta[i] < high[i] else -np.inf
-        closed_up[j] = 0.0
-        closed_down[i] = 0.0
-        closed_down[j] = 0.0 if beta[j] > low[j] else np.inf
+        for k in (i, j):  # a step may be lost to rounding in one of them, which is at a bound then
+            closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
+            closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
         row_j = K[j]
         for k in range(n):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))

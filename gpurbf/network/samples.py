@@ -122,12 +122,12 @@ def by_row(X: np.ndarray, lattice: Lattice) -> Iterator[tuple[slice | np.ndarray
 
 
 def lattices_of(X: Any, precision: str) -> tuple[Lattice, ...] | None:
-    """The coarsest lattice that a sample of X is on, if any; None where nobody is to look."""
+    """The lattices that a sample of X is on, coarsest first; None where nobody is to look."""
     if precision in FORCED:
         return None
     if 0 in X.shape or is_resident(X):
         return ()
-    return tuple(candidates(_some(X))[:1])
+    return tuple(candidates(_some(X)))
 
 
 def _some(X: Any) -> np.ndarray:

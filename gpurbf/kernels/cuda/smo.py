@@ -310,9 +310,9 @@ def inner(wave, pairs, sets, blocks, progress, rules):
         steps += 1
         cuda.syncthreads()
         if first == i % T:
-            beta[i], ends[i] = at_i, _FALLS | (_RISES if at_i < high else 0)
+            beta[i], ends[i] = at_i, _ends(at_i, bound_i)
         if first == j % T:
-            beta[j], ends[j] = at_j, _RISES | (_FALLS if at_j > low else 0)
+            beta[j], ends[j] = at_j, _ends(at_j, bound_j)
         for k in range(first, count, T):
             f[k] -= product(step, np.float64(K[i, k]) - np.float64(K[j, k]))
     total = 0.0

@@ -60,7 +60,9 @@ def _by_count(
             )
         return np.sort(stream)
     precision = "auto" if precision in ("float32", "tf32") else precision
-    looking: dict[str, Any] = {"precision": precision, "lattices": lattices_of(X, precision)}
+    # One lattice for all that is compared: the coarsest.
+    lattices = (lattices_of(X, precision) or ())[:1]
+    looking: dict[str, Any] = {"precision": precision, "lattices": lattices}
     exact = functools.partial(layer, backend=backend, dtype=np.float64, **looking)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
     most = int(1.05 * n_centers) + 2

@@ -108,9 +108,14 @@ class Pass:
         """Whether no more centers may be taken."""
         return self.max_centers is not None and len(self.indices) >= self.max_centers
 
-    def copy(self) -> Pass:
-        """A pass that goes on from here and leaves this one as it is."""
+    def copy(
+        self,
+        layer: Callable[[Any, Activation], Layer] | None = None,
+        look: Callable[[np.ndarray], Samples] | None = None,
+    ) -> Pass:
+        """A pass that goes on from here, with other layers if given, and leaves this as it is."""
         other = copy.copy(self)
+        other.layer, other.look = layer or self.layer, look or self.look
         for name in ("indices", "labels", "_columns", "_parts", "_layers"):
             setattr(other, name, list(getattr(self, name)))
         return other
@@ -276,10 +281,14 @@ class Selection:
             for share in shares
         ]
 
-    def copy(self) -> Selection:
-        """A selection that goes on from here and leaves this one as it is."""
+    def copy(
+        self,
+        layer: Callable[[Any, Activation], Layer] | None = None,
+        look: Callable[[np.ndarray], Samples] | None = None,
+    ) -> Selection:
+        """A selection that goes on from here, with other layers if given."""
         other = copy.copy(self)
-        other.passes = [one.copy() for one in self.passes]
+        other.passes = [one.copy(layer, look) for one in self.passes]
         return other
 
     @staged("prepare", "centers chosen")
