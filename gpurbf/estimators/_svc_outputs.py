@@ -14,6 +14,7 @@ from gpurbf.backends.arrays import beside
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
 from gpurbf.estimators._arrays import ScoreMixin
+from gpurbf.estimators._doc_link import DocLinkMixin
 from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_finite, check_samples, check_X
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
@@ -32,7 +33,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin(ScoreMixin, StateMixin):
+class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
