@@ -120,8 +120,8 @@ class _SparseProduct(MatrixProduct):
         lattice: Lattice | None,
         **options: Any,
     ) -> ShiftedCenters:
-        """See `MatrixProduct`; C (m, n) may be CSR."""
-        operand = super().prepare(few_entries(C), activation, dtype, lattice, **options)
+        """See `MatrixProduct`; C (m, n) as `few_entries` has it."""
+        operand = super().prepare(C, activation, dtype, lattice, **options)
         few = sp.issparse(operand.centers)
         return replace(operand, centers=Columns(operand.centers)) if few else operand
 
@@ -145,4 +145,4 @@ def load() -> Backend:
     by_product = _SparseProduct(
         "sparse", np, lambda dtype, n, lattice: _PRODUCT, lambda H: H.T @ H, epilogue, times
     )
-    return by_product.backend("SciPy's sparse products")
+    return by_product.backend("sparse products")

@@ -73,9 +73,9 @@ def support_layer(
             tol=tol,
         )
     if dtype == np.float32:
-        first, sizes = np.cumsum(n_support) - n_support, n_support
-        places = np.arange(len(W)) - np.repeat(first, sizes)
-        order = np.argsort(places / np.repeat(sizes, sizes), kind="stable")
+        starts = np.cumsum(n_support) - n_support
+        places = np.arange(len(W)) - np.repeat(starts, n_support)
+        order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
         samples, W = samples[order], W[order]
     layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
     return layer, OutputWeights(W)
