@@ -202,7 +202,10 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
         return graph.Add(scores, np.asarray(model.intercept_, np.float64))
     if model.outside == "zero":
         return scores
-    activity = graph.MatMul(H, np.ones((len(W), 1)))
+    # The model's exponentials are 0 below the smallest normal number of its dtype (a row off the
+    # lattice of its centers is float64 in any case: between the two it is outside here only).
+    least = float(np.finfo(model._layer().dtype).tiny)
+    activity = graph.MatMul(graph.Where(graph.Less(H, least), 0.0, H), np.ones((len(W), 1)))
     nearest = graph.Gather(W, graph.ArgMin(D, axis=1, keepdims=0), axis=0)
     return graph.Where(graph.Equal(activity, 0.0), nearest, scores)
 

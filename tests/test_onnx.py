@@ -85,6 +85,16 @@ def test_a_layer_gives_its_activations(kernel, metric):
     np.testing.assert_allclose(H, layer.transform(X_TEST), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_outside_is_where_the_model_says(dtype):
+    # float32 knows no exp(-100), and neither of the two exp(-720).
+    model = FSVC(0.5, random_state=0).fit((X_TRAIN / np.pi).astype(dtype), Y_TRAIN)
+    near = model.centers_[0].astype(np.float64)
+    away = near + np.sqrt(np.outer([50, 100, 720], np.eye(64)[0]) / model._activation.gamma)
+    same(model, away)
+
+
 @pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
 def test_far_from_the_origin_distances_keep_their_digits(name):
     far = X_TRAIN + 1e4, X_TEST + 1e4
@@ -115,10 +125,11 @@ def test_without_skl2onnx_the_error_says_what_to_install():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
+@pytest.mark.parametrize("name", ["svc", "pairs", "rbf", "fsvc"])
 def test_ten_thousand_images_have_the_same_labels(name, mnist):
     model = {
-        "svc": SVC(C=10, precision="float64"),
+        "svc": SVC(C=10),
+        "pairs": SVC(C=10, decision_function_shape="ovo"),
         "rbf": RBFClassifier(500, random_state=0),
         "fsvc": FSVC(2000.0, random_state=0),
     }[name].fit(mnist.X_train[:3000], mnist.y_train[:3000])

@@ -9,6 +9,7 @@ from gpurbf import SVC
 from gpurbf.backends import get_backend
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.kernel_rows import KernelRows
+from gpurbf.network.one_vs_one import support_layer
 from gpurbf.network.rounding import arithmetic, float32_error
 from gpurbf.network.samples import look
 
@@ -38,6 +39,31 @@ def test_sums_err_by_no_more_than_is_said(backend, spread, offset, kernel):
     error = np.abs(single @ W.T - double @ W.T)
     assert 0 < error.max() < 6 * between * np.sqrt(800) + itself
     assert error.std() < 3 * between * np.sqrt(800) + itself
+
+
+@pytest.mark.parametrize("n_pairs", [2, 20])
+def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
+    # Support vectors come class by class: summed in that order these err up to five times as much.
+    rng, counts = np.random.default_rng(0), np.array([2000, 2500, 0])
+    V, X = (rng.integers(0, 256, (N, 20)).astype(np.uint8) for N in (counts.sum(), 300))
+    activation = Activation("euclidean", "gaussian", 1e-5)
+    coefficients = np.concatenate([rng.uniform(5, 10, 2000), rng.uniform(-8, -4, 2500)])
+    W = np.repeat(coefficients[:, None], n_pairs, axis=1)
+    W[::2, 1::2] = 0
+    layer, weights = support_layer(
+        V,
+        W,
+        activation,
+        n_support=counts,
+        backend=get_backend(backend),
+        precision="auto",
+        lattices=None,
+        tol=1.0,
+    )
+    assert layer.dtype == np.float32
+    exact = HiddenLayer(V, activation, backend="numba", precision="float64").scores(X, W)
+    error = np.abs(layer.scores(X, weights) - exact)
+    assert (error < 3 * np.finfo(np.float32).eps * np.linalg.norm(W, axis=0)).all()
 
 
 def test_the_tolerance_and_the_coefficients_decide():

@@ -5,11 +5,13 @@ import pytest
 import reference
 import scipy.sparse as sp
 from scipy.sparse import random_array
+from sklearn.base import clone
 
-from gpurbf import RBFClassifier, config_context
+from gpurbf import SVC, RBFClassifier, config_context
 from gpurbf.backends import sparse
 from gpurbf.backends.threads import limited
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.solvers.fixed_point import fixed_point
 
 n, m, k = 1500, 300, 3
 rng = np.random.default_rng(0)
@@ -86,6 +88,43 @@ def test_a_classifier_says_what_it_says_of_dense_samples(X):
     np.testing.assert_allclose(coef, model.coef_, rtol=0, atol=1e-6)
 
 
+def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
+    # And so are the sums of whoever makes the layer again from the dense array of the model.
+    C, T = samples(np.float32, N=m), rng.normal(size=(X.shape[0], k))
+    activation = Activation("euclidean", "gaussian", 0.1)
+    given, dense = (HiddenLayer(c, activation, backend=backend) for c in (C, C.toarray()))
+    assert sp.issparse(given.compact) and sp.issparse(dense.compact)
+    np.testing.assert_array_equal(given.centers, C.toarray())
+    np.testing.assert_array_equal(given.outputs(X), dense.outputs(X))
+    shift, grid = fixed_point(given, 1e-3, 1.0, 1.0, 1.0)
+    again, same = fixed_point(dense, 1e-3, 1.0, 1.0, 1.0)
+    np.testing.assert_array_equal(shift, again)
+    assert grid == same
+    for got, expected in zip(given.normal(X, T), dense.normal(X, T)):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
+    # Entry by entry: whether centers are dense or few entries changes no bit of a row.
+    X, C = X[sparse.thin(X)], samples(np.float64, 0.03, N=m)
+    C.data[::7] = 0  # stored zeros are numbers like others
+    got = np.full((X.shape[0], m), np.nan)
+    sparse.Columns(C).products(X, got)
+    np.testing.assert_array_equal(got, X @ np.ascontiguousarray(C.toarray().T))
+
+
+def test_entries_given_in_two_parts_are_one():
+    X, y = samples(np.float64), rng.integers(0, k, 150)
+    twice = sp.csr_array(
+        (np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr), shape=X.shape
+    )
+    assert not twice.has_canonical_format
+    for model in (RBFClassifier(100, random_state=0), SVC()):
+        expected = clone(model).fit(X, y).decision_function(X)
+        got = model.fit(twice, y).decision_function(twice)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
+
+
 def test_what_is_left_to_sparse_products():
     activation = Activation("euclidean", "gaussian", 0.1)
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
@@ -99,4 +138,5 @@ def test_what_is_left_to_sparse_products():
     full = samples(np.float64, 0.2)
     assert HiddenLayer(C, activation).thin(full) is None
     assert sp.issparse(sparse.few_entries(C)) and sparse.few_entries(full.toarray()) is not None
-    assert not sp.issparse(sparse.few_entries(full.toarray()))
+    for stored in (full, full.toarray()):  # the values decide, not how they are stored
+        assert not sp.issparse(sparse.few_entries(stored))

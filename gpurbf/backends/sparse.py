@@ -1,28 +1,29 @@
-"""CSR samples with few entries a row times dense centers: what is zero is not multiplied.
+"""CSR samples with few entries a row times centers: what is zero is not multiplied.
 
-Not a backend to be asked for by name: any backend of the CPU leaves such rows to it. SciPy's
-product of a CSR and a dense matrix adds a center's column at a time, so that a row costs entries
-times centers; tiles of dense rows cost inputs times centers, forty times as fast. Nothing is
-shifted, which would fill the zeros: products and their sums are float64 instead.
+Not a backend to be asked for by name: any backend of the CPU leaves such rows to it. A row costs
+its entries times those of the centers in the same inputs, or times the centers where these are
+dense; tiles of dense rows cost inputs times centers, forty times as fast. Nothing is shifted, which
+would fill the zeros: products and their sums are float64 instead, entry by entry in a row's order,
+so that both kinds of centers give the same bits.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf.backends import Backend
+from gpurbf.backends import Activation, Backend, Lattice
 from gpurbf.backends.epilogue import epilogue
-from gpurbf.backends.matmul import Gemm, MatrixProduct
+from gpurbf.backends.matmul import Gemm, MatrixProduct, ShiftedCenters
 from gpurbf.backends.terms import Coefficients, evaluate
 from gpurbf.backends.threads import parallel_for
 from gpurbf.backends.weighted import times
 
-__all__ = ["few_entries", "load", "thin"]
+__all__ = ["Columns", "few_entries", "load", "thin"]
 
 # Wide enough to matter, and entries so few that products of them alone are faster: 1/32 of a row.
 _WIDE, _DENSER = 1024, 32
@@ -41,21 +42,56 @@ def thin(X: Any) -> np.ndarray | None:
 
 
 def few_entries(X: Any) -> Any:
-    """X (N, n), as CSR if it is a dense array of wide rows whose entries are almost all zero."""
-    if not isinstance(X, np.ndarray) or X.shape[1] < _WIDE:
-        return X
-    return sp.csr_array(X) if np.count_nonzero(X) * _DENSER <= X.size else X
+    """X (N, n), dense or CSR, as CSR if rows are wide and almost all entries zero, else dense.
+
+    Which of the two depends on the values, not on how they are stored.
+    """
+    N, n = X.shape
+    if sp.issparse(X):
+        return X if n >= _WIDE and X.count_nonzero() * _DENSER <= N * n else X.toarray()
+    few = n >= _WIDE and np.count_nonzero(X) * _DENSER <= X.size
+    return sp.csr_array(X) if few else X
 
 
-def _multiply(A: Any, B: np.ndarray, out: np.ndarray) -> None:
+def _entries(A: Any) -> tuple[np.ndarray, ...]:
+    """Places and values of CSR or CSC as the kernel takes them: of one type each, read only."""
+    found = []
+    for array, dtype in ((A.indptr, np.intp), (A.indices, np.intp), (A.data, np.float64)):
+        found.append(array.astype(dtype, copy=False).view())
+        found[-1].flags.writeable = False
+    return tuple(found)
+
+
+class Columns:
+    """Centers C (m, n), CSR, by inputs: an entry of a sample meets the few of its column."""
+
+    def __init__(self, C: Any) -> None:
+        self.shape, self._own = C.shape, _entries(C.tocsc())
+        self.nbytes = sum(array.nbytes for array in self._own)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def products(self, A: Any, out: np.ndarray) -> None:
+        """Write A Cᵀ (N, m), for A (N, n) CSR; on the thread that calls."""
+        from gpurbf.kernels.sparse import add_products
+
+        out[:] = 0
+        add_products(*_entries(A), *self._own, out)
+
+
+def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
     def task(i: int) -> None:
         rows = slice(i * _ROWS, (i + 1) * _ROWS)
-        out[rows] = A[rows] @ B.T
+        if isinstance(B, Columns):
+            B.products(A[rows], out[rows])
+        else:
+            out[rows] = A[rows] @ B.T
 
     parallel_for(task, -(-A.shape[0] // _ROWS))
 
 
-def _centers(C: np.ndarray) -> np.ndarray:
+def _centers(C: Any) -> Any:
     """C (m, n), in memory by inputs: an entry of a sample meets its column of all centers."""
     return np.ascontiguousarray(C.T).T
 
@@ -74,7 +110,20 @@ def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _SparseProduct(MatrixProduct):
-    """Samples are CSR; centers and all that comes after the product are dense."""
+    """Samples are CSR; what comes after the product is dense, and centers are what suits them."""
+
+    def prepare(
+        self,
+        C: Any,
+        activation: Activation,
+        dtype: Any,
+        lattice: Lattice | None,
+        **options: Any,
+    ) -> ShiftedCenters:
+        """See `MatrixProduct`; C (m, n) as `few_entries` has it."""
+        operand = super().prepare(C, activation, dtype, lattice, **options)
+        few = sp.issparse(operand.centers)
+        return replace(operand, centers=Columns(operand.centers)) if few else operand
 
     def _moved(
         self,
@@ -96,4 +145,4 @@ def load() -> Backend:
     by_product = _SparseProduct(
         "sparse", np, lambda dtype, n, lattice: _PRODUCT, lambda H: H.T @ H, epilogue, times
     )
-    return by_product.backend("SciPy's sparse products")
+    return by_product.backend("sparse products")

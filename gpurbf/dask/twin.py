@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.dask.blocks import row_blocks
 from gpurbf.dask.graph import Settings, Tasks, find_client, shared
+from gpurbf.estimators._doc_link import DocLinkMixin
 
 __all__ = ["ClassifierTwin", "Twin", "twin_of"]
 
@@ -44,7 +45,7 @@ def twin_of(local: type) -> Callable[[Class], Class]:
     return decorated
 
 
-class Twin(BaseEstimator):
+class Twin(DocLinkMixin, BaseEstimator):
     """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
 
     Fitted attributes are those of ``model_``.

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from gpurbf.backends import Lattice, get_backend
+from gpurbf.estimators._doc_link import DocLinkMixin
 from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.estimators._wide import warn_if_dense_takes_long
@@ -15,7 +16,7 @@ from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.model import choose_layer
 
 
-class FittedLayerMixin(StateMixin):
+class FittedLayerMixin(DocLinkMixin, StateMixin):
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
     Centers, activation and the lattice that the training data were found on are those of the fit,

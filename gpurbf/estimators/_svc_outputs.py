@@ -14,9 +14,10 @@ from gpurbf.backends.arrays import beside
 from gpurbf.backends.threads import limited
 from gpurbf.backends.weighted import row_products
 from gpurbf.estimators._arrays import ScoreMixin
+from gpurbf.estimators._doc_link import DocLinkMixin
 from gpurbf.estimators._state import StateMixin
 from gpurbf.estimators._validation import check_finite, check_samples, check_X
-from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
+from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.one_vs_one import pair_weights, support_layer
 from gpurbf.network.sparse_layer import SparseLayer
 
@@ -32,7 +33,7 @@ KERNELS = {
 }
 
 
-class SupportVectorsMixin(ScoreMixin, StateMixin):
+class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
     """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
 
     # Parameters and what fit sets.
@@ -132,16 +133,16 @@ class SupportVectorsMixin(ScoreMixin, StateMixin):
             W, layer = pair_weights(np.asarray(dual_coef), self._n_support), None
             weights: Any = W
             if self._activation is not None:
-                layer = support_layer(
+                layer, weights = support_layer(
                     V,
                     W,
                     self._activation,
+                    n_support=self._n_support,
                     backend=backend,
                     precision=self.precision,
                     lattices=self._lattices,
                     tol=self._tol,
                 )
-                weights = OutputWeights(W) if isinstance(layer, HiddenLayer) else W
             ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
             self._cache["ready"] = ready
         return ready

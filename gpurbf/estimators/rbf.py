@@ -322,7 +322,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])
-        centers = center_finder(self.centers_)(X[rows])
+        centers = center_finder(self._layer().compact)(X[rows])
         # Each is a vector more: half of many are rows enough.
         if len(centers) > _FEW_ROWS and np.mean(centers >= 0) > 0.5:
             rows, centers = slice(0, X.shape[0], 2 * rows.step), centers[::2]

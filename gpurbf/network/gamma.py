@@ -101,6 +101,7 @@ def _sum_of_rows(
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
             if sp.issparse(X):
                 part = X[rows].astype(np.float64)
+                part.sum_duplicates()
                 part.data, stored = _term(part.data, about), np.diff(part.indptr)
                 # The entries that are not stored are zero.
                 rest = (X.shape[1] - stored) * _term(np.zeros(1), about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend, sparse
 from gpurbf.backends.arrays import is_resident, mirror, to_host
+from gpurbf.backends.sparse import few_entries
 from gpurbf.backends.sums import Grid
 from gpurbf.network.reading import read_ahead, split
 from gpurbf.network.samples import FORCED, Samples, by_row, look
@@ -121,8 +123,11 @@ class HiddenLayer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
-        if not isinstance(C, Samples):
-            C = C.toarray() if sp.issparse(C) else np.asarray(to_host(C))
+        if sp.issparse(C):
+            self.compact = few_entries(C)
+            C = C.toarray() if sp.issparse(self.compact) else self.compact
+        elif not isinstance(C, Samples):
+            C = np.asarray(to_host(C))
         self.centers = C
         self.activation = activation
         self.backend: Backend
@@ -161,6 +166,11 @@ class HiddenLayer:
     def working(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.network.layer.Layer`."""
         return self.backend.working()
+
+    @functools.cached_property
+    def compact(self) -> Any:
+        """See :class:`gpurbf.network.layer.Layer`."""
+        return few_entries(self._numbers())
 
     @property
     def exact_sums(self) -> bool:
@@ -334,10 +344,15 @@ class HiddenLayer:
 
     @staged("prepare", "centers packed, norms")
     def _prepare(self, backend: Backend, lattice: Lattice | None, dtype: np.dtype) -> Any:
-        C = self._samples.values
-        if lattice is None:
-            C = C.numbers() if isinstance(C := self.centers, Samples) else C
+        if backend is sparse.load():
+            C = self.compact
+        else:
+            C = self._numbers() if lattice is None else self._samples.values
         return backend.prepare(C, self.activation, dtype, lattice, **self._options)
+
+    def _numbers(self) -> np.ndarray:
+        """The centers dense, as numbers."""
+        return self.centers.numbers() if isinstance(self.centers, Samples) else self.centers
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")

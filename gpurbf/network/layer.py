@@ -34,6 +34,10 @@ class Layer(Protocol):
         """Bytes of memory that are left for such work; infinite where nobody counts."""
 
     @property
+    def compact(self) -> Any:
+        """The centers as samples: CSR if their rows are wide and their entries few, else dense."""
+
+    @property
     def exact_sums(self) -> bool:
         """Whether `normal` takes a grid, on which its sums are exact."""
 

@@ -25,8 +25,8 @@ def _largest(A: Any) -> float:
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
-def with_room(C: np.ndarray) -> np.ndarray:
-    """The centers, float32 ones as float64 if float32 does not hold their squares.
+def with_room(C: Any) -> Any:
+    """The centers, dense or CSR, float32 ones as float64 if float32 does not hold their squares.
 
     Raises
     ------

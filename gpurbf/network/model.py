@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
-import scipy.sparse as sp
 from scipy.special import expit, log_softmax
 
 from gpurbf._stages import staged
@@ -84,7 +83,6 @@ def choose_layer(
             )
         if C.ndim == 1:
             indices, C = C, X[C]
-            C = C.toarray() if sp.issparse(C) else C
         elif X.dtype == np.float32:
             C = C.astype(np.float32, copy=False)
     else:
@@ -103,7 +101,7 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     """
     if not positive_definite(layer.activation):
         return None
-    find = center_finder(layer.centers)
+    find = center_finder(layer.compact)
     places = np.empty(X.shape[0], np.intp)
     for start in range(0, len(places), _ROWS):
         found = places[start : start + _ROWS] = find(X[start : start + _ROWS])
@@ -112,8 +110,8 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     return places
 
 
-def center_finder(C: np.ndarray) -> Callable[[Any], np.ndarray]:
-    """What finds the center (a row of C) that each row of X is, -1 for none."""
+def center_finder(C: Any) -> Callable[[Any], np.ndarray]:
+    """What finds the center (a row of C, dense or CSR) that each row of X is, -1 for none."""
     hashes = row_hashes(C, 0)
     order = np.argsort(hashes, kind="stable")
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.backends.arrays import beside, is_resident
-from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.rounding import arithmetic
 from gpurbf.network.samples import FORCED, look
 from gpurbf.network.sparse_layer import SparseLayer
@@ -29,12 +29,17 @@ def support_layer(
     W: np.ndarray,
     activation: Activation,
     *,
+    n_support: np.ndarray,
     backend: Any,
     precision: str,
     lattices: tuple[Lattice, ...] | None,
     tol: float,
-) -> HiddenLayer | SparseLayer:
-    """The hidden layer whose centers are the support vectors and whose scores are the pairs'.
+) -> tuple[HiddenLayer | SparseLayer, np.ndarray | OutputWeights]:
+    """The hidden layer whose centers are the support vectors, and W as its scores take it.
+
+    In float32 they are not in order of their classes: those of one class have weights of one sign
+    in a pair, whose sums grow to hundreds before the other class takes them back, and rounding with
+    them. Class by class in turn they stay small.
 
     Parameters
     ----------
@@ -42,15 +47,22 @@ def support_layer(
         The support vectors.
     W : ndarray of shape (n_SV, n_pairs)
         Their weights, see :func:`pair_weights`.
+    n_support : ndarray of shape (n_classes,)
+        How many of them each class has, one class after the other.
     activation, backend, precision, lattices
         See :class:`HiddenLayer`.
     tol : float
         Of the training, which the rounding of predictions stays below.
+
+    Returns
+    -------
+    layer : HiddenLayer or SparseLayer
+    weights : OutputWeights or ndarray
     """
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
-        return SparseLayer(samples, activation)
-    dtype = None
+        return SparseLayer(samples, activation), W
+    dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
         dtype, _ = arithmetic(
             samples,
@@ -60,7 +72,13 @@ def support_layer(
             largest=float(np.abs(W).max(initial=0.0)),
             tol=tol,
         )
-    return HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
+    if dtype == np.float32:
+        starts = np.cumsum(n_support) - n_support
+        places = np.arange(len(W)) - np.repeat(starts, n_support)
+        order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
+        samples, W = samples[order], W[order]
+    layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
+    return layer, OutputWeights(W)
 
 
 @staged("prepare", "pair weights")

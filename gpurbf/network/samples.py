@@ -136,7 +136,7 @@ def _some(X: Any) -> np.ndarray:
 
 
 @staged("prepare", "lattice")
-def shared_lattices(C: np.ndarray, X: Any, precision: str) -> list[Lattice]:
+def shared_lattices(C: Any, X: Any, precision: str) -> list[Lattice]:
     """The lattice that all centers C (m, n) are on, and as many as possible of some samples X.
 
     Empty if there is none, or if none of those samples is on it: looking would gain nothing.
@@ -146,10 +146,12 @@ def shared_lattices(C: np.ndarray, X: Any, precision: str) -> list[Lattice]:
     if C.dtype == X.dtype == np.uint8:
         return candidates(C)
     sample = sample_of(_some(X))
-    on = {lattice: int((~encode(sample, lattice)[1]).sum()) for lattice in candidates(C)}
+    on = {lattice: int((~encode(sample, lattice)[1]).sum()) for lattice in candidates(_some(C))}
     for lattice in sorted(on, key=on.__getitem__, reverse=True):
-        if on[lattice] and not encode(C, lattice)[1].any():
-            return [lattice]
+        if on[lattice]:
+            C = C.toarray() if sp.issparse(C) else C
+            if not encode(C, lattice)[1].any():
+                return [lattice]
     return []
 
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Activation
 from gpurbf.backends.profiles import PROFILES
+from gpurbf.backends.sparse import Columns
 from gpurbf.backends.threads import parallel_for
 from gpurbf.backends.weighted import row_products
 from gpurbf.network.samples import Samples
@@ -37,7 +38,7 @@ class SparseLayer:
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
         self.activation = activation
-        self._columns = self.centers.T.tocsr()
+        self._columns = Columns(self.centers)
         self._norms = _norms(self.centers)
 
     def working(self) -> AbstractContextManager[None]:
@@ -86,7 +87,8 @@ class SparseLayer:
             from sklearn.metrics.pairwise import laplacian_kernel
 
             return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
-        value = (X @ self._columns).toarray()
+        value = np.empty((X.shape[0], self.centers.shape[0]))
+        self._columns.products(X, value)
         if self.activation.metric == "euclidean":
             value *= -2
             value += _norms(X)[:, None]

@@ -127,6 +127,11 @@ class KnownLayer:
         """NumPy."""
         return np
 
+    @property
+    def compact(self) -> np.ndarray:
+        """The centers: they are row numbers, as samples are."""
+        return self.centers
+
     def working(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.network.layer.Layer`."""
         return nullcontext()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gpurbf.backends.arrays import activations, to_host
-from gpurbf.backends.sparse import few_entries
 from gpurbf.backends.sums import Grid
 from gpurbf.network.layer import Layer
 
@@ -33,7 +32,7 @@ def fixed_point(
     if m < _FEWEST or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _SAMPLE))
-    V = to_host(activations(layer, few_entries(layer.centers[rows])))
+    V = to_host(activations(layer, layer.compact[rows]))
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
     V -= shift.astype(V.dtype)
     largest = np.abs(V).max()
