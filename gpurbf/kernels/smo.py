@@ -20,6 +20,7 @@ COLUMNS = 2048
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 _compiled = cached(nogil=True, error_model="numpy")
+_short = cached(error_model="numpy")  # see `sets`
 _inner = inner(error_model="numpy")
 
 
@@ -196,7 +197,7 @@ def mirror_rows(K, begin, end):
                         K[i, j] = K[j, i]
 
 
-@_compiled
+@_short
 def open_ends(beta, low, high, f, up, down):
     """f of those that may rise (else -inf) and of those that may fall (inf); the violation.
 
@@ -213,50 +214,7 @@ def open_ends(beta, low, high, f, up, down):
     return top - bottom
 
 
-@_compiled
-def plane_factors(new, old, oldest, ridge):
-    """How far to go along the last two changes to the top of their plane; 0, 0 if there is none.
-
-    `new`, `old` and `oldest` (2, n) are beta and f of three points.
-    """
-    aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
-    for k in range(new.shape[1]):
-        f = new[1, k]
-        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
-        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
-        aa -= change_a * effect_a
-        ab -= (change_a * effect_b + change_b * effect_a) / 2
-        bb -= change_b * effect_b
-        a += change_a * f
-        b += change_b * f
-    if not (aa > 0 and bb > 0):
-        return 0.0, 0.0
-    cosine = ab / np.sqrt(aa * bb)
-    a, b = a / np.sqrt(aa), b / np.sqrt(bb)
-    determinant = (1 + ridge) ** 2 - cosine**2
-    if not determinant > 0:
-        return 0.0, 0.0
-    first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
-    second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
-    return first, second
-
-
-@_compiled
-def go_along(new, old, oldest, first, second, low, high, point, back):
-    """Write the point so far along both changes, put `back` to the bounds; the sum of `back`."""
-    left = 0.0
-    for k in range(new.shape[1]):
-        b, g = new[0, k], new[1, k]
-        wanted = b + first * (b - old[0, k])
-        wanted += second * (old[0, k] - oldest[0, k])
-        reached = min(max(wanted, low[k]), high[k])
-        point[0, k], back[k] = reached, reached - wanted
-        left += back[k]
-        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
-    return left
-
-
-@_compiled
+@_short
 def gained(before, after):
     """Twice what the objective gains between points (2, n) of beta and f; the move's square."""
     gain, square = 0.0, 0.0
