@@ -6,19 +6,14 @@ of classes side by side would wait for each other more often than they work here
 
 import numpy as np
 
+from gpurbf.kernels import smo
 from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import use_widest_vectors
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
+_key = smo._key  # an integer ordered as a float64 is
 _short = cached(error_model="numpy")
-
-
-@inner()
-def _key(x):
-    """An integer ordered as the float64 x is."""
-    bits = np.float64(x).view(np.int64)
-    return bits ^ ((bits >> 63) & np.int64(_HIGHEST))
 
 
 @inner()
@@ -44,6 +39,8 @@ def _largest(keys, n, out):
             low = middle
         else:
             high = middle - 1
+        if count == n:
+            break
     above = 0
     for k in range(len(keys)):
         above += keys[k] > low
