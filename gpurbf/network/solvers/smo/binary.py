@@ -92,8 +92,9 @@ def solve_binary(
     FloatingPointError
         If the kernel or the coefficients are not finite.
     """
-    low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-    beta, f = np.zeros(len(y)), y.astype(np.float64)
+    ends = C * y
+    low, high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
+    beta, f = np.zeros(len(y)), y.copy()
     problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check)
     steps, violation = problem.whole() if len(y) <= WHOLE else problem.by_working_sets()
     intercept, objective, gap = summary(beta, f, y, C)
