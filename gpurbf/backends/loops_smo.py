@@ -52,20 +52,63 @@ def open_ends(
     return smo.open_ends(beta, low, high, f, up, down)
 
 
-def plane_point(
-    points: list[np.ndarray], low: np.ndarray, high: np.ndarray, ridge: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """The best point (2, n) of the plane through three, within the bounds.
+def look_ahead(
+    points: list[np.ndarray],
+    low: np.ndarray,
+    high: np.ndarray,
+    ridge: float,
+    point: np.ndarray,
+    back: np.ndarray,
+) -> tuple[int, float]:
+    """See :func:`gpurbf.kernels.sets.look_ahead`; the newest of the three points is first."""
+    from gpurbf.kernels import sets
 
-    Also by how much samples were put back to them, and the sum of that. A point is beta and f, but
-    this f does not know what was put back. It is the first of the three where no other is better.
-    """
-    from gpurbf.kernels import smo
+    return sets.look_ahead(*points, low, high, ridge, point, back)
 
-    point, back = np.empty_like(points[0]), np.empty(points[0].shape[1])
-    factors = smo.plane_factors(*points, ridge)
-    left = smo.go_along(*points, *factors, low, high, point, back)
-    return point, back, left
+
+def worst(up: np.ndarray, down: np.ndarray, kept: np.ndarray, n: int) -> np.ndarray:
+    """See :func:`gpurbf.kernels.sets.worst`."""
+    from gpurbf.kernels import sets
+
+    return sets.worst(up, down, kept, n)
+
+
+def gather(members: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """See :func:`gpurbf.kernels.sets.gather`."""
+    from gpurbf.kernels import sets
+
+    return sets.gather(members, *values)
+
+
+def put_back(
+    members: np.ndarray, inside: np.ndarray, beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """See :func:`gpurbf.kernels.sets.put_back`."""
+    from gpurbf.kernels import sets
+
+    return sets.put_back(members, inside, beta)
+
+
+def count_absent(members: np.ndarray, slot_of: np.ndarray) -> int:
+    """See :func:`gpurbf.kernels.sets.count_absent`."""
+    from gpurbf.kernels import sets
+
+    return sets.count_absent(members, slot_of)
+
+
+def place(
+    members: np.ndarray,
+    slot_of: np.ndarray,
+    owner: np.ndarray,
+    used: np.ndarray,
+    filled: int,
+    clock: int,
+    vacant: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See :func:`gpurbf.kernels.sets.place`."""
+    from gpurbf.kernels import sets
+
+    return sets.place(members, slot_of, owner, used, filled, clock, vacant)
 
 
 def gained(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ class Progress:
     Parameters
     ----------
     estimator : SVC
-    pairs : list of ndarray of shape (2,)
+    pairs : list of (label, label)
         Class labels of each pair.
     X, y
         For the callbacks.
     """
 
-    def __init__(self, estimator: Any, pairs: list[np.ndarray], X: Any, y: Any) -> None:
+    def __init__(self, estimator: Any, pairs: Sequence[Any], X: Any, y: Any) -> None:
         self.estimator, self.pairs = estimator, pairs
         self._data = {"estimator": estimator, "X": X, "y": y}
         self._lock = threading.Lock()

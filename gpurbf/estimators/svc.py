@@ -265,7 +265,7 @@ class SVC(
         self, X: Any, used: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray
     ) -> PairModels:
         """The trained pairs for the samples in use."""
-        names = [self.classes_[[a, b]] for a, b in combinations(range(len(self.classes_)), 2)]
+        names = list(combinations(self.classes_, 2))
         given = callable(self.kernel) or self.kernel == "precomputed"
         if not isinstance(used, slice):
             X = X[np.ix_(used, used)] if given else X[used]

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from gpurbf.kernels.caching import cached_cfunc, inner
 from gpurbf.kernels.fixed import pack_pairs
-from gpurbf.kernels.llvm import call_by_address, use_widest_vectors
+from gpurbf.kernels.llvm import borrowed, call_by_address, use_widest_vectors
 from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
@@ -84,7 +84,8 @@ def pack_gram(H, weights, mean, panels):
 def store(consumer, H, n, count, top, first, sums):
     """H into `out`."""
     c = Consumer(*consumer[0])
-    copy_tile(carray(H, (CHUNK, BLOCK)), n, count, c.out, top, first, c.places)
+    out = borrowed(c.out)
+    copy_tile(carray(H, (CHUNK, BLOCK)), n, count, out, top, first, borrowed(c.places))
 
 
 def scores(consumer, H, n, count, top, first, sums):

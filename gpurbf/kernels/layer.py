@@ -18,8 +18,10 @@ from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.consumers import CHUNK, Consumer, call_consumer
 from gpurbf.kernels.epilogue import Epilogue
 from gpurbf.kernels.llvm import (
+    borrowed,
     call_product,
     call_setup,
+    keep,
     placed,
     pointer_to,
     use_widest_vectors,
@@ -111,6 +113,14 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     sums = aligned_like(real, (block + CHUNK) * consumer.sums)
     H[:] = 0  # the score kernel reads rows beyond the last
     sums[:] = 0
+    memory = x, line, P, row_terms, H
+    x, line, P, row_terms, H = (
+        borrowed(x), borrowed(line), borrowed(P), borrowed(row_terms), borrowed(H),
+    )  # fmt: skip
+    X, chosen, shift, kept = (
+        borrowed(X), borrowed(chosen), borrowed(centers.shift), borrowed(centers.kept),
+    )  # fmt: skip
+    all_terms = borrowed(centers.terms)
     if kernel.enter != 0:
         call_setup(kernel.enter, kernel.config)
     for i in range(begin, end, block):
@@ -119,13 +129,13 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             X,
             i,
             i + n_rows,
-            centers.shift,
+            shift,
             kernel.rows,
             kernel.group,
             kernel.word,
             line,
             x,
-            (chosen, centers.kept),
+            (chosen, kept),
         )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
@@ -133,7 +143,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             count = min(BLOCK, m - first)
             n_panels = -(-n_rows // kernel.rows)
             multiply(x, n_panels, kernel, centers.panels, first, count, P, later)
-            terms = centers.terms[first : first + count]
+            terms = all_terms[first : first + count]
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
                 finish(P, r, 0, H, n, count, row_terms, terms, epilogue)
@@ -149,3 +159,4 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
                 )  # fmt: skip
     if kernel.leave != 0:
         call_setup(kernel.leave, kernel.config)
+    keep(memory)

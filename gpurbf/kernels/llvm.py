@@ -21,6 +21,54 @@ def use_widest_vectors(typing_context):
     return types.void(), generate
 
 
+@intrinsic
+def borrowed(typing_context, array):
+    """The array without its memory's owner, whose references need not be counted.
+
+    Numba counts those of slices too, two atomic operations each, which take half of a short loop's
+    time. Of arrays only that are there longer: a kernel's arguments, or its own that it `keeps`.
+    """
+
+    def generate(context, builder, signature, args):
+        own = context.make_array(array)(context, builder, args[0])
+        own.meminfo = cgutils.get_null_value(own.meminfo.type)
+        own.parent = cgutils.get_null_value(own.parent.type)
+        return own._getvalue()
+
+    return array(array), generate
+
+
+@intrinsic
+def keep(typing_context, array):
+    """Nothing, but the array is there until then."""
+
+    def generate(context, builder, signature, args):
+        return context.get_dummy_value()
+
+    return types.void(array), generate
+
+
+def _extreme(name):
+    """An intrinsic: the larger or the smaller of two floats, for loops that LLVM makes vectors of.
+
+    Neither may be NaN, and 0 and -0 are the same.
+    """
+
+    @intrinsic
+    def extreme(typing_context, a, b):
+        def generate(context, builder, signature, args):
+            kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType()] * 2)
+            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.f64")
+            return builder.call(function, args, fastmath=("nnan", "nsz"))
+
+        return types.float64(types.float64, types.float64), generate
+
+    return extreme
+
+
+larger, smaller = _extreme("maxnum"), _extreme("minnum")
+
+
 def call_by_address(context, builder, signature, args):
     """Call the C function whose address is the first argument."""
     kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import use_widest_vectors
+from gpurbf.kernels.llvm import borrowed, keep, use_widest_vectors
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 
@@ -97,7 +97,12 @@ def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
     width = panels.size // terms.size
     line = aligned_like(blank, X.shape[1])
-    _, squares = pack(X, 0, len(chosen), shift, LANES, 1, word, line, panels, (chosen, kept))
+    some = borrowed(chosen), borrowed(kept)
+    _, squares = pack(
+        borrowed(X), 0, len(chosen), borrowed(shift), LANES, 1, word,
+        borrowed(line), borrowed(panels), some,
+    )  # fmt: skip
+    keep(line)
     for j in range(terms.size):
         terms[j] = quadratic * squares[j] if j < len(chosen) else 0
     panels[-(-len(chosen) // LANES) * LANES * width :] = 0

@@ -9,7 +9,7 @@ long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import use_widest_vectors
+from gpurbf.kernels.llvm import borrowed, keep, larger, smaller, use_widest_vectors
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
@@ -20,6 +20,7 @@ COLUMNS = 2048
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 _compiled = cached(nogil=True, error_model="numpy")
+_short = cached(error_model="numpy")  # see `sets`
 _inner = inner(error_model="numpy")
 
 
@@ -43,19 +44,19 @@ def _receiver(f, closed_up):
     """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
     use_widest_vectors()
     n = len(f)
-    best, strip, found = np.int64(_LOWEST), 0, np.int64(-1)
+    best, strip, found = -np.inf, 0, np.int64(-1)
     for start in range(0, n, _STRIP):
         # Slices, because an index that LLVM believes may be negative stops it from using vectors.
         g, closed = f[start : start + _STRIP], closed_up[start : start + _STRIP]
-        top = np.int64(_LOWEST)
+        top = -np.inf
         for k in range(len(g)):
-            top = max(top, _key(g[k] + closed[k]))
+            top = larger(top, g[k] + closed[k])
         if top >= best:
             best, strip = top, start
     # Its place in the strip, in vectors too: no branch that nobody can predict.
     g, closed = f[strip : strip + _STRIP], closed_up[strip : strip + _STRIP]
     for k in range(len(g)):
-        found = max(found, np.int64(k) if _key(g[k] + closed[k]) == best else np.int64(-1))
+        found = max(found, np.int64(k) if g[k] + closed[k] == best else np.int64(-1))
     return strip + found if found >= 0 else -1
 
 
@@ -65,20 +66,18 @@ def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
     use_widest_vectors()
     n = len(f)
     best, strip = np.int64(0), -1
-    smallest = np.int64(_HIGHEST)
+    smallest = np.inf
     for start in range(0, n, _STRIP):
         part = slice(start, start + _STRIP)
         g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
-        top, least = np.int64(0), np.int64(_HIGHEST)
+        top, least = np.int64(0), np.inf
         for k in range(len(g)):
             value = g[k] + closed[k]
-            least = min(least, _key(value))
+            least = smaller(least, value)
             top = max(top, _gain(f_i - value, diagonal_i + d[k] - 2.0 * r[k]))
         smallest = min(smallest, least)
         if top >= best and top > 0:
             best, strip = top, start
-    # The key is its own inverse.
-    lowest = np.int64(smallest ^ ((smallest >> 63) & np.int64(_HIGHEST))).view(np.float64)
     found = np.int64(-1)
     if strip >= 0:
         part = slice(strip, strip + _STRIP)
@@ -86,7 +85,7 @@ def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
         for k in range(len(g)):
             gain = _gain(f_i - (g[k] + closed[k]), diagonal_i + d[k] - 2.0 * r[k])
             found = max(found, np.int64(k) if gain == best else np.int64(-1))
-    return strip + found if found >= 0 else -1, lowest
+    return strip + found if found >= 0 else -1, smallest
 
 
 @_compiled
@@ -101,32 +100,11 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
     return beta_i + fall, low_j, fall
 
 
-@_compiled
-def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
-    """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
-
-    Parameters
-    ----------
-    K : float array of shape (n, n)
-        Kernel between the samples of the block; rows are read.
-    diagonal, low, high : float64 array of shape (n,)
-        Of the kernel; bounds of beta.
-    beta, f : float64 array of shape (n,)
-        Updated in place, so that a call goes on where the last one ended.
-    goal : float
-    max_steps : int
-
-    Returns
-    -------
-    steps : int
-    violation : float
-        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged.
-    stuck : bool
-        Whether the best step is too small for the floating-point numbers at hand.
-    """
+@_inner
+def _steps(K, diagonal, low, high, beta, f, closed, goal, max_steps):
+    """The steps of `solve_block`; `closed` (2, n) is scratch."""
     use_widest_vectors()
-    n = len(f)
-    closed_up, closed_down = np.empty_like(f), np.empty_like(f)
+    n, closed_up, closed_down = len(f), closed[0], closed[1]
     for k in range(n):
         closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
         closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
@@ -158,13 +136,47 @@ def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
 
 
 @_compiled
+def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
+    """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
+
+    Parameters
+    ----------
+    K : float array of shape (n, n)
+        Kernel between the samples of the block; rows are read.
+    diagonal, low, high : float64 array of shape (n,)
+        Of the kernel; bounds of beta.
+    beta, f : float64 array of shape (n,)
+        Updated in place, so that a call goes on where the last one ended.
+    goal : float
+    max_steps : int
+
+    Returns
+    -------
+    steps : int
+    violation : float
+        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged.
+    stuck : bool
+        Whether the best step is too small for the floating-point numbers at hand.
+    """
+    use_widest_vectors()
+    n = len(f)
+    closed = np.empty((2, n))
+    result = _steps(
+        borrowed(K), borrowed(diagonal), borrowed(low), borrowed(high), borrowed(beta),
+        borrowed(f), borrowed(closed), goal, max_steps,
+    )  # fmt: skip
+    keep(closed)
+    return result
+
+
+@_compiled
 def subtract_rows(rows, first, slots, change, f, begin, end):
     """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.
 
     A strip of f stays in the first cache while the rows pass by.
     """
     use_widest_vectors()
-    count = len(slots)
+    rows, slots, f, count = borrowed(rows), borrowed(slots), borrowed(f), len(slots)
     for start in range(begin, end, COLUMNS):
         stop = min(start + COLUMNS, end)
         g = f[start:stop]
@@ -195,7 +207,7 @@ def mirror_rows(K, begin, end):
                         K[i, j] = K[j, i]
 
 
-@_compiled
+@_short
 def open_ends(beta, low, high, f, up, down):
     """f of those that may rise (else -inf) and of those that may fall (inf); the violation.
 
@@ -212,50 +224,7 @@ def open_ends(beta, low, high, f, up, down):
     return top - bottom
 
 
-@_compiled
-def plane_factors(new, old, oldest, ridge):
-    """How far to go along the last two changes to the top of their plane; 0, 0 if there is none.
-
-    `new`, `old` and `oldest` (2, n) are beta and f of three points.
-    """
-    aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
-    for k in range(new.shape[1]):
-        f = new[1, k]
-        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
-        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
-        aa -= change_a * effect_a
-        ab -= (change_a * effect_b + change_b * effect_a) / 2
-        bb -= change_b * effect_b
-        a += change_a * f
-        b += change_b * f
-    if not (aa > 0 and bb > 0):
-        return 0.0, 0.0
-    cosine = ab / np.sqrt(aa * bb)
-    a, b = a / np.sqrt(aa), b / np.sqrt(bb)
-    determinant = (1 + ridge) ** 2 - cosine**2
-    if not determinant > 0:
-        return 0.0, 0.0
-    first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
-    second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
-    return first, second
-
-
-@_compiled
-def go_along(new, old, oldest, first, second, low, high, point, back):
-    """Write the point so far along both changes, put `back` to the bounds; the sum of `back`."""
-    left = 0.0
-    for k in range(new.shape[1]):
-        b, g = new[0, k], new[1, k]
-        wanted = b + first * (b - old[0, k])
-        wanted += second * (old[0, k] - oldest[0, k])
-        reached = min(max(wanted, low[k]), high[k])
-        point[0, k], back[k] = reached, reached - wanted
-        left += back[k]
-        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
-    return left
-
-
-@_compiled
+@_short
 def gained(before, after):
     """Twice what the objective gains between points (2, n) of beta and f; the move's square."""
     gain, square = 0.0, 0.0

@@ -55,9 +55,11 @@ def _added(mantissas: np.ndarray, exponents: np.ndarray) -> Fraction:
     if not len(mantissas):
         return Fraction(0)
     least = int(exponents.min())
-    high = np.floor(np.ldexp(mantissas, _BITS))
-    low = np.ldexp(np.ldexp(mantissas, _BITS) - high, _BITS)
-    uppers, lowers = (np.bincount(exponents - least, part) for part in (high, low))
+    scaled = mantissas * 2.0**_BITS
+    high = np.floor(scaled)
+    low = (scaled - high) * 2.0**_BITS
+    exponents = exponents - least
+    uppers, lowers = (np.bincount(exponents, part).tolist() for part in (high, low))
     total = 0
     for power, (upper, lower) in enumerate(zip(uppers, lowers)):
         total += ((int(upper) << _BITS) + int(lower)) << power

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf._stages import staged
+from gpurbf.backends import no_gpu
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.hidden import Activation
 from gpurbf.network.kernel_rows import GivenKernel, KernelRows
@@ -89,14 +90,15 @@ def group_samples(
         sorted_ = np.lexsort((keys, y))
         adjacent = (np.diff(keys[sorted_]) == 0) & (np.diff(y[sorted_]) == 0)
         same[1:] = adjacent
-        positions = np.flatnonzero(same)
-        # Equal keys are a hint, equal values the fact.
-        same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
+        if adjacent.any():
+            positions = np.flatnonzero(same)
+            # Equal keys are a hint, equal values the fact.
+            same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
         uniform = weights is None or (weights == weights[0]).all()
-        if by_key or same.any() or not uniform:
+        if by_key or not uniform or same.any():
             order = sorted_
     starts = np.append(np.flatnonzero(~same), N)
-    codes = y[order][starts[:-1]]
+    codes = y[order[starts[:-1]]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
 
 
@@ -175,7 +177,7 @@ def solve_samples(
     else:
         n_classes = len(groups.class_starts) - 1
         n_pairs = n_classes * (n_classes - 1) // 2 if pairs is None else len(pairs)
-        on_host = keep_on_host(n_samples or len(X), n_classes, n_pairs)
+        on_host = "" if no_gpu() else keep_on_host(n_samples or len(X), n_classes, n_pairs)
         kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
@@ -210,10 +212,10 @@ def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
     """Coefficients of samples from those of their groups, equal samples in proportion to C."""
     N = len(C)
     result = np.zeros((len(table), N))
-    sizes = np.diff(groups.starts)
-    if (sizes == 1).all():
+    if len(groups.starts) == N + 1:  # each is its own group
         result[:, groups.members] = table
         return result
+    sizes = np.diff(groups.starts)
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     own, sums = C[groups.members], groups.sums(C)[group_of]
     # Infinite bounds are equal bounds; a bound that is reached is reached exactly by everyone.

@@ -157,11 +157,9 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         np.testing.assert_array_equal(chosen[: len(kept)], kept)
         assert set(chosen[len(kept) :]) == {*rising, *falling}
         assert len(chosen) == len(kept) + len(rising) + len(falling) == len(set(chosen))
-        if not ties:
-            up, down = np.empty(n), np.empty(n)
-            open_ends(beta, low, high, f, up, down)
-            newest = slice(len(previous) // 2, len(previous))
-            assert set(chosen) == set(binary._working_set(up, down, previous, newest, size)[0])
+        open_ends(beta, low, high, f, up, down)
+        newest = slice(len(previous) // 2, len(previous))
+        assert set(chosen) == set(binary._working_set(up, down, previous, newest, size)[0])
         previous = chosen
 
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends.loops_smo import gained, open_ends, solve_block, subtract_rows, summary
+from gpurbf.backends.loops_smo import (
+    gained,
+    gather,
+    open_ends,
+    put_back,
+    solve_block,
+    subtract_rows,
+    summary,
+    worst,
+)
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
 
@@ -83,8 +92,9 @@ def solve_binary(
     FloatingPointError
         If the kernel or the coefficients are not finite.
     """
-    low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-    beta, f = np.zeros(len(y)), y.astype(np.float64)
+    ends = C * y
+    low, high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
+    beta, f = np.zeros(len(y)), y.copy()
     problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check)
     steps, violation = problem.whole() if len(y) <= WHOLE else problem.by_working_sets()
     intercept, objective, gap = summary(beta, f, y, C)
@@ -153,20 +163,16 @@ class _Problem:
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
             members, fresh = _working_set(up, down, members, fresh, size)
-            before = beta[members]
-            inside, f_inside = before.copy(), f[members]
-            parts = self.kernel.diagonal[members], low[members], high[members]
+            parts = gather(members, self.kernel.diagonal, low, high, beta, f)
             K = self.kernel.block(members, fresh)
             goal = INNER if sets < MANY and last < _LONG * size else LOOSE
             goal = max(self.tol, goal * violation)
-            done = self._inner(K, *parts, inside, f_inside, goal=goal, steps=steps)[0]
+            done = self._inner(K, *parts, goal=goal, steps=steps)[0]
             if done == steps:
                 return steps, violation
             last, steps, sets = done - steps, done, sets + 1
-            changed = np.flatnonzero(inside != before)
-            change = (inside - before)[changed]
-            beta[members] = inside
-            self._subtract(members[changed], change, f)
+            changed, change = put_back(members, parts[3], beta)
+            self._subtract(changed, change, f)
             self._go_ahead(len(changed) // _FEW)
 
     def _subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
@@ -254,18 +260,12 @@ def _working_set(
 
     Keeping half stops the sets from alternating: what one solves the next would undo. It stays
     where it is, and the others take the place of the older half: they are the slice that comes
-    with the members. ``up`` and ``down`` are written to.
+    with the members.
     """
     half = len(previous) // 2
     last = newest.stop == len(previous)
     kept = previous[half:] if last else previous[:half]
-    up[kept], down[kept] = -np.inf, np.inf
-    n = (size - len(kept)) // 2
-    rising = np.argpartition(up, len(up) - n)[len(up) - n :]
-    rising = rising[up[rising] > -np.inf]
-    down[rising] = np.inf
-    falling = np.argpartition(down, n)[:n]
-    falling = falling[down[falling] < np.inf]
-    parts = [rising, falling, kept] if last else [kept, rising, falling]
-    members, others = np.concatenate(parts), len(rising) + len(falling)
-    return members, slice(0, others) if last else slice(len(kept), len(members))
+    others = worst(up, down, kept, (size - len(kept)) // 2)
+    if last:
+        return np.concatenate([others, kept]), slice(0, len(others))
+    return np.concatenate([kept, others]), slice(len(kept), len(kept) + len(others))

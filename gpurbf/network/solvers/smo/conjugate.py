@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.backends.loops_smo import plane_point
+from gpurbf.backends.loops_smo import look_ahead
 
 __all__ = ["Ahead", "Plane"]
 
@@ -57,8 +57,9 @@ class Plane:
         """The best point within the bounds, if there is one that takes at most so many rows."""
         if self._known < 3:
             return None
-        point, back, left = plane_point(self._points, low, high, _RIDGE)
-        if np.count_nonzero(back) > most:
+        point, back = np.empty_like(self.newest), np.empty_like(low)
+        n_back, left = look_ahead(self._points, low, high, _RIDGE, point, back)
+        if not 0 <= n_back <= most:
             return None
         if left:
             beta = point[0]

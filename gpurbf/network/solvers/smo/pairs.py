@@ -163,8 +163,9 @@ class _Problems:
 
     def _solve(self, p: int, kernel: PairKernel) -> None:
         a, b = self._classes_of(p)
-        y = np.repeat([1.0, -1.0], [a.stop - a.start, b.stop - b.start])
         C = np.concatenate([self.C[a], self.C[b]])
+        y = np.ones(len(C))
+        y[a.stop - a.start :] = -1.0
         limit = 0 if self._quit_early.is_set() else self.max_iter
         check = functools.partial(self._check, p)
         solution = self.solutions[p] = solve_binary(kernel, y, C, self.tol, limit, check)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.backends.loops_smo import count_absent, place
+
 __all__ = ["LEAST", "Budget", "Slots"]
 
 # Rows that a cache may hold whatever the budget says.
@@ -92,20 +94,15 @@ class Slots:
             Members that were in no slot, and the ascending slots that they have now: the caller
             must evaluate these rows.
         """
-        slots = self._slot_of[members]
-        absent = slots < 0
-        missing = members[absent]
-        self._grow(len(missing) - self._vacant)
-        if len(members) > self.filled:
-            members, slots, absent = (each[: self.filled] for each in (members, slots, absent))
-            missing = members[absent]
+        self._grow(count_absent(members, self._slot_of) - self._vacant)
+        members = members[: self.filled]
         self._clock += 1
-        self._used[slots[~absent]] = self._clock
-        where = self._give_way(len(missing))
-        self._owner[where], self._slot_of[missing] = missing, where
-        self._used[where] = self._clock
-        slots[absent] = where
-        return slots, missing, where
+        found = place(
+            members, self._slot_of, self._owner, self._used,
+            self.filled, self._clock, self._vacant,
+        )  # fmt: skip
+        self._vacant = max(0, self._vacant - len(found[1]))
+        return found
 
     def _grow(self, wanted: int) -> None:
         """Ask the budget for slots where vacant ones do not suffice."""
@@ -115,17 +112,3 @@ class Slots:
             granted = self.budget.take(room, self.row_bytes, least)
             self.filled += granted
             self._vacant += granted
-
-    def _give_way(self, n: int) -> np.ndarray:
-        """n slots, ascending: vacant ones first, in order; then the longest unused."""
-        if n <= self._vacant:
-            where = np.flatnonzero(self._owner[: self.filled] < 0)[:n]
-            self._vacant -= n
-            return where
-        # Vacant ones were used at time -1.
-        where = np.argpartition(self._used[: self.filled], n - 1)[:n]
-        where.sort()
-        evicted = self._owner[where]
-        self._slot_of[evicted[evicted >= 0]] = -1
-        self._vacant = 0
-        return where

@@ -1,0 +1,211 @@
+"""Around the steps of SVC's solver: working sets chosen, gathered and put back, rows' places.
+
+Each takes some microseconds, less than a thread takes to wake up. So these keep the GIL: two pairs
+of classes side by side would wait for each other more often than they work here.
+"""
+
+import numpy as np
+
+from gpurbf.kernels import smo
+from gpurbf.kernels.caching import cached, inner
+from gpurbf.kernels.llvm import use_widest_vectors
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+_key = smo._key  # an integer ordered as a float64 is
+_short = cached(error_model="numpy")
+
+
+@inner()
+def _largest(keys, n, out):
+    """Places of the n largest keys but those that are the least integer, equals in order."""
+    use_widest_vectors()
+    low, high, positive = np.int64(_HIGHEST), np.int64(_LOWEST), 0
+    for k in range(len(keys)):
+        there = keys[k] > _LOWEST
+        positive += there
+        high = max(high, keys[k])
+        low = min(low, keys[k] if there else np.int64(_HIGHEST))
+    n = min(n, positive)
+    if n == 0:
+        return 0
+    # The n-th largest, by bisection: counting is done in vectors.
+    while low < high:
+        middle = (low | high) - ((low ^ high) >> 1)  # their mean, rounded up, without overflow
+        count = 0
+        for k in range(len(keys)):
+            count += keys[k] >= middle
+        if count >= n:
+            low = middle
+        else:
+            high = middle - 1
+        if count == n:
+            break
+    above = 0
+    for k in range(len(keys)):
+        above += keys[k] > low
+    equal, found = n - above, 0
+    for k in range(len(keys)):
+        if keys[k] > low or (keys[k] == low and equal > 0):
+            equal -= keys[k] == low
+            out[found] = k
+            found += 1
+    return n
+
+
+@_short
+def worst(up, down, kept, n):
+    """The n largest of `up`, then the n smallest of `down`, at other places than kept ones.
+
+    Infinite ones, -inf of `up` and inf of `down`, are not there.
+    """
+    use_widest_vectors()
+    keys, found = np.empty(len(up), np.int64), np.empty(2 * n, np.intp)
+    for k in range(len(up)):
+        keys[k] = _key(up[k]) if up[k] > -np.inf else np.int64(_LOWEST)
+    for k in kept:
+        keys[k] = _LOWEST
+    rising = _largest(keys, n, found)
+    for k in range(len(down)):
+        keys[k] = ~_key(down[k]) if down[k] < np.inf else np.int64(_LOWEST)
+    for k in kept:
+        keys[k] = _LOWEST
+    for k in found[:rising]:
+        keys[k] = _LOWEST
+    falling = _largest(keys, n, found[rising:])
+    return found[: rising + falling]
+
+
+@_short
+def gather(members, diagonal, low, high, beta, f):
+    """Those numbers of the members, one row each."""
+    values = np.empty((5, len(members)))
+    for k in range(len(members)):
+        i = members[k]
+        values[0, k], values[1, k], values[2, k] = diagonal[i], low[i], high[i]
+        values[3, k], values[4, k] = beta[i], f[i]
+    return values
+
+
+@_short
+def put_back(members, inside, beta):
+    """Write beta of the members; those whose beta changes, and by how much."""
+    changed, change, n = np.empty_like(members), np.empty_like(inside), 0
+    for k in range(len(members)):
+        i = members[k]
+        changed[n], change[n] = i, inside[k] - beta[i]
+        n += inside[k] != beta[i]
+        beta[i] = inside[k]
+    return changed[:n], change[:n]
+
+
+@_short
+def count_absent(members, slot_of):
+    """How many of the members are in no slot."""
+    n = 0
+    for i in members:
+        n += slot_of[i] < 0
+    return n
+
+
+@_short
+def place(members, slot_of, owner, used, filled, clock, vacant):
+    """Slots of the members, the first `filled` ones; those that were in none, and where they are.
+
+    Vacant slots are taken in order, then the longest unused.
+    """
+    slots, n = slot_of[members], 0
+    missing = np.empty_like(members)
+    for k in range(len(members)):
+        missing[n] = members[k]
+        if slots[k] < 0:
+            n += 1
+        else:
+            used[slots[k]] = clock
+    where, found = np.empty(n, np.intp), 0
+    # Of those used last at this time some give way, of those before it all; vacant ones: -1.
+    last, equal = -1, n
+    if n > vacant:
+        low, high = -1, clock
+        while low < high:
+            middle = (low + high) // 2
+            count = 0
+            for s in range(filled):
+                count += used[s] <= middle
+            if count >= n:
+                high = middle
+            else:
+                low = middle + 1
+        last = low
+        for s in range(filled):
+            equal -= used[s] < last
+    for s in range(filled):
+        if found < n and (used[s] < last or (used[s] == last and equal > 0)):
+            equal -= used[s] == last
+            if owner[s] >= 0:
+                slot_of[owner[s]] = -1
+            where[found] = s
+            found += 1
+    found = 0
+    for k in range(len(members)):
+        if slots[k] < 0:
+            s = where[found]
+            slots[k], owner[s], used[s], slot_of[members[k]] = s, members[k], clock, s
+            found += 1
+    return slots, missing[:n], where
+
+
+@_short
+def look_ahead(new, old, oldest, low, high, ridge, point, back):
+    """The best point of the plane through three, (2, n) of beta and f, within the bounds.
+
+    Written to `point`, but its f does not know by how much samples were put back to the bounds,
+    which is `back`. Returns how many were, and the sum; -1 where none is better than `new`.
+    """
+    use_widest_vectors()
+    first, second = _plane_factors(new, old, oldest, ridge)
+    if first == 0 and second == 0:
+        return -1, 0.0
+    return _go_along(new, old, oldest, first, second, low, high, point, back)
+
+
+@inner(error_model="numpy")
+def _plane_factors(new, old, oldest, ridge):
+    """How far to go along the last two changes to the top of their plane; 0, 0 if there is none."""
+    use_widest_vectors()
+    aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(new.shape[1]):
+        f = new[1, k]
+        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
+        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
+        aa -= change_a * effect_a
+        ab -= (change_a * effect_b + change_b * effect_a) / 2
+        bb -= change_b * effect_b
+        a += change_a * f
+        b += change_b * f
+    if not (aa > 0 and bb > 0):
+        return 0.0, 0.0
+    cosine = ab / np.sqrt(aa * bb)
+    a, b = a / np.sqrt(aa), b / np.sqrt(bb)
+    determinant = (1 + ridge) ** 2 - cosine**2
+    if not determinant > 0:
+        return 0.0, 0.0
+    first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
+    second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
+    return first, second
+
+
+@inner(error_model="numpy")
+def _go_along(new, old, oldest, first, second, low, high, point, back):
+    """Write the point so far along both changes; how many were put back, and the sum of that."""
+    left, count = 0.0, 0
+    for k in range(new.shape[1]):
+        b, g = new[0, k], new[1, k]
+        wanted = b + first * (b - old[0, k])
+        wanted += second * (old[0, k] - oldest[0, k])
+        reached = min(max(wanted, low[k]), high[k])
+        point[0, k], back[k] = reached, reached - wanted
+        left += back[k]
+        count += back[k] != 0
+        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
+    return count, left
