@@ -6,10 +6,13 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from callers import everything, numbers
+import scipy.linalg
+from callers import everything, numbers, own_numbers
 
 from gpurbf.backends import blas, threads
+from gpurbf.backends.arrays import factorizations
 
 
 def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
@@ -35,6 +38,44 @@ def test_blas_has_the_least_of_the_limits_in_force(callers):
     assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
     second.leave()
     assert numbers() == {path: min(number, 2) for path, number in before.items()}
+
+
+def test_blas_alone_is_a_limit_for_blas_only():
+    before, own = everything(), threads.thread_limit()
+    with threads.blas_alone():
+        assert set(numbers().values()) == set(own_numbers().values()) == {1}
+        assert threads.thread_limit() == own
+    assert everything() == before
+
+
+@pytest.mark.parametrize("m", [3, 300])
+def test_small_decompositions_are_done_without_blas_s_threads(monkeypatch, m):
+    calls = []
+
+    def watched(function):
+        def call(*args, **options):
+            calls.append((function.__name__, set(own_numbers().values())))
+            return function(*args, **options)
+
+        return call
+
+    for function in (scipy.linalg.cho_factor, scipy.linalg.solve_triangular):
+        monkeypatch.setattr(scipy.linalg, function.__name__, watched(function))
+    before = everything()
+    rng = np.random.default_rng(0)
+    A, B = rng.random((m, m)), rng.random((m, 300))
+    A = A @ A.T + np.eye(m)
+    cholesky, solve_triangular, _ = factorizations(np)
+    L = np.tril(cholesky(A.copy()))
+    half = solve_triangular(L, B, lower=True)
+    np.testing.assert_allclose(L @ half, B, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        A @ solve_triangular(L, half, lower=True, trans=1), B, rtol=1e-9, atol=1e-7
+    )
+    assert solve_triangular(L, B[:, :0], lower=True).shape == (m, 0)
+    assert everything() == before
+    assert {name for name, _ in calls} == {"cho_factor", "solve_triangular"}
+    assert all(found == {1} for _, found in calls)
 
 
 class OnOpenMP(threading.local):
@@ -95,6 +136,8 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
     def work():
         with threads.limited(1):
             threads.parallel_for(lambda i: None, 3)
+        with threads.blas_alone():
+            threads.alone([int, int])
 
     def interrupted(at):
         """Whether the call of that number was interrupted, before the work was done."""

@@ -57,10 +57,11 @@ def test_a_tridiagonal_form_solves_every_shift(m):
     V, U = RNG.normal(size=(2, 37, m))
     np.testing.assert_allclose(form.back(form.turn(V)), V, atol=1e-12)
     forms = form.forms(shifts, form.turn(U), form.turn(V))
-    for shift, found in zip(shifts, forms, strict=True):
-        solved = np.linalg.solve(A + shift * np.eye(m), V.T).T
+    for i, shift in enumerate(shifts):
+        solved, other = (np.linalg.solve(A + shift * np.eye(m), R.T).T for R in (V, U))
         np.testing.assert_allclose(form.back(form.solve(shift, form.turn(V))), solved, rtol=1e-7)
-        np.testing.assert_allclose(found, (U * solved).sum(axis=1), rtol=1e-7, atol=1e-9)
+        expected = [(a * b).sum(axis=1) for a, b in ((U, other), (U, solved), (V, solved))]
+        np.testing.assert_allclose(forms[:, i], expected, rtol=1e-7, atol=1e-9)
     assert form.lowest() == pytest.approx(np.linalg.eigvalsh(A)[0])
 
 

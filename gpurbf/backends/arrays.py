@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+
+from gpurbf.backends.threads import alone, blas_alone
 
 __all__ = [
     "Factorizations",
@@ -22,6 +25,13 @@ __all__ = [
     "rows_on_host",
     "to_host",
 ]
+
+
+# From so many rows on BLAS's threads are for a Cholesky factor: before, they wait about as long for
+# each other as they work, and where others compute too a hundred times as long.
+_THREADS = 2500
+# Right-hand sides that are solved for at a time.
+_COLUMNS = 128
 
 
 def is_resident(A: Any) -> bool:
@@ -85,7 +95,7 @@ def factorizations(xp: ModuleType) -> Factorizations:
     if xp is np:
         return Factorizations(
             _cholesky,
-            partial(scipy.linalg.solve_triangular, check_finite=False),
+            _solve_triangular,
             lambda A: scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False),
         )
     from cupyx import errstate
@@ -101,6 +111,11 @@ def factorizations(xp: ModuleType) -> Factorizations:
 
 def _cholesky(A: np.ndarray) -> np.ndarray:
     """In the memory of A; see :class:`Factorizations`."""
+    with blas_alone() if len(A) < _THREADS else nullcontext():
+        return _factor(A)
+
+
+def _factor(A: np.ndarray) -> np.ndarray:
     try:
         # LAPACK reads and writes the lower triangle: a failure leaves the upper one whole.
         # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
@@ -110,6 +125,13 @@ def _cholesky(A: np.ndarray) -> np.ndarray:
         mirror(A)
         np.fill_diagonal(A, diagonal)
         raise
+
+
+def _solve_triangular(L: np.ndarray, B: np.ndarray, **options: Any) -> np.ndarray:
+    """Columns of a few at a time, by threads of ours; see :class:`Factorizations`."""
+    solve = partial(scipy.linalg.solve_triangular, L, check_finite=False, **options)
+    parts = [B[:, i : i + _COLUMNS] for i in range(0, max(1, B.shape[1]), _COLUMNS)]
+    return np.concatenate(alone([partial(solve, part) for part in parts]), axis=1)
 
 
 def mirror(A: np.ndarray) -> None:

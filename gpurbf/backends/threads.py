@@ -18,7 +18,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -31,7 +31,7 @@ from gpurbf._stages import side_by_side
 from gpurbf.backends import blas
 from gpurbf.backends.blas import blas_libraries
 
-__all__ = ["blas_libraries", "limited", "parallel_for", "thread_limit"]
+__all__ = ["alone", "blas_alone", "blas_libraries", "limited", "parallel_for", "thread_limit"]
 
 
 class _Limit(blas.Limit):
@@ -111,6 +111,32 @@ def limited(n_jobs: int | None) -> Iterator[None]:
             yield
     finally:
         _limit.set(outer)
+        try:
+            blas.leave(limit)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            blas.leave(limit)
+            raise
+
+
+@contextmanager
+def blas_alone() -> Iterator[None]:
+    """BLAS has one thread in the block; ours are as many as before.
+
+    Its threads meet after every product, and one that waits for the next spins, OpenBLAS's for
+    some 25 ms: a core that nobody else has, and seconds where others need it too.
+    """
+    with _one_blas_thread(), blas.here(1):
+        yield
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """In force, but not told to this thread where libraries have a number for each."""
+    limit = blas.Limit(1)
+    try:
+        blas.enter(limit)
+        yield
+    finally:
         try:
             blas.leave(limit)
         except BaseException:  # an interrupt at this moment leaves no trace either
@@ -209,3 +235,16 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
     for error in errors:
         if error is not None:
             raise error
+
+
+def alone(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each of some works returns, which are products of BLAS; the threads are ours."""
+    results: dict[int, Any] = {}
+
+    def task(i: int) -> None:
+        with blas.here(1):
+            results[i] = works[i]()
+
+    with _one_blas_thread():
+        parallel_for(task, len(works))
+    return [results[i] for i in range(len(works))]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -18,11 +19,9 @@ from scipy.linalg import lapack
 
 from gpurbf._stages import count
 from gpurbf.backends.arrays import factorizations, to_host
-from gpurbf.backends.threads import limited, parallel_for
+from gpurbf.backends.threads import alone, blas_alone, parallel_for
 
 __all__ = ["Tridiagonal", "products", "tridiagonal"]
-
-Result = TypeVar("Result")
 
 # Reflectors that are applied at once, and rows that they are applied to while these are in cache.
 _BLOCK, _ROWS = 64, 128
@@ -64,18 +63,21 @@ class Tridiagonal:
         return lapack.dptsv(self.diagonal + shift, self.beside, B.T)[2].T
 
     def forms(self, shifts: np.ndarray, Y: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """y_i·(T + shift I)⁻¹ z_i for the rows of Y and Z (n, m), shape (shifts, n)."""
+        """y·My, y·Mz and z·Mz for rows y, z of Y and Z (n, m), each with M = (T + shift I)⁻¹.
+
+        The shape is (3, shifts, n).
+        """
         from gpurbf.kernels import tridiagonal as kernels
 
         factored = [lapack.dpttrf(self.diagonal + shift, self.beside)[:2] for shift in shifts]
         pivots, factors = (np.array(part) for part in zip(*factored, strict=True))
-        forms = np.empty((len(shifts), len(Z)))
+        forms = np.empty((3, len(shifts), len(Z)))
 
         def task(i: int) -> None:
             kernels.bilinear_forms(i * kernels.ROWS, Y, Z, factors, pivots, forms)
 
         parallel_for(task, -(-len(Z) // kernels.ROWS))
-        count(operations=6 * Z.size * len(shifts), kind="float64", nbytes=Y.nbytes + Z.nbytes)
+        count(operations=11 * Z.size * len(shifts), kind="float64", nbytes=Y.nbytes + Z.nbytes)
         return forms
 
 
@@ -93,9 +95,9 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
     count(operations=4 * m**3 / 3, kind="float64", nbytes=8 * m**3 / 6)
     work = int(lapack.dsytrd_lwork(m, lower=1)[0])
     # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-    with limited(1) if m < _THREADS else nullcontext():
+    with blas_alone() if m < _THREADS else nullcontext():
         reflected, diagonal, beside, tau, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
-    blocks = _alone(lambda i: _block(reflected, tau, i * _BLOCK), -(-(m - 1) // _BLOCK))
+    blocks = alone([partial(_block, reflected, tau, i) for i in range(0, m - 1, _BLOCK)])
     return Tridiagonal(
         diagonal,
         beside,
@@ -123,12 +125,11 @@ def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) 
     """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
     turned = np.array(V, np.float64, order="C")
 
-    def work(number: int) -> None:
+    def work(rows: np.ndarray) -> None:
         for i, left, right in blocks:
-            rows = turned[number * _ROWS : (number + 1) * _ROWS, i:]
-            rows -= (rows @ left) @ right.T
+            rows[:, i:] -= (rows[:, i:] @ left) @ right.T
 
-    _alone(work, -(-len(turned) // _ROWS))
+    alone([partial(work, turned[i : i + _ROWS]) for i in range(0, len(turned), _ROWS)])
     count(operations=2 * turned.size * turned.shape[1], kind="float64", nbytes=2 * turned.nbytes)
     return turned
 
@@ -136,23 +137,7 @@ def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) 
 def products(Z: np.ndarray, W: np.ndarray) -> np.ndarray:
     """Rows Z (n, m) times W (m, k)."""
     found = np.empty((len(Z), W.shape[1]))
-
-    def work(number: int) -> None:
-        rows = slice(number * _ROWS, (number + 1) * _ROWS)
-        np.matmul(Z[rows], W, out=found[rows])
-
-    _alone(work, -(-len(Z) // _ROWS))
+    parts = [slice(i, i + _ROWS) for i in range(0, len(Z), _ROWS)]
+    alone([partial(np.matmul, Z[rows], W, out=found[rows]) for rows in parts])
     count(operations=2 * Z.size * W.shape[1], kind="float64", nbytes=Z.nbytes + W.nbytes)
     return found
-
-
-def _alone(work: Callable[[int], Result], n: int) -> list[Result]:
-    """``work(i)`` for all i < n. The threads are ours: BLAS's meet after every small product."""
-    results: dict[int, Result] = {}
-
-    def task(i: int) -> None:
-        with limited(1):
-            results[i] = work(i)
-
-    parallel_for(task, n)
-    return [results[i] for i in range(n)]

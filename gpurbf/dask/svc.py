@@ -31,6 +31,9 @@ from gpurbf.network.svm import Groups, PairModels, group_samples, solve_samples
 
 __all__ = ["SVC"]
 
+# The priority of what all pairs wait for: theirs are 0, -1, …, the largest first.
+_BEFORE_PAIRS = 1
+
 
 @twin_of(svc.SVC)
 class SVC(CallbackSupportMixin, ClassifierTwin):
@@ -98,14 +101,14 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         progress = Progress(self, names, *data)
         order = _Order(float(model.C), not _uniform(blocks), model.precision, model._lattices)
         ready = tasks.each("class-sorted", order, [(one, parts.repeated) for one in parts.rows])
-        ready = tasks.start(ready, priority=_before_pairs(blocks))
+        ready = tasks.start(ready, priority=_BEFORE_PAIRS)
         solve, sizes = _Solve(model, len(blocks)), blocks.class_sizes()
         costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
         waiting = {}
-        for i, where in _evenly(costs, blocks.homes.threads):
+        for n_larger, (i, where) in enumerate(_evenly(costs, blocks.homes.threads)):
             given = tiles[i].inside, *(ready[part] for part in tiles[i].parts)
             [task] = tasks.each("pairs", solve, [given])
-            waiting[tasks.start(task, priority=costs[i], **where)] = tiles[i].pairs
+            waiting[tasks.start(task, priority=-n_larger, **where)] = tiles[i].pairs
         solved: dict[tuple[int, int], _Pair] = {}
         for future, found in distributed.as_completed(waiting, with_results=True):
             for pair, one in zip(waiting[future], found):
@@ -138,11 +141,6 @@ class _OnLattices:
         return np.array([not encode(X, lattice)[1].any() for lattice in self.lattices], bool)
 
 
-def _before_pairs(blocks: Blocks) -> int:
-    """The priority of what all pairs wait for: before that of the largest one."""
-    return 2 * len(blocks)
-
-
 class _Parts(NamedTuple):
     """The samples brought together by class: futures of each part and of whether samples repeat."""
 
@@ -159,7 +157,7 @@ class _Parts(NamedTuple):
         part_of = _PartOf(np.array([part[-1] for part in classes]))
         rows = regrouped(blocks, "classes", part_of, len(classes))
         repeated = tasks.each("repeats", _repeats, [(part,) for part in rows])
-        futures = tasks.start([*rows, *repeated], priority=_before_pairs(blocks))
+        futures = tasks.start([*rows, *repeated], priority=_BEFORE_PAIRS)
         return cls(classes, tiles, futures[: len(rows)], futures[len(rows) :])
 
 

@@ -92,10 +92,13 @@ class RidgePath:
         every = self.weights.reshape(p * k, m).T
         outputs = products(Z, every).reshape(len(Z), p, k).transpose(1, 0, 2)
         outputs = outputs + (self.system.target_mean)
-        leverage = self.form.forms(self.shifts, Z, Z) + self.copies
-        if len(unit):
-            cross = self.form.forms(self.shifts, Z[own.rows], E)
-            ratio = cross / self.form.forms(self.shifts, E, E)
+        units = np.zeros(Z.shape)
+        units[own.rows] = E
+        leverage, cross, at_itself = self.form.forms(self.shifts, Z, units)
+        leverage += self.copies
+        if len(E):
+            cross = cross[:, own.rows]
+            ratio = cross / at_itself[:, own.rows]
             at_center = products(E, every).reshape(len(E), p, k).transpose(1, 0, 2)
             outputs[:, own.rows] -= ratio[..., None] * at_center
             leverage[:, own.rows] -= ratio * cross

@@ -21,6 +21,7 @@ from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
 from gpurbf.backends.sums import Grid
+from gpurbf.backends.threads import blas_alone
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.layer import Layer
 from gpurbf.network.solvers.fixed_point import fixed_point
@@ -100,7 +101,8 @@ class RidgeSolution:
         is left out with it, as in `RidgePath.leave_one_out`.
         """
         xp, H = self.xp, self.summed(H)
-        outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
+        with blas_alone():  # few outputs
+            outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
         leverage = to_host((half * half).sum(axis=0))
         if self.fit_intercept:
