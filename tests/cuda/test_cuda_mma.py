@@ -91,7 +91,7 @@ def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
 
 def test_a_warpgroup_writes_every_output_once():
     written = np.zeros((64, 128), int)
-    _, outputs = simulated._warpgroup()
+    *_, outputs = simulated._warpgroup()
     _, staged, own_part = _plain(wgmma.placing)
     for p in range(4):
         part = np.zeros((16, 132), int)

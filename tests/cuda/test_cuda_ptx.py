@@ -215,7 +215,7 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     assert "serialized" not in report  # a warning of ptxas about wgmma
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
     used = int(re.search(r"Used (\d+) registers", report)[1])
-    threads, shared = shape.B**2, tile.shared_bytes(shape, bits // 8)
+    threads, shared = shape.B**2, tile.shared_bytes(VARIANTS[name][0], shape, bits // 8)
     registers, most, memory = MULTIPROCESSORS[capability]
     resident = min(
         registers // (-(-used // 8) * 8 * threads), most // threads, memory // (shared + 1024), 32

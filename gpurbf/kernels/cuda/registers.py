@@ -17,6 +17,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+try:
+    from numba.cuda.core import targetconfig  # numba-cuda has its own
+except ImportError:
+    from numba.core import targetconfig
+
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
 I32 = ir.IntType(32)
@@ -189,6 +194,25 @@ def root(typing_context, x):
     return x(x), generate
 
 
+_EXCHANGES = "".join(
+    f"shfl.sync.bfly.b32 other, $0, {step}, 31, 0xffffffff; max.s32 $0, $0, other; "
+    for step in (16, 8, 4, 2, 1)
+)
+
+
+@intrinsic
+def largest(typing_context, x):
+    """The largest of a warp's 32 numbers x of 32 bits; all its threads are to come here."""
+
+    def generate(context, builder, signature, args):
+        text = f"{{ .reg .b32 other; mov.b32 $0, $1; {_EXCHANGES}}}"
+        if targetconfig.ConfigStack().top().compute_capability >= (8, 0):
+            text = "redux.sync.max.s32 $0, $1, 0xffffffff;"
+        return asm(builder, text, I32, "=&r,r", args, True)
+
+    return types.int32(types.int32), generate
+
+
 def _copy(asynchronous):
     @intrinsic
     def copy16(typing_context, to, at, source, start):
@@ -328,9 +352,10 @@ def _mma_steps():
 
 
 def functions(product, R):
-    """zeros, step and put of a product, for R × R outputs a lane."""
+    """zeros, step, finish and put of a product, for R × R outputs a lane."""
+    finished = None
     if product == "wgmma":
-        from gpurbf.kernels.cuda.wgmma import steps
+        from gpurbf.kernels.cuda.wgmma import finished, steps
 
         step_body, outputs = steps()
     else:
@@ -360,6 +385,18 @@ def functions(product, R):
         return acc(acc, memory, a, c, lane), generate
 
     @intrinsic
+    def finish(typing_context, acc):
+        """The outputs after the last step."""
+
+        def generate(context, builder, signature, args):
+            if finished is None:
+                return args[0]
+            values = [builder.extract_value(args[0], i) for i in range(R * R)]
+            return context.make_tuple(builder, acc, finished(builder, values))
+
+        return acc(acc), generate
+
+    @intrinsic
     def put(typing_context, acc, p, stage, at, width):
         """Write part p of 4 of the outputs to rows of shared memory, `width` elements each."""
 
@@ -380,4 +417,4 @@ def functions(product, R):
 
         return types.void(acc, p, stage, at, width), generate
 
-    return zeros, step, put
+    return zeros, step, finish, put

@@ -180,7 +180,15 @@ def canonical(memory, first, rows):
 
 
 def _warpgroup():
-    def step(acc, memory, a, c, thread):
+    """Products read shared memory as late as they may: when the next ones have begun."""
+
+    def step(sums, memory, a, c, thread):
+        return finish(sums), memory, a, c, thread
+
+    def finish(sums):
+        return sums if isinstance(sums, np.ndarray) else multiplied(*sums)
+
+    def multiplied(acc, memory, a, c, thread):
         group, member = thread % 32 >> 2, thread & 3
         own = thread // 32 * 16 + group
         D = canonical(memory, a, 64)[[own, own + 8]] @ canonical(memory, c, 128).T
@@ -192,17 +200,22 @@ def _warpgroup():
             for e, (row, column) in enumerate(FRAGMENT_D):
                 yield four[e], row, 8 * j + column
 
-    return step, outputs
+    return step, finish, outputs
 
 
 def seen_by_wgmma():
     """There is one way to memory."""
 
 
+def _nothing(acc):
+    return acc
+
+
 def functions(product, R):
-    """zeros, step and put, as in `registers.py`; the outputs of a thread are an array."""
+    """zeros, step, finish and put, as in `registers.py`; a thread's outputs are an array."""
+    finish = _nothing
     if product == "wgmma":
-        step, outputs = _warpgroup()
+        step, finish, outputs = _warpgroup()
     else:
         step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
 
@@ -213,4 +226,4 @@ def functions(product, R):
         for value, row, column in outputs(acc, p):
             stage[at + row * width + column] = value
 
-    return zeros, step, put
+    return zeros, step, finish, put
