@@ -39,6 +39,20 @@ def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
     np.testing.assert_array_equal(G, G.T)
 
 
+@pytest.mark.parametrize("rows, shared", [(0, 1), (1, 1), (2, 2), (50, 3)])
+def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
+    parts = []
+    monkeypatch.setattr(device, "_WORTH_A_THREAD", 64)
+    monkeypatch.setattr(device, "thread_limit", lambda: 3)
+    given = device.parallel_for
+    monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
+    A = RNG.normal(size=(rows, 40))[:, ::2]
+    copy = np.full(A.shape, np.nan)
+    device._copy(copy, A)
+    np.testing.assert_array_equal(copy, A)
+    assert parts == [shared]
+
+
 def test_samples_cross_once_and_h_never(cupy):
     X, C = data(np.uint8, N=6000, m=64, n=32)
     W, T = RNG.normal(size=(64, 3)).astype(np.float32), RNG.normal(size=(6000, 2))

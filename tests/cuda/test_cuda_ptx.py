@@ -138,8 +138,8 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
     passes = found // count
     loads = re.findall(r"ld\.shared\S*", loop)
     if name.startswith("mma"):
-        # 4 fragments of 4 words for 64 rows, 4 of 2 for 32 columns: without conflicts as they are.
-        assert loads == ["ld.shared.u32"] * 24 * passes or loads == ["ld.shared.b32"] * 24 * passes
+        # 64 rows in four times 16, 32 columns in two: fragments as the tensor cores have them.
+        assert not loads and len(re.findall(r"ldmatrix\.sync\S+x4\S*", loop)) == 6 * passes
     elif name.startswith("wgmma"):
         assert not loads  # the tensor cores read for themselves
     else:

@@ -317,9 +317,11 @@ _MMA = (
     "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
     "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
 )
-# Rows and words from a lane's first word of A, and of B, to the words of its fragments.
-FRAGMENT_A = ((0, 0), (8, 0), (0, 4), (8, 4))
-FRAGMENT_B = ((0, 0), (0, 4))
+# Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
+_FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
+# Of the matrices of a load, the first row and word: A's 16 rows, and 16 columns of B.
+LOAD_A = ((0, 0), (8, 0), (0, 4), (8, 4))
+LOAD_B = ((0, 0), (0, 4), (8, 0), (8, 4))
 # Rows and columns from a lane's first output to its four.
 FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
@@ -328,13 +330,17 @@ def _mma_steps():
     """32 bytes of 64 rows against 32 bytes of 32 columns on the tensor cores."""
     quad = ir.LiteralStructType([I32] * 4)
 
-    def words(builder, pointer, row, fragment, pitch):
-        offsets = [(row + r) * pitch + w for r, w in fragment]
-        return [builder.load(_offset(builder, pointer, offset)) for offset in offsets]
+    def words(builder, pointer, row, pitch):
+        there = _offset(builder, pointer, row * pitch)
+        shared = builder.addrspacecast(there, ir.PointerType(there.type.pointee, 3))
+        address = [builder.ptrtoint(shared, I32)]
+        D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", address, True)
+        return [builder.extract_value(D, e) for e in range(4)]
 
     def step(builder, acc, a, c, pitch):
-        A = [words(builder, a, 16 * i, FRAGMENT_A, pitch) for i in range(4)]
-        B = [words(builder, c, 8 * j, FRAGMENT_B, pitch) for j in range(4)]
+        A = [words(builder, a, 16 * i, pitch) for i in range(4)]
+        twice = [words(builder, c, 16 * j, pitch) for j in range(2)]
+        B = [both[e : e + 2] for both in twice for e in (0, 2)]
         constraints = ",".join(["=r"] * 4 + ["r"] * 10)
         for i in range(4):
             for j in range(4):

@@ -79,9 +79,9 @@ def _scalar_place(lane):
 
 
 def _mma_place(lane):
-    """The same for the fragments of mma.m16n8k32: group lane / 4, member lane % 4."""
-    group, member = lane >> 2, lane & 3
-    return group, member, group, member, group, 2 * member
+    """The same for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
+    a, c = lane % 16, lane // 16 * 8 + lane % 8
+    return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, 2 * (lane & 3)
 
 
 def _placing(product, shape):
@@ -171,7 +171,7 @@ def _activating(shape, source, consumer):
         for c in range(columns):
             own = t % M + c * n_threads
             column = here(np.int64(number)) * M + own
-            column_term = peek(column_terms, min(column, m - 1))
+            column_term = peek(column_terms, column if column < m else np.int64(0))
             for w in range(M // warp_rows):
                 # Of the warps' rows one after the other those that are staged.
                 row, at = top + t // M + w * warp_rows + p * part_rows, t // M + w * part_rows
@@ -213,7 +213,7 @@ def _scoring(shape, source, itemsize):
     @cuda.jit(device=True)
     def score_part(H, p, band, number, group, W, scores):
         real = W.dtype.type
-        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+        t, p = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1), here(np.int64(p))
         r = t // B
         o = t % B
         while o < W.shape[1]:
