@@ -213,7 +213,7 @@ def _scoring(shape, source, itemsize):
     @cuda.jit(device=True)
     def score_part(H, p, band, number, group, W, scores):
         real = W.dtype.type
-        t, p = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1), here(np.int64(p))
+        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
         r = t // B
         o = t % B
         while o < W.shape[1]:
@@ -311,7 +311,9 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
                 activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out)
                 cuda.syncthreads()
                 if scoring:
-                    score_part(H, p, band, number, group, W, scores)
+                    # Where registers are left, nothing that this part needs is computed above.
+                    part = here(np.int64(p)) if together else np.int64(p)
+                    score_part(H, part, band, number, group, W, scores)
                     cuda.syncthreads()
             number += cuda.gridDim.x
 
