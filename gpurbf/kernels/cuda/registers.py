@@ -17,15 +17,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-try:
-    from numba.cuda.core import targetconfig  # numba-cuda has its own
-except ImportError:
-    from numba.core import targetconfig
-
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
 I32 = ir.IntType(32)
-TINY64 = 2.0**-1022
 
 
 def _pointer(context, builder, array_type, array, index):
@@ -36,6 +30,12 @@ def _pointer(context, builder, array_type, array, index):
 
 def _offset(builder, pointer, count):
     return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
+
+
+def shared_address(builder, pointer):
+    """A pointer to shared memory as the 32 bits that instructions on it take."""
+    there = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
+    return builder.ptrtoint(there, I32)
 
 
 def _load16(builder, pointer):
@@ -147,8 +147,7 @@ def here(typing_context, x):
 
     def generate(context, builder, signature, args):
         letter = "d" if isinstance(args[0].type, ir.DoubleType) else "l"
-        text = "mov.b64 $0, $1;"
-        return asm(builder, text, args[0].type, f"={letter},{letter}", args, True)
+        return asm(builder, "mov.b64 $0, $1;", args[0].type, f"={letter},{letter}", args, True)
 
     return x(x), generate
 
@@ -169,7 +168,7 @@ def exponential(typing_context, rate, x):
         function = cgutils.get_or_insert_function(builder.module, kind, "__nv_exp")
         power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
         value = builder.call(function, [power])
-        tiny, zero = (ir.Constant(value.type, number) for number in (TINY64, 0.0))
+        tiny, zero = (ir.Constant(value.type, number) for number in (2.0**-1022, 0.0))
         normal = builder.fcmp_ordered(">=", value, tiny)
         return builder.select(normal, value, zero)
 
@@ -186,31 +185,11 @@ def root(typing_context, x):
     def generate(context, builder, signature, args):
         if isinstance(args[0].type, ir.FloatType):
             return asm(builder, "sqrt.approx.ftz.f32 $0, $1;", args[0].type, "=f,f", args)
-        name = "__nv_sqrt"
         kind = ir.FunctionType(args[0].type, [args[0].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_sqrt")
         return builder.call(function, args)
 
     return x(x), generate
-
-
-_EXCHANGES = "".join(
-    f"shfl.sync.bfly.b32 other, $0, {step}, 31, 0xffffffff; max.s32 $0, $0, other; "
-    for step in (16, 8, 4, 2, 1)
-)
-
-
-@intrinsic
-def largest(typing_context, x):
-    """The largest of a warp's 32 numbers x of 32 bits; all its threads are to come here."""
-
-    def generate(context, builder, signature, args):
-        text = f"{{ .reg .b32 other; mov.b32 $0, $1; {_EXCHANGES}}}"
-        if targetconfig.ConfigStack().top().compute_capability >= (8, 0):
-            text = "redux.sync.max.s32 $0, $1, 0xffffffff;"
-        return asm(builder, text, I32, "=&r,r", args, True)
-
-    return types.int32(types.int32), generate
 
 
 def _copy(asynchronous):
@@ -222,11 +201,9 @@ def _copy(asynchronous):
             target = _pointer(context, builder, to, args[0], args[1])
             origin = _pointer(context, builder, source, args[2], args[3])
             if asynchronous:
-                byte = ir.IntType(8)
-                target = builder.addrspacecast(target, ir.PointerType(byte, 3))
-                origin = builder.addrspacecast(origin, ir.PointerType(byte, 1))
-                addresses = [builder.ptrtoint(target, I32)]
-                addresses.append(builder.ptrtoint(origin, ir.IntType(64)))
+                origin = builder.addrspacecast(origin, ir.PointerType(ir.IntType(8), 1))
+                origin = builder.ptrtoint(origin, ir.IntType(64))
+                addresses = [shared_address(builder, target), origin]
                 text = "cp.async.cg.shared.global [$0], [$1], 16;"
                 asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
             else:
@@ -320,8 +297,7 @@ _MMA = (
 # Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
 _FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
 # Of the matrices of a load, the first row and word: A's 16 rows, and 16 columns of B.
-LOAD_A = ((0, 0), (8, 0), (0, 4), (8, 4))
-LOAD_B = ((0, 0), (0, 4), (8, 0), (8, 4))
+LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
 # Rows and columns from a lane's first output to its four.
 FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
@@ -331,10 +307,8 @@ def _mma_steps():
     quad = ir.LiteralStructType([I32] * 4)
 
     def words(builder, pointer, row, pitch):
-        there = _offset(builder, pointer, row * pitch)
-        shared = builder.addrspacecast(there, ir.PointerType(there.type.pointee, 3))
-        address = [builder.ptrtoint(shared, I32)]
-        D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", address, True)
+        address = shared_address(builder, _offset(builder, pointer, row * pitch))
+        D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", [address], True)
         return [builder.extract_value(D, e) for e in range(4)]
 
     def step(builder, acc, a, c, pitch):
@@ -395,10 +369,9 @@ def functions(product, R):
         """The outputs after the last step."""
 
         def generate(context, builder, signature, args):
-            if finished is None:
-                return args[0]
             values = [builder.extract_value(args[0], i) for i in range(R * R)]
-            return context.make_tuple(builder, acc, finished(builder, values))
+            values = values if finished is None else finished(builder, values)
+            return context.make_tuple(builder, acc, values)
 
         return acc(acc), generate
 

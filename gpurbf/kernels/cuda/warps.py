@@ -26,7 +26,7 @@ if SIMULATED:
 else:
     from numba.cuda.libdevice import dmul_rn as product  # type: ignore[no-redef]
 
-    from gpurbf.kernels.cuda.registers import largest as _largest
+    from gpurbf.kernels.cuda.redux import largest as _largest
 
     WARP = 32
 

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm
+from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm, shared_address
 
 # Slices in shared memory: one is multiplied, one begins to be, one comes. These are all the 48 KB
 # that a block has without asking for more, which numba-cuda does not.
@@ -51,8 +51,7 @@ def steps():
 
     def descriptor(builder, pointer):
         """Its lower half: the address in units of 16 bytes, as all of it; no swizzle."""
-        shared = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
-        start = builder.lshr(builder.ptrtoint(shared, I32), ir.Constant(I32, 4))
+        start = builder.lshr(shared_address(builder, pointer), ir.Constant(I32, 4))
         return builder.or_(start, ir.Constant(I32, ALONG >> 4 << 16))
 
     def step(builder, acc, a, c, pitch):
