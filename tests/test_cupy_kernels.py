@@ -6,13 +6,14 @@ NVRTC needs no GPU. g++ compiles the same text with each thread of a block as a 
 import ctypes
 import shutil
 import subprocess
+from functools import partial
 
 import numpy as np
 import pytest
 import standin
 from standin.kernels import TYPES
 
-from gpurbf.backends import Activation, device_lms
+from gpurbf.backends import Activation, device_fsvc, device_lms, loops_fsvc
 from gpurbf.backends import cupy_kernels as kernels
 
 GAUSSIAN = kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
@@ -50,6 +51,7 @@ def sources():
         yield "gpurbf_scores", kernels.scores_source(text, *KINDS["codes"], 16)
     for name in ("factors", "errors", "steps", "update"):
         yield f"gpurbf_{name}", device_lms.source(name, np.float32)
+    yield "gpurbf_walk", device_fsvc.source()
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
@@ -111,6 +113,7 @@ template <class V> V __shfl_xor_sync(unsigned, V value, int step) {
     warp.arrive_and_wait();
     return other;
 }
+static double __dmul_rn(double a, double b) { return a * b; }
 static unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
 static float __uint_as_float(unsigned u) { float v; std::memcpy(&v, &u, 4); return v; }
 """
@@ -181,6 +184,7 @@ def both(tmp_path, monkeypatch):
     yield first, second
     kernels._kernel.cache_clear()
     device_lms._kernel.cache_clear()
+    device_fsvc._kernel.cache_clear()
 
 
 @pytest.mark.slow
@@ -240,3 +244,36 @@ def test_an_epoch_of_lms_is_what_the_stand_in_makes_of_it(both, monkeypatch):
         rows.update(W)
         results.append(W.get())
     np.testing.assert_allclose(results[1], results[0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "k, rule, room",
+    [
+        (1, loops_fsvc.Rule(0.7, np.inf, 0.05), 90),
+        (3, loops_fsvc.Rule(0.9, 0.1, 0.0), 90),
+        (3, loops_fsvc.Rule(0.9, 0.1, 0.01), 5),
+    ],
+)
+def test_a_walk_decides_as_the_one_on_the_host_does(both, monkeypatch, k, rule, room):
+    """Where it stops in doubt, and the activities that it leaves, to the bit."""
+    monkeypatch.setattr(device_fsvc, "_WARPS", 2)
+    rng, b = np.random.default_rng(k), 90
+    X = rng.normal(size=(b, 2))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2))
+    K[9] = K[:, 9] = 0.0  # nothing near it: activity 0, and infinity times it
+    labels, before = rng.integers(0, k, b), rng.random((b, k)) / 4
+    before[9] = 0.0
+    makers = loops_fsvc.Walk, partial(device_fsvc.Walk, both[1])
+    walks = []
+    for make, values in zip(makers, (K, both[1].asarray(K)), strict=True):
+        walk, stops = make(before.copy(), values, labels, rule, room), []
+        while (position := walk.go_on()) < b:
+            stops.append(position)
+            walk.settle(before[position] + K[position, walk.taken].sum() / k)
+        walks.append((walk, stops))
+    (host, expected), (there, stops) = walks
+    assert stops == expected and stops
+    np.testing.assert_array_equal(there.taken, host.taken)
+    assert 5 <= host.taken.sum() <= room
+    np.testing.assert_array_equal(there._A.get(), host.A)

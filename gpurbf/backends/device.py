@@ -29,6 +29,7 @@ from gpurbf._stages import count, stage
 from gpurbf.backends import Backend
 from gpurbf.backends.arrays import is_resident
 from gpurbf.backends.device_memory import DeviceWeights, Memory, Needs, memory_of
+from gpurbf.backends.threads import parallel_for, thread_limit
 
 __all__ = ["on_device"]
 
@@ -37,6 +38,19 @@ __all__ = ["on_device"]
 _PIECES, _LEAST = 8, 2048
 # Rows whose products are summed in the operand's dtype before they are added in float64.
 _SUMMED = 4096
+# Bytes that take longer to copy than a thread to wake.
+_WORTH_A_THREAD = 1 << 21
+
+
+def _copy(to: np.ndarray, rows: np.ndarray) -> None:
+    """``to[...] = rows`` by several threads: one does not copy as fast as a bus takes it."""
+    n = max(1, min(thread_limit(), len(to), to.nbytes // _WORTH_A_THREAD))
+
+    def some(i: int) -> None:
+        part = slice(i * len(to) // n, (i + 1) * len(to) // n)
+        to[part] = rows[part]
+
+    parallel_for(some, n)
 
 
 class _Lane:
@@ -97,7 +111,7 @@ class _Lane:
         if self._pending is not None:
             with stage("back and evaluate", "to host"):
                 rows, target, _ = self._pending
-                rows[...] = target
+                _copy(rows, target)
                 count(nbytes=target.nbytes)
             self._pending = None
 
@@ -107,7 +121,7 @@ class _Lane:
             return self.xp.ascontiguousarray(rows)
         with stage("host to device", "rows"):
             staged = self._buffer(i, rows.shape, rows.dtype)
-            staged[...] = rows
+            _copy(staged, rows)
             copy = self.xp.empty(rows.shape, rows.dtype)
             copy.set(staged, stream=self.stream)
             count(nbytes=copy.nbytes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpurbf.backends import Backend, BackendUnavailable, get_backend
 from gpurbf.backends.arrays import to_host
+from gpurbf.backends.graphs import Repeated
 
 __all__ = ["Plan", "Problems", "Report", "Rounds", "Stop", "plan", "rounds_on"]
 
@@ -162,6 +163,19 @@ class Rounds:
         """Problems that are at work together, as the rounds take them."""
         return self.xp.asarray(problems.astype(np.int32))
 
+    def repeated(self, waves: list[Any]) -> Callable[[], None]:
+        """A round of all these waves where all of K is in memory, from the second on a graph.
+
+        Problems that have ended are passed over, so the waves may stay as they are.
+        """
+
+        def launches() -> None:
+            for wave in waves:
+                self.select(wave)
+                self.step(wave)
+
+        return Repeated(self.xp, launches)
+
     def select(self, wave: Any) -> None:
         """Judge each problem and choose the working sets of those that go on."""
         from gpurbf.kernels.cuda import api, smo
@@ -223,3 +237,10 @@ class Rounds:
         self.f[self.starts[p] : self.starts[p + 1]] = self.xp.asarray(f)
         for column, value in ((smo.STATE, smo.RUNNING), (smo.SQUARES, 0.0)):
             self._progress[p : p + 1, column] = value
+
+    def end(self, p: int) -> None:
+        """A problem that shall not go on is passed over from now on."""
+        from gpurbf.kernels.cuda import smo
+
+        self._progress[p : p + 1, smo.STATE] = smo.ENDED
+        self._counts[p : p + 1] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,11 +12,53 @@ from gpurbf.backends.threads import parallel_for, thread_limit
 _WORTH_A_THREAD = 4_000_000
 
 
-def walk(*arguments: Any) -> tuple[int, int]:
-    """Decide the candidates of a block in order; see :func:`gpurbf.kernels.novelty.walk`."""
-    from gpurbf.kernels import novelty
+class Rule(NamedTuple):
+    """What makes a candidate a center, and where that is in doubt; see `Walk`."""
 
-    return novelty.walk(*arguments)
+    overlap: float
+    margin: float
+    doubt: float
+
+
+class Walk:
+    """The candidates of a block, decided in order; see :func:`gpurbf.kernels.novelty.walk`.
+
+    Parameters
+    ----------
+    A : float64 array of shape (b, k)
+        Activity by class of center, updated in place.
+    K : float64 array of shape (b, b)
+        Activation between candidates.
+    labels : int64 array of shape (b,)
+        Column of A that a candidate adds to.
+    rule : Rule
+    room : int
+        How many centers there may be.
+
+    Attributes
+    ----------
+    taken : bool array of shape (b,)
+        The candidates chosen so far.
+    """
+
+    def __init__(
+        self, A: np.ndarray, K: np.ndarray, labels: np.ndarray, rule: Rule, room: int
+    ) -> None:
+        self.A, self.K, self.labels, self.rule = A, K, labels, rule
+        self._at, self._room = 0, room
+        self.taken, self._certain = np.zeros((2, len(A)), bool)
+
+    def go_on(self) -> int:
+        """Decide candidates; the number of the one in doubt, b at the end."""
+        from gpurbf.kernels import novelty
+
+        given = self.A, self.K, self.labels, self._certain, *self.rule
+        self._at, self._room = novelty.walk(self._at, *given, self._room, self.taken)
+        return self._at
+
+    def settle(self, activities: np.ndarray) -> None:
+        """The activity by class of the one in doubt, which is certain."""
+        self.A[self._at], self._certain[self._at] = activities, True
 
 
 def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:

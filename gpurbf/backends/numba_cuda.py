@@ -234,7 +234,7 @@ def _launch(
     consumer = tile.Consumer(mode, form_, profile, dtype.itemsize)
     asynchronous = tiles.device.capability >= (8, 0)
     kernel = tile.kernel(operand.product, shape, asynchronous, consumer, limit)
-    shared = tile.shared_bytes(shape, dtype.itemsize)
+    shared = tile.shared_bytes(operand.product, shape, dtype.itemsize)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         api.argument(A), centers, api.argument(row_terms), terms,
         Epilogue(operand.alpha, operand.factor if whole else 1.0, form_, profile, *scalars),

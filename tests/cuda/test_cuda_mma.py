@@ -32,27 +32,30 @@ def fragment_d(group, member, i):
 
 @pytest.fixture
 def shared_memory():
-    """16 + 8 rows of 32 codes as they lie in shared memory, with A (16 × 32) and B (32 × 8)."""
-    rows = np.random.default_rng(0).integers(0, 256, (24, registers.PITCH)).astype(np.uint8)
+    """16 + 16 rows of 32 codes as they lie in shared memory, with A (16 × 32) and B (32 × 16)."""
+    rows = np.random.default_rng(0).integers(0, 256, (32, registers.PITCH)).astype(np.uint8)
     return rows.view(np.int32).ravel(), rows[:16, :32].astype(int), rows[16:, :32].T.astype(int)
 
 
 def test_lanes_read_their_elements_of_a_and_b(shared_memory):
     memory, A, B = shared_memory
     pitch = registers.PITCH // 4
-    a = simulated._deal(memory, 0, pitch, registers.FRAGMENT_A).reshape(32, 16)
-    b = simulated._deal(memory, 16 * pitch, pitch, registers.FRAGMENT_B).reshape(32, 8)
+    a = simulated._deal(memory, 0, pitch, registers.LOAD_A).reshape(32, 16)
+    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B).reshape(32, 2, 8)
     for lane, (group, member) in enumerate(LANES):
         assert [A[fragment_a(group, member, i)] for i in range(16)] == list(a[lane])
-        assert [B[fragment_b(group, member, i)] for i in range(8)] == list(b[lane])
+        for half in range(2):
+            columns = B[:, 8 * half : 8 * half + 8]
+            assert [columns[fragment_b(group, member, i)] for i in range(8)] == list(b[lane, half])
 
 
 def test_the_simulated_instruction_is_the_product(shared_memory):
     memory, A, B = shared_memory
     pitch = registers.PITCH // 4
-    a = simulated._deal(memory, 0, pitch, registers.FRAGMENT_A)
-    b = simulated._deal(memory, 16 * pitch, pitch, registers.FRAGMENT_B)
-    np.testing.assert_array_equal(simulated.mma(a, b), A @ B)
+    a = simulated._deal(memory, 0, pitch, registers.LOAD_A)
+    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
+    both = [simulated.mma(a, b[:, e : e + 2]) for e in (0, 2)]
+    np.testing.assert_array_equal(np.hstack(both), A @ B)
 
 
 def test_lanes_write_every_output_once():
@@ -65,14 +68,16 @@ def test_lanes_write_every_output_once():
     assert (written == 1).all()
 
 
-def test_rows_of_a_warp_are_read_from_different_banks():
+def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
+    """Eight rows of 16 bytes are all the banks there are: of the scalar loads, and of ldmatrix."""
     pitch = registers.PITCH // 4
-    for r, word in registers.FRAGMENT_A:
-        banks = {((group + r) * pitch + member + word) % 32 for group, member in LANES}
-        assert len(banks) == 32
-    # Vector loads: 8 rows of 16 bytes are all the banks there are.
     banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
     assert len(banks) == 32
+    for load in (registers.LOAD_A, registers.LOAD_B):
+        places = simulated.places(pitch, load)
+        assert not (places % 4).any()
+        for matrix in places.reshape(4, 8):
+            assert len({(place + word) % 32 for place in matrix for word in range(4)}) == 32
 
 
 def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
@@ -91,7 +96,7 @@ def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
 
 def test_a_warpgroup_writes_every_output_once():
     written = np.zeros((64, 128), int)
-    _, outputs = simulated._warpgroup()
+    *_, outputs = simulated._warpgroup()
     _, staged, own_part = _plain(wgmma.placing)
     for p in range(4):
         part = np.zeros((16, 132), int)

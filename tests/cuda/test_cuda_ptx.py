@@ -138,8 +138,8 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
     passes = found // count
     loads = re.findall(r"ld\.shared\S*", loop)
     if name.startswith("mma"):
-        # 4 fragments of 4 words for 64 rows, 4 of 2 for 32 columns: without conflicts as they are.
-        assert loads == ["ld.shared.u32"] * 24 * passes or loads == ["ld.shared.b32"] * 24 * passes
+        # 64 rows in four times 16, 32 columns in two: fragments as the tensor cores have them.
+        assert not loads and len(re.findall(r"ldmatrix\.sync\S+x4\S*", loop)) == 6 * passes
     elif name.startswith("wgmma"):
         assert not loads  # the tensor cores read for themselves
     else:
@@ -215,7 +215,7 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     assert "serialized" not in report  # a warning of ptxas about wgmma
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
     used = int(re.search(r"Used (\d+) registers", report)[1])
-    threads, shared = shape.B**2, tile.shared_bytes(shape, bits // 8)
+    threads, shared = shape.B**2, tile.shared_bytes(VARIANTS[name][0], shape, bits // 8)
     registers, most, memory = MULTIPROCESSORS[capability]
     resident = min(
         registers // (-(-used // 8) * 8 * threads), most // threads, memory // (shared + 1024), 32

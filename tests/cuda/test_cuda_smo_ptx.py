@@ -1,6 +1,7 @@
 """What the kernels of SVC's steps are compiled to, without a GPU."""
 
 import functools
+import importlib
 import re
 import subprocess
 from functools import partial
@@ -18,9 +19,12 @@ def ptx(numba_cuda):  # noqa: F811
     from numba import types
     from numba.cuda import dispatcher
 
-    from gpurbf.kernels.cuda import smo
+    from gpurbf.kernels.cuda import smo, warps
 
     def build(name, real, capability):
+        # Functions that kernels call are compiled once, for the GPU of the first.
+        for module in (warps, smo):
+            importlib.reload(module)
         vector, matrix, cube = (partial(types.Array, ndim=n, layout="C") for n in (1, 2, 3))
         number, integer, short = types.float64, types.int64, types.int32
         real = getattr(types, real)
@@ -83,6 +87,19 @@ def test_kernels_need_no_local_memory_and_have_room_for_their_threads(
     registers = int(re.search(r"Used (\d+) registers", report)[1])
     shared = int((re.search(r"(\d+) bytes smem", report) or [0, 0])[1])
     assert registers * 512 <= 65_536 and shared <= 48 << 10
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+@pytest.mark.parametrize("name, most", [("select", 10), ("inner", 16)])
+def test_a_warp_finds_the_largest_key_by_one_instruction_a_word(ptx, name, most, capability):
+    """Where there is one: of two words of a key, and of its place."""
+    text = ptx(name, "float32", capability)
+    found = len(re.findall(r"redux\.sync\.max\.s32", text))
+    exchanged = len(re.findall(r"shfl\.sync", text))
+    if capability >= (8, 0):
+        assert 0 < found <= most and not exchanged
+    else:
+        assert 0 < exchanged <= 5 * most and not found
 
 
 @pytest.mark.parametrize("real", ["float32", "float64"])

@@ -20,7 +20,6 @@ from numba.extending import intrinsic
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
 I32 = ir.IntType(32)
-TINY64 = 2.0**-1022
 
 
 def _pointer(context, builder, array_type, array, index):
@@ -31,6 +30,12 @@ def _pointer(context, builder, array_type, array, index):
 
 def _offset(builder, pointer, count):
     return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
+
+
+def shared_address(builder, pointer):
+    """A pointer to shared memory as the 32 bits that instructions on it take."""
+    there = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
+    return builder.ptrtoint(there, I32)
 
 
 def _load16(builder, pointer):
@@ -142,8 +147,7 @@ def here(typing_context, x):
 
     def generate(context, builder, signature, args):
         letter = "d" if isinstance(args[0].type, ir.DoubleType) else "l"
-        text = "mov.b64 $0, $1;"
-        return asm(builder, text, args[0].type, f"={letter},{letter}", args, True)
+        return asm(builder, "mov.b64 $0, $1;", args[0].type, f"={letter},{letter}", args, True)
 
     return x(x), generate
 
@@ -164,7 +168,7 @@ def exponential(typing_context, rate, x):
         function = cgutils.get_or_insert_function(builder.module, kind, "__nv_exp")
         power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
         value = builder.call(function, [power])
-        tiny, zero = (ir.Constant(value.type, number) for number in (TINY64, 0.0))
+        tiny, zero = (ir.Constant(value.type, number) for number in (2.0**-1022, 0.0))
         normal = builder.fcmp_ordered(">=", value, tiny)
         return builder.select(normal, value, zero)
 
@@ -181,9 +185,8 @@ def root(typing_context, x):
     def generate(context, builder, signature, args):
         if isinstance(args[0].type, ir.FloatType):
             return asm(builder, "sqrt.approx.ftz.f32 $0, $1;", args[0].type, "=f,f", args)
-        name = "__nv_sqrt"
         kind = ir.FunctionType(args[0].type, [args[0].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_sqrt")
         return builder.call(function, args)
 
     return x(x), generate
@@ -198,11 +201,9 @@ def _copy(asynchronous):
             target = _pointer(context, builder, to, args[0], args[1])
             origin = _pointer(context, builder, source, args[2], args[3])
             if asynchronous:
-                byte = ir.IntType(8)
-                target = builder.addrspacecast(target, ir.PointerType(byte, 3))
-                origin = builder.addrspacecast(origin, ir.PointerType(byte, 1))
-                addresses = [builder.ptrtoint(target, I32)]
-                addresses.append(builder.ptrtoint(origin, ir.IntType(64)))
+                origin = builder.addrspacecast(origin, ir.PointerType(ir.IntType(8), 1))
+                origin = builder.ptrtoint(origin, ir.IntType(64))
+                addresses = [shared_address(builder, target), origin]
                 text = "cp.async.cg.shared.global [$0], [$1], 16;"
                 asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
             else:
@@ -293,9 +294,10 @@ _MMA = (
     "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
     "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
 )
-# Rows and words from a lane's first word of A, and of B, to the words of its fragments.
-FRAGMENT_A = ((0, 0), (8, 0), (0, 4), (8, 4))
-FRAGMENT_B = ((0, 0), (0, 4))
+# Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
+_FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
+# Of the matrices of a load, the first row and word: A's 16 rows, and 16 columns of B.
+LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
 # Rows and columns from a lane's first output to its four.
 FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
@@ -304,13 +306,15 @@ def _mma_steps():
     """32 bytes of 64 rows against 32 bytes of 32 columns on the tensor cores."""
     quad = ir.LiteralStructType([I32] * 4)
 
-    def words(builder, pointer, row, fragment, pitch):
-        offsets = [(row + r) * pitch + w for r, w in fragment]
-        return [builder.load(_offset(builder, pointer, offset)) for offset in offsets]
+    def words(builder, pointer, row, pitch):
+        address = shared_address(builder, _offset(builder, pointer, row * pitch))
+        D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", [address], True)
+        return [builder.extract_value(D, e) for e in range(4)]
 
     def step(builder, acc, a, c, pitch):
-        A = [words(builder, a, 16 * i, FRAGMENT_A, pitch) for i in range(4)]
-        B = [words(builder, c, 8 * j, FRAGMENT_B, pitch) for j in range(4)]
+        A = [words(builder, a, 16 * i, pitch) for i in range(4)]
+        twice = [words(builder, c, 16 * j, pitch) for j in range(2)]
+        B = [both[e : e + 2] for both in twice for e in (0, 2)]
         constraints = ",".join(["=r"] * 4 + ["r"] * 10)
         for i in range(4):
             for j in range(4):
@@ -328,9 +332,10 @@ def _mma_steps():
 
 
 def functions(product, R):
-    """zeros, step and put of a product, for R × R outputs a lane."""
+    """zeros, step, finish and put of a product, for R × R outputs a lane."""
+    finished = None
     if product == "wgmma":
-        from gpurbf.kernels.cuda.wgmma import steps
+        from gpurbf.kernels.cuda.wgmma import finished, steps
 
         step_body, outputs = steps()
     else:
@@ -360,6 +365,17 @@ def functions(product, R):
         return acc(acc, memory, a, c, lane), generate
 
     @intrinsic
+    def finish(typing_context, acc):
+        """The outputs after the last step."""
+
+        def generate(context, builder, signature, args):
+            values = [builder.extract_value(args[0], i) for i in range(R * R)]
+            values = values if finished is None else finished(builder, values)
+            return context.make_tuple(builder, acc, values)
+
+        return acc(acc), generate
+
+    @intrinsic
     def put(typing_context, acc, p, stage, at, width):
         """Write part p of 4 of the outputs to rows of shared memory, `width` elements each."""
 
@@ -380,4 +396,4 @@ def functions(product, R):
 
         return types.void(acc, p, stage, at, width), generate
 
-    return zeros, step, put
+    return zeros, step, finish, put

@@ -9,9 +9,9 @@ multiplied; a lane keeps its own outputs.
 import numpy as np
 
 from gpurbf.kernels.cuda.registers import (
-    FRAGMENT_A,
-    FRAGMENT_B,
     FRAGMENT_D,
+    LOAD_A,
+    LOAD_B,
     PITCH,
     SLICE,
 )
@@ -116,13 +116,21 @@ def _scalar(product, R):
     return step, outputs
 
 
-def _deal(words, first, pitch, fragment):
-    """The registers of all lanes: bytes (32 lanes, registers, 4)."""
+def places(pitch, load):
+    """The words from which a lane's row is, of each of the 32."""
+    return np.array([(load[i // 8][0] + i % 8) * pitch + load[i // 8][1] for i in range(32)])
+
+
+def _deal(words, first, pitch, load):
+    """The registers of all lanes from `ldmatrix`: bytes (32 lanes, 4 registers, 4).
+
+    PTX manual, "ldmatrix": lanes 8 i to 8 i + 7 give the rows of matrix i, of which lane l has word
+    l % 4 of row l / 4.
+    """
+    rows = (first + places(pitch, load)).reshape(4, 8)
     lanes = np.arange(32)
-    group, member = lanes >> 2, lanes & 3
-    rows, columns = np.array(fragment).T
-    at = first + group[:, None] * pitch + member[:, None] + rows * pitch + columns
-    return _codes(words[at]).reshape(32, len(fragment), 4)
+    at = rows[:, lanes >> 2] + (lanes & 3)
+    return _codes(words[at.T]).reshape(32, 4, 4)
 
 
 def mma(a, b):
@@ -144,9 +152,11 @@ def mma(a, b):
 def _tensor_cores():
     def step(acc, memory, a, c, lane):
         pitch, group, member = PITCH // 4, lane >> 2, lane & 3
-        acc, own = acc.reshape(4, 4, 4).copy(), group * pitch + member
-        A = [_deal(memory, a - own + 16 * i * pitch, pitch, FRAGMENT_A) for i in range(4)]
-        B = [_deal(memory, c - own + 8 * j * pitch, pitch, FRAGMENT_B) for j in range(4)]
+        acc = acc.reshape(4, 4, 4).copy()
+        a, c = a - places(pitch, LOAD_A)[lane], c - places(pitch, LOAD_B)[lane]
+        A = [_deal(memory, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
+        twice = [_deal(memory, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
+        B = [both[:, e : e + 2] for both in twice for e in (0, 2)]
         for i in range(4):
             for j in range(4):
                 D = mma(A[i], B[j])
@@ -180,7 +190,15 @@ def canonical(memory, first, rows):
 
 
 def _warpgroup():
-    def step(acc, memory, a, c, thread):
+    """Products read shared memory as late as they may: when the next ones have begun."""
+
+    def step(sums, memory, a, c, thread):
+        return finish(sums), memory, a, c, thread
+
+    def finish(sums):
+        return sums if isinstance(sums, np.ndarray) else multiplied(*sums)
+
+    def multiplied(acc, memory, a, c, thread):
         group, member = thread % 32 >> 2, thread & 3
         own = thread // 32 * 16 + group
         D = canonical(memory, a, 64)[[own, own + 8]] @ canonical(memory, c, 128).T
@@ -192,17 +210,22 @@ def _warpgroup():
             for e, (row, column) in enumerate(FRAGMENT_D):
                 yield four[e], row, 8 * j + column
 
-    return step, outputs
+    return step, finish, outputs
 
 
 def seen_by_wgmma():
     """There is one way to memory."""
 
 
+def _nothing(acc):
+    return acc
+
+
 def functions(product, R):
-    """zeros, step and put, as in `registers.py`; the outputs of a thread are an array."""
+    """zeros, step, finish and put, as in `registers.py`; a thread's outputs are an array."""
+    finish = _nothing
     if product == "wgmma":
-        step, outputs = _warpgroup()
+        step, finish, outputs = _warpgroup()
     else:
         step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
 
@@ -213,4 +236,4 @@ def functions(product, R):
         for value, row, column in outputs(acc, p):
             stage[at + row * width + column] = value
 
-    return zeros, step, put
+    return zeros, step, finish, put

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpurbf.kernels import smo
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.cuda.warps import WARPS, best, product
+from gpurbf.kernels.cuda.warps import WARPS, best, best_beside, product
 
 # Samples of a working set, and threads of a block, at most.
 SIZE, THREADS = 2048, 512
@@ -110,7 +110,7 @@ def select(wave, pairs, sets, progress, rules):
     may fall with the smallest; of equals the first.
     """
     keys = cuda.shared.array(WARPS, np.int64)
-    places = cuda.shared.array(WARPS, np.int64)
+    places = cuda.shared.array(WARPS, np.int32)
     others = cuda.shared.array(WARPS, np.int64)
     p, first, T = wave[cuda.blockIdx.x], np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
     if progress[p, STATE] != RUNNING:
@@ -126,7 +126,7 @@ def select(wave, pairs, sets, progress, rules):
         else:
             top = max(top, _key(f if ends & _RISES else -math.inf))
             bottom = max(bottom, ~_key(f if ends & _FALLS else math.inf))
-    top, _, bottom = best(keys, places, others, top, np.int64(0), bottom)
+    top, _, bottom = best_beside(keys, places, others, top, np.int32(0), bottom)
     violation = _number(top) - _number(~bottom)
     error = rules.doubt * math.sqrt(progress[p, SQUARES])
     state = RUNNING
@@ -260,14 +260,15 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     f = cuda.shared.array(SIZE, np.float64)
     ends = cuda.shared.array(SIZE, np.uint8)
     keys = cuda.shared.array((2, WARPS), np.int64)
-    places = cuda.shared.array((2, WARPS), np.int64)
-    others = cuda.shared.array((2, WARPS), np.int64)
+    places = cuda.shared.array((2, WARPS), np.int32)
+    others = cuda.shared.array(WARPS, np.int64)
     squares = cuda.shared.array(THREADS, np.float64)
-    first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
+    # Numbers that have no sign need no look whether they count from the end.
+    first, T = np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     if progress[p, STATE] != RUNNING:
         return
-    begin, count = pairs.starts[p], np.int64(sets.counts[p])
+    begin, count = pairs.starts[p], np.uint32(sets.counts[p])
     whole = pairs.starts[p + 1] - begin <= pairs.sizes[p]
     K, diagonal, members = blocks.K[slot], blocks.diagonal[slot], sets.members[p]
     for k in range(first, count, T):
@@ -282,39 +283,48 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     steps = np.int64(0)
     # What others have written to their samples is read after a barrier only: that of `best`.
     while True:
-        key, i = _LOWEST, np.int64(-1)
-        for k in range(first, count, T):
+        key, place = _LOWEST, np.int32(-1)
+        k = first
+        while k < count:  # a range() would divide to count its steps
             there = _key(f[k] + (0.0 if ends[k] & _RISES else -math.inf))
             if there >= key:
-                key, i = there, k
-        key, i, _ = best(keys[0], places[0], others[0], key, i, _LOWEST)
+                key, place = there, np.int32(k)
+            k = np.uint32(k + T)
+        _, place = best(keys[0], places[0], key, place)
+        i = np.uint32(place)
         if not ends[i] & _RISES:
             break
-        f_i, diagonal_i = f[i], diagonal[i]
-        key, j, lowest = np.int64(0), np.int64(-1), _LOWEST
-        for k in range(first, count, T):
+        f_i, diagonal_i, row_i = f[i], diagonal[i], K[i]
+        key, place, lowest = np.int64(0), np.int32(-1), _LOWEST
+        k = first
+        while k < count:
             value = f[k] + (0.0 if ends[k] & _FALLS else math.inf)
             lowest = max(lowest, ~_key(value))
-            there = _gain(f_i - value, diagonal_i + diagonal[k] - 2.0 * np.float64(K[i, k]))
+            there = _gain(f_i - value, diagonal_i + diagonal[k] - 2.0 * np.float64(row_i[k]))
             if there > 0 and there >= key:
-                key, j = there, k
-        key, j, lowest = best(keys[1], places[1], others[1], key, j, lowest)
-        if f_i - _number(~lowest) < goal or j < 0 or steps >= most:
+                key, place = there, np.int32(k)
+            k = np.uint32(k + T)
+        _, place, lowest = best_beside(keys[1], places[1], others, key, place, lowest)
+        if f_i - _number(~lowest) < goal or place < 0 or steps >= most:
             break
+        j = np.uint32(place)
+        row_j = K[j]
         bound_i, bound_j = pairs.bounds[begin + members[i]], pairs.bounds[begin + members[j]]
         high, low = max(bound_i, 0.0), min(bound_j, 0.0)
-        curvature = diagonal_i + diagonal[j] - 2.0 * np.float64(K[i, j])
+        curvature = diagonal_i + diagonal[j] - 2.0 * np.float64(row_i[j])
         at_i, at_j, step = _moved(beta[i], beta[j], high, low, f_i - f[j], curvature)
         if at_i == beta[i] and at_j == beta[j]:
             break
         steps += 1
         cuda.syncthreads()
-        if first == i % T:
-            beta[i], ends[i] = at_i, _ends(at_i, bound_i)
-        if first == j % T:
-            beta[j], ends[j] = at_j, _ends(at_j, bound_j)
-        for k in range(first, count, T):
-            f[k] -= product(step, np.float64(K[i, k]) - np.float64(K[j, k]))
+        k = first
+        while k < count:
+            if k == i:
+                beta[k], ends[k] = at_i, _ends(at_i, bound_i)
+            elif k == j:
+                beta[k], ends[k] = at_j, _ends(at_j, bound_j)
+            f[k] -= product(step, np.float64(row_i[k]) - np.float64(row_j[k]))
+            k = np.uint32(k + T)
     total = 0.0
     for k in range(first, count, T):
         at = begin + members[k]

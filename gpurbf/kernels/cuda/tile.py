@@ -60,9 +60,11 @@ class Consumer(NamedTuple):
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
 
 
-def shared_bytes(shape, itemsize):
+def shared_bytes(product, shape, itemsize):
     """Dynamic shared memory of a block whose activations have that size."""
     operands = 2 * 2 * shape.M * PITCH
+    if product == "wgmma":
+        operands = wgmma.BUFFERS * 2 * shape.M * SLICE
     return max(operands, shape.M // PARTS * (shape.M + PAD) * itemsize)
 
 
@@ -77,9 +79,9 @@ def _scalar_place(lane):
 
 
 def _mma_place(lane):
-    """The same for the fragments of mma.m16n8k32: group lane / 4, member lane % 4."""
-    group, member = lane >> 2, lane & 3
-    return group, member, group, member, group, 2 * member
+    """The same for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
+    a, c = lane % 16, lane // 16 * 8 + lane % 8
+    return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, 2 * (lane & 3)
 
 
 def _placing(product, shape):
@@ -169,7 +171,7 @@ def _activating(shape, source, consumer):
         for c in range(columns):
             own = t % M + c * n_threads
             column = here(np.int64(number)) * M + own
-            column_term = peek(column_terms, min(column, m - 1))
+            column_term = peek(column_terms, column if column < m else np.int64(0))
             for w in range(M // warp_rows):
                 # Of the warps' rows one after the other those that are staged.
                 row, at = top + t // M + w * warp_rows + p * part_rows, t // M + w * part_rows
@@ -239,16 +241,19 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     source = simulated if api.SIMULATED else registers
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     together = product == "wgmma"  # warps that have their operands in common
-    load, wait_all, wait_but_one = (
-        wgmma.loading(shape, source) if together else _loading(shape, source, asynchronous)
-    )
+    if together:
+        load, wait_all = wgmma.loading(shape, source)
+        buffers = wgmma.BUFFERS
+    else:
+        load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+        buffers = 2
     firsts, staged, own_part = wgmma.placing(shape) if together else _placing(product, shape)
     activate_part, score_part = (
         _activating(shape, source, consumer),
         _scoring(shape, source, consumer.itemsize),
     )
     scoring = consumer.mode == SCORES
-    zeros, step, put = source.functions(product, R)
+    zeros, step, finish, put = source.functions(product, R)
     aligned, here = source.aligned, source.here
     steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
     row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
@@ -277,17 +282,27 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
             acc = zeros(memory)
             s = np.int32(0)
             while s < n_slices:
-                if s + 1 < n_slices:
+                if together:
+                    wait_all()
+                    cuda.syncthreads()
+                    if s + 1 < n_slices:
+                        load(memory, s + 1, A, band, C, number)
+                elif s + 1 < n_slices:
                     load(memory, s + 1, A, band, C, number)
                     wait_but_one()
+                    cuda.syncthreads()
                 else:
                     wait_all()
-                cuda.syncthreads()
+                    cuda.syncthreads()
                 for v in range(steps):
-                    q = s % 2 * 2 * M * pitch + v * (slice_length // steps)
+                    q = s % buffers * 2 * M * pitch + v * (slice_length // steps)
                     acc = step(acc, memory, a_first + q, c_first + q, t % fellows)
-                cuda.syncthreads()  # before this buffer is filled again
+                if not together:
+                    cuda.syncthreads()  # before this buffer is filled again
                 s = np.int32(s + 1)
+            acc = finish(acc)
+            if together:
+                cuda.syncthreads()  # before the outputs of some are where others still read
 
             for p in range(PARTS):
                 t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
@@ -296,7 +311,9 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
                 activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out)
                 cuda.syncthreads()
                 if scoring:
-                    score_part(H, p, band, number, group, W, scores)
+                    # Where registers are left, nothing that this part needs is computed above.
+                    part = here(np.int64(p)) if together else np.int64(p)
+                    score_part(H, part, band, number, group, W, scores)
                     cuda.syncthreads()
             number += cuda.gridDim.x
 

@@ -2,14 +2,23 @@
 
 Shared memory holds each operand in cells of 8 rows × 16 bytes, 128 bytes in a row, first all cells
 of 16 inputs, then those of the next. That is the PTX manual's K-major layout without swizzle.
+
+The products of a slice are under way while the next one is waited for:
+
+    barrier       slice s is there for all; the products of slice s - 2 are done
+    load          slice s + 1, in place of slice s - 2
+    products      of slice s begin; those of slice s - 1 are waited for
 """
 
 import numpy as np
 from llvmlite import ir
 
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm
+from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm, shared_address
 
+# Slices in shared memory: one is multiplied, one begins to be, one comes. These are all the 48 KB
+# that a block has without asking for more, which numba-cuda does not.
+BUFFERS = 3
 # Bytes between cells along the inputs, and between those of a row and of 8 rows further down.
 ALONG, DOWN = 128 * 16, 128
 _PRODUCTS = """{
@@ -21,8 +30,20 @@ _PRODUCTS = """{
     add.s64 a, a, NEXT; add.s64 c, c, NEXT;
     wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.u8 {OUTPUTS}, a, c, more;
     wgmma.commit_group.sync.aligned;
-    wgmma.wait_group.sync.aligned 0;
+    wgmma.wait_group.sync.aligned 1;
 }"""
+
+
+_FINISHED = "wgmma.wait_group.sync.aligned 0;"
+
+
+def finished(builder, acc):
+    """The sums once all products are done, which before that are nobody's to read."""
+    n = len(acc)
+    kinds = ["=r"] * n + [str(e) for e in range(n)] + ["~{memory}"]
+    result = ir.LiteralStructType([I32] * n)
+    D = asm(builder, _FINISHED, result, ",".join(kinds), acc, True)
+    return [builder.extract_value(D, e) for e in range(n)]
 
 
 def steps():
@@ -30,8 +51,7 @@ def steps():
 
     def descriptor(builder, pointer):
         """Its lower half: the address in units of 16 bytes, as all of it; no swizzle."""
-        shared = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
-        start = builder.lshr(builder.ptrtoint(shared, I32), ir.Constant(I32, 4))
+        start = builder.lshr(shared_address(builder, pointer), ir.Constant(I32, 4))
         return builder.or_(start, ir.Constant(I32, ALONG >> 4 << 16))
 
     def step(builder, acc, a, c, pitch):
@@ -80,14 +100,14 @@ def loading(shape, source):
     """
     M = shape.M
     words = SLICE // 4  # of a row
-    copy16, commit, all_copied, all_but_one = source.copies(True)
+    copy16, commit, all_copied, _ = source.copies(True)
     here, seen = source.here, source.seen_by_wgmma
 
     @cuda.jit(device=True)
     def load(memory, s, A, band, C, number):
         t, width = here(np.int64(cuda.threadIdx.x)) & 255, here(np.int64(A.shape[1]))
         row, cell = t // 32 * 8 + t % 8, t % 32 // 8
-        at = s % 2 * 2 * M * words + cell * M * 4 + row * 4
+        at = s % BUFFERS * 2 * M * words + cell * M * 4 + row * 4
         start = row * width + (4 * np.int64(s) + cell) * 4
         a, c = np.int64(band) * M * width + start, np.int64(number) * M * width + start
         for i in range(M // 64):
@@ -100,9 +120,4 @@ def loading(shape, source):
         all_copied()
         seen()
 
-    @cuda.jit(device=True)
-    def wait_but_one():
-        all_but_one()
-        seen()
-
-    return load, wait_all, wait_but_one
+    return load, wait_all

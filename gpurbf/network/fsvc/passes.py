@@ -18,14 +18,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf._stages import staged
-from gpurbf.backends import Activation
-from gpurbf.backends.loops_fsvc import walk
+from gpurbf.backends import Activation, device_fsvc
+from gpurbf.backends.arrays import activations
+from gpurbf.backends.loops_fsvc import Rule, Walk
 from gpurbf.network.fsvc.units import Unit
 from gpurbf.network.layer import Layer
 from gpurbf.network.samples import Samples, look
@@ -160,17 +162,14 @@ class Pass:
         rows, A, labels = block[candidates], A[candidates], labels[candidates]
         columns = labels if self.n_classes > 1 else np.zeros_like(labels)
         samples = samples[candidates]
-        K = self.layer(samples, self.unit.activation()).outputs(samples)
-        taken, certain = np.zeros((2, len(rows)), bool)
         room = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        position = 0
-        while position < len(rows):
-            position, room = walk(
-                position, A, K, columns, certain, self.overlap, self.margin, doubt, room, taken
-            )
-            if position < len(rows):
-                A[position] = self._direct(rows, columns, taken, position)
-                certain[position] = True
+        rule = Rule(self.overlap, self.margin, doubt)
+        layer = self.layer(samples, self.unit.activation())
+        with layer.working():
+            walk = _walk(layer, samples, A, columns, rule, room)
+            while (position := walk.go_on()) < len(rows):
+                walk.settle(self._direct(rows, columns, walk.taken, position))
+        taken = walk.taken
         self._columns.extend(columns[taken].tolist())
         self.labels.extend(labels[taken].tolist())
         self.indices.extend(places[candidates][taken].tolist())
@@ -235,6 +234,18 @@ class Pass:
         elif metric == "euclidean" and kernel == "triangular":
             relative = math.sqrt(relative)
         return (1 + self.overlap) * (1e-9 + relative)
+
+
+def _walk(
+    layer: Layer, samples: Samples, A: np.ndarray, columns: np.ndarray, rule: Rule, room: int
+) -> Walk | device_fsvc.Walk:
+    """The walk over candidates that are a layer of their own: where it computes, if they fit."""
+    xp, b = layer.xp, len(samples)
+    needed = layer.dtype.itemsize * b * b + 2 * samples.values.nbytes
+    if xp is np or 2 * needed > layer.room():
+        return Walk(A, layer.outputs(samples), columns, rule, room)
+    K = activations(layer, replace(samples, values=xp.asarray(samples.values)))
+    return device_fsvc.Walk(xp, A, K, columns, rule, room)
 
 
 class Selection:

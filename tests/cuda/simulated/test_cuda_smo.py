@@ -1,12 +1,14 @@
 """SVC's steps in Numba's simulator: the CPU's path to the bit, and solutions as good."""
 
+import threading
+
 import numpy as np
 import pytest
 from test_smo import Matrix, judged, problem
 
 from gpurbf.backends import device_smo
 from gpurbf.backends.loops_smo import open_ends, solve_block
-from gpurbf.kernels.cuda import smo
+from gpurbf.kernels.cuda import smo, warps
 from gpurbf.network.solvers.smo import binary, pairs, side_by_side, solve_pairs
 
 
@@ -28,6 +30,8 @@ def few_threads(monkeypatch):
     """Numbers of threads that no number of samples here is a multiple of."""
     for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
         monkeypatch.setattr(device_smo, name, count)
+    # NumPy has no graphs.
+    monkeypatch.setattr(device_smo, "Repeated", lambda xp, launches: launches)
 
 
 @pytest.fixture
@@ -251,3 +255,39 @@ def test_a_number_that_is_not_finite_is_an_error(where, value, small_sets, monke
     K[where] = K.T[where] = value
     with pytest.raises(FloatingPointError):
         solve(OnDevice(K), starts, 1.0)
+
+
+def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
+    """Of 32 threads that meet in `largest`: keys that differ in either half, and equal ones."""
+    rng, meeting = np.random.default_rng(0), threading.Barrier(32)
+    given = np.zeros(32, np.int32)
+
+    def largest(x):
+        lane = int(threading.current_thread().name)
+        given[lane] = x
+        meeting.wait()
+        found = given.max()
+        meeting.wait()
+        return found
+
+    monkeypatch.setattr(warps, "_largest", largest)
+    for kind in range(4):
+        keys = rng.integers(-(2**63), 2**63, 32)
+        if kind == 1:
+            keys = keys & 0xFFFFFFFF | (np.int64(rng.integers(-4, 4)) << 32)
+        elif kind == 2:
+            keys = (keys >> 32 << 32) | rng.integers(2**31 - 2, 2**31 + 2, 32)
+        elif kind == 3:
+            keys = rng.choice([-(2**63), 2**63 - 1, 5], 32)
+        results = [None] * 32
+
+        def run(lane, keys=keys, results=results):
+            results[lane] = warps._best_of_warp(keys[lane], np.int32(lane))
+
+        threads = [threading.Thread(target=run, args=(i,), name=str(i)) for i in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = keys.max(), np.flatnonzero(keys == keys.max())[-1]
+        assert results == [expected] * 32

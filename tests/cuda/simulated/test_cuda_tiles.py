@@ -101,9 +101,9 @@ def test_codes_are_exact_on_tensor_cores(N, m, n, metric):
 
 
 def test_codes_are_exact_on_hopper(monkeypatch):
-    """Two warpgroups, rows and columns beyond the samples and centers, two slices."""
+    """Two warpgroups, rows and columns beyond the samples and centers, four slices in three."""
     monkeypatch.setattr(numba_cuda, "_PADDED", 128)
-    X, C = samples(75, 18, 70, "codes")
+    X, C = samples(75, 18, 200, "codes")
     options = {"shape": tile.SHAPES["large"], "capability": (9, 0), "codes": "wgmma"}
     H = outputs(X, C, distances("euclidean"), lattice=PIXELS, **options)
     np.testing.assert_array_equal(H, exact_distances(X, C, "euclidean"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -112,18 +113,16 @@ class _Pairs:
         """Rounds until no pair goes on."""
         if not self._slab:
             self._evaluate(np.arange(self._all.stop))
-        active = np.arange(len(self._solutions))
+        active, width = np.arange(len(self._solutions)), self.planned.width
+        waves: list[Any] = []
         while len(active):
-            width = self.planned.width
             numbers = [active[i : i + width] for i in range(0, len(active), width)]
-            waves = [self.rounds.wave(some) for some in numbers]
+            if not waves or len(numbers) < len(waves):
+                waves = [self.rounds.wave(some) for some in numbers]
+                round_ = self._round(numbers, waves)
             with stage("output training", "inner steps"):
                 for _ in range(_ROUNDS):
-                    for some, wave in zip(numbers, waves):
-                        self.rounds.select(wave)
-                        if self._slab:
-                            self._evaluate(self._union(some, wave))
-                        self.rounds.step(wave)
+                    round_()
                 report = self.rounds.report()
             if not report.finite.all():
                 raise FloatingPointError("not finite")
@@ -132,12 +131,29 @@ class _Pairs:
             active = active[going]
         return self._solutions
 
+    def _round(self, numbers: list[np.ndarray], waves: list[Any]) -> Callable[[], None]:
+        """A round of these pairs, of which some may have ended."""
+        if not self._slab:
+            return self.rounds.repeated(waves)
+
+        def by_rows() -> None:
+            for some, wave in zip(numbers, waves):
+                self.rounds.select(wave)
+                self._evaluate(self._union(some, wave))
+                self.rounds.step(wave)
+
+        return by_rows
+
     def _goes_on(self, p: int, report: Report) -> bool:
         """Whether a pair needs more rounds and is to have them."""
         if report.doubted[p]:
             self._correct(p)
-        done = int(report.steps[p]), float(report.violation[p])
-        return bool(report.running[p]) and not self._stepped(p, *done)
+        if not report.running[p]:
+            return False
+        ended = self._stepped(p, int(report.steps[p]), float(report.violation[p]))
+        if ended:
+            self.rounds.end(p)
+        return not ended
 
     def _evaluate(self, samples: np.ndarray) -> None:
         """Their rows of K are the ones in memory."""
