@@ -39,6 +39,20 @@ def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
     np.testing.assert_array_equal(G, G.T)
 
 
+@pytest.mark.parametrize("rows, shared", [(0, 1), (1, 1), (2, 2), (50, 3)])
+def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
+    parts = []
+    monkeypatch.setattr(device, "_WORTH_A_THREAD", 64)
+    monkeypatch.setattr(device, "thread_limit", lambda: 3)
+    given = device.parallel_for
+    monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
+    A = RNG.normal(size=(rows, 40))[:, ::2]
+    copy = np.full(A.shape, np.nan)
+    device._copy(copy, A)
+    np.testing.assert_array_equal(copy, A)
+    assert parts == [shared]
+
+
 def test_samples_cross_once_and_h_never(cupy):
     X, C = data(np.uint8, N=6000, m=64, n=32)
     W, T = RNG.normal(size=(64, 3)).astype(np.float32), RNG.normal(size=(6000, 2))
@@ -286,18 +300,27 @@ def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
 @pytest.mark.parametrize(
     "forbidden, error",
     [
-        (lambda xp, A: xp.empty(3), RuntimeError),
-        (lambda xp, A: A.get(), RuntimeError),
-        (lambda xp, A: A.fill(1), RuntimeError),
-        (lambda xp, A: cupy_._gemm(xp, "32F", A, A, A), NotImplementedError),
+        (lambda xp, A: xp.empty(3), "CaptureError"),
+        (lambda xp, A: A.get(), "CaptureError"),
+        (lambda xp, A: A.fill(1), "CaptureError"),
+        (lambda xp, A: cupy_._gemm(xp, "32F", A, A, A), "NotImplementedError"),
     ],
 )
-def test_the_stand_in_records_no_more_than_cupy_does(cupy, forbidden, error):
-    A, n = cupy.asarray(np.ones((4, 4), np.float32)), iter(range(2))
-    repeated = Repeated(cupy, lambda: forbidden(cupy, A) if next(n) else None)
+def test_what_cannot_be_recorded_is_launched_one_by_one(cupy, forbidden, error):
+    # The stand-in records no more than CuPy does.
+    A, calls = cupy.asarray(np.ones((4, 4), np.float32)), []
+
+    def launches():
+        calls.append(cupy.gpu.current().recorded is not None)
+        if len(calls) > 1:
+            forbidden(cupy, A)
+
+    repeated = Repeated(cupy, launches)
     repeated()
-    with pytest.raises(error):
+    with pytest.warns(UserWarning, match=f"one by one.*{error}"):
         repeated()
+    repeated()
+    assert calls == [False, True, False, False]
     assert cupy.gpu.current().recorded is None
 
 
