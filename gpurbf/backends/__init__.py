@@ -27,7 +27,6 @@ import importlib.util
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gpurbf._config import get_config
+from gpurbf._once import once
 
 __all__ = [
     "CPUS",
@@ -217,10 +217,7 @@ def _no_gpu() -> str | None:
     return None
 
 
-_loading = threading.RLock()
-
-
-@functools.cache
+@once
 def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
     """What the loader gives, or why it cannot: a failure may be slow to find, and so is kept."""
     try:
@@ -229,18 +226,13 @@ def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
         return error
 
 
-def _found(name: str) -> Backend | Exception:
-    with _loading:  # once, whoever asks at the same time
-        return _attempt(LOADERS[name])
-
-
 def _why(error: Exception) -> str:
     own = isinstance(error, BackendUnavailable)
     return str(error) if own else f"{type(error).__name__}: {error}"
 
 
 def _load(name: str) -> Backend:
-    found = _found(name)
+    found = _attempt(LOADERS[name])
     if isinstance(found, Exception):
         raise BackendUnavailable(_why(found)) from found
     return found
@@ -295,7 +287,7 @@ def get_backend(
         said = f"auto: a GPU is {worth} the transfer (from {least} centers);"
     refused: dict[str, str] = {}
     for name in in_order(gpus):
-        found = _found(name)
+        found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
             asked = ", ".join((*refused, name))
             return found, f"{said} the first that can run of those asked: {asked}"
@@ -314,7 +306,7 @@ def _centers_worth_a_transfer() -> int:
 
 def available_backends() -> dict[str, str | None]:
     """Every backend's name with None if it can run here, else why it cannot."""
-    attempts = {name: _found(name) for name in LOADERS}
+    attempts = {name: _attempt(LOADERS[name]) for name in LOADERS}
     return {
         name: _why(found) if isinstance(found, Exception) else None
         for name, found in attempts.items()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from gpurbf._once import Lock
 
 __all__ = ["kept_heap"]
 
@@ -18,7 +19,7 @@ _MAP_FROM, _TRIM_FROM, _KEPT = -3, -1, 32 << 20
 # The variables that set them; Dask's nanny sets the second. The first is 128 KiB else.
 _MAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
 
-_lock = threading.Lock()
+_lock = Lock()
 _running = 0
 
 

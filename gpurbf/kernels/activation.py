@@ -1,11 +1,9 @@
 """Profiles on a buffer in cache, and the one pass that turns a product tile into activations."""
 
-import functools
-import threading
-
 import numpy as np
 from numba import carray, types
 
+from gpurbf._once import once
 from gpurbf.kernels.caching import cached, cached_cfunc, inner
 from gpurbf.kernels.epilogue import DOT, ROOT, SQUARE
 from gpurbf.kernels.llvm import call_profile, use_widest_vectors
@@ -108,10 +106,8 @@ LOOPS = {
     "sigmoid": sigmoid,
 }
 
-_compiling = threading.Lock()
 
-
-@functools.cache
+@once
 def _compiled(function, dtype):
     """The C function of a profile for one dtype (kept alive by this cache)."""
     pointer = types.CPointer(types.float32 if dtype == np.float32 else types.float64)
@@ -124,8 +120,7 @@ def profile_address(name, dtype):
     function = LOOPS[name]
     if function is linear:
         return 0
-    with _compiling:
-        return _compiled(function, np.dtype(dtype)).address
+    return _compiled(function, np.dtype(dtype)).address
 
 
 @inner(fastmath={"contract"}, error_model="numpy")

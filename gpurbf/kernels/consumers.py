@@ -7,13 +7,13 @@ that it calls. `sums` is the rows' memory from one tile to the next, 0 at the be
 """
 
 import functools
-import threading
 from typing import NamedTuple
 
 import numpy as np
 from numba import carray, from_dtype, types
 from numba.extending import intrinsic
 
+from gpurbf._once import once
 from gpurbf.kernels.caching import cached_cfunc, inner
 from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import borrowed, call_by_address, use_widest_vectors
@@ -145,10 +145,8 @@ def call_consumer(typing_context, address, consumer, H, n, count, top, first, su
 
 CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, pairs)}
 
-_compiling = threading.Lock()
 
-
-@functools.cache
+@once
 def _compiled(name, dtype):
     signature = _signature(from_dtype(dtype))
     return cached_cfunc(signature, error_model="numpy")(CONSUMERS[name])
@@ -156,5 +154,4 @@ def _compiled(name, dtype):
 
 def consumer_address(name, dtype):
     """Address of a consumer of activations of that dtype."""
-    with _compiling:
-        return _compiled(name, np.dtype(dtype)).address
+    return _compiled(name, np.dtype(dtype)).address

@@ -1,12 +1,11 @@
 """The compiled micro-kernels by name: how each wants its operands packed, and its address."""
 
-import functools
-import threading
 from typing import NamedTuple
 
 import numpy as np
 from numba import types
 
+from gpurbf._once import once
 from gpurbf.kernels import amx, scores
 from gpurbf.kernels.caching import cached_cfunc
 from gpurbf.kernels.scores import partial_tile as partial
@@ -93,21 +92,13 @@ def product(name):
     return _LAYOUTS[name]
 
 
-_compiling = threading.Lock()
-
-
-@functools.cache
-def _compile(name):
+@once
+def compiled(name):
+    """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
     if name in ("enter_amx", "leave_amx"):
         function = amx.enter if name == "enter_amx" else amx.leave
         return cached_cfunc(types.void(types.intp))(function)
     return cached_cfunc(types.void(*(types.intp,) * 6))(_FUNCTIONS[name])
-
-
-def compiled(name):
-    """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
-    with _compiling:
-        return _compile(name)
 
 
 def address(name):

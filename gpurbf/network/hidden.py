@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf._once import Lock
 from gpurbf._stages import staged
 from gpurbf.backends import Activation, Backend, BackendUnavailable, Lattice, get_backend, sparse
 from gpurbf.backends.arrays import is_resident, mirror, to_host
@@ -123,9 +122,10 @@ class HiddenLayer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
+        self._compact: Any = None
         if sp.issparse(C):
-            self.compact = few_entries(C)
-            C = C.toarray() if sp.issparse(self.compact) else self.compact
+            self._compact = few_entries(C)
+            C = C.toarray() if sp.issparse(self._compact) else self._compact
         elif not isinstance(C, Samples):
             C = np.asarray(to_host(C))
         self.centers = C
@@ -156,7 +156,7 @@ class HiddenLayer:
             self._options = {"tf32": True}
         # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
         self._operands: dict[tuple[str, Lattice | None, np.dtype], Any] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def xp(self) -> ModuleType:
@@ -167,10 +167,12 @@ class HiddenLayer:
         """See :class:`gpurbf.network.layer.Layer`."""
         return self.backend.working()
 
-    @functools.cached_property
+    @property
     def compact(self) -> Any:
         """See :class:`gpurbf.network.layer.Layer`."""
-        return few_entries(self._numbers())
+        if self._compact is None:  # threads that come at once make one each, all the same
+            self._compact = few_entries(self._numbers())
+        return self._compact
 
     @property
     def exact_sums(self) -> bool:
