@@ -34,6 +34,8 @@ def get_config() -> dict[str, Any]:
 def config_context(**settings: Any) -> Iterator[None]:
     """Change settings inside a ``with`` block, in this thread only.
 
+    Python without its global lock hands them on to threads that are started in the block.
+
     Parameters
     ----------
     **settings

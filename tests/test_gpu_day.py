@@ -15,7 +15,8 @@ def step(name, code, limit=60):
 def test_steps_that_fail_crash_or_hang_stop_nothing(tmp_path, monkeypatch, capsys):
     page = tmp_path / "new" / "gpu-day.md"
     # The last one sees what the others have left in the report by then, and not itself.
-    read = f"text = open({str(page)!r}, encoding='utf-8').read(); print('seen', text.count('tic'))"
+    read = f"lines = open({str(page)!r}, encoding='utf-8').read().splitlines(); "
+    read += "print('seen', sum(line.startswith('tic') for line in lines))"
     sleep = "import subprocess, sys; print('tic', flush=True); "
     sleep += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     steps = [
