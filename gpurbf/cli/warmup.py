@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 import gpurbf
 from gpurbf.backends import LOADERS, get_backend
@@ -22,11 +23,12 @@ from gpurbf.backends.compiling import cache_folder, say_nothing
 from gpurbf.cli import UserError
 from gpurbf.network.hidden import METRICS, PROFILES
 
-_KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_KINDS: dict[str, Callable[[np.ndarray], Any]] = {
     "uint8": lambda X: X.astype(np.uint8),
     "whole numbers": np.round,
     "float32": lambda X: X.astype(np.float32),
     "float64": lambda X: X,
+    "wide, sparse": lambda X: sp.csr_array(sp.hstack([X, sp.csr_array((len(X), 2048))])),
 }
 
 
