@@ -54,10 +54,8 @@ def test_auto_takes_a_gpu_for_many_pairs_of_many_samples(cores, monkeypatch):
 def test_what_auto_shall_not_take_is_not_asked(monkeypatch):
     monkeypatch.setattr(backends, "no_gpu", lambda: None)
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
-    found = backends._found
-    monkeypatch.setattr(
-        backends, "_found", lambda name: pytest.fail(name) if name in backends.GPUS else found(name)
-    )
+    for name in backends.GPUS:
+        monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
     backend, reason = get_backend("auto", 10**9, "SVC takes one from 5 pairs on")
     assert backend.device == ""
     assert reason.startswith("auto: SVC takes one from 5 pairs on; the first that can run")
