@@ -1,9 +1,12 @@
 """Kernels kept on disk by Numba: a file that is damaged, or a disk that is full, ends no call."""
 
+import functools
+import hashlib
 import sys
+from pathlib import Path
 
 from numba import njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
@@ -18,6 +21,12 @@ _OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
 
 class Cache(FunctionCache):
     """What cannot be read is compiled anew, and takes the place of what was there."""
+
+    def __init__(self, py_func):
+        super().__init__(py_func)
+        # Compiled into a kernel is what it calls, which may be in other files: Numba looks at one.
+        stamp = _digest(Path(py_func.__code__.co_filename).parent)
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig, target_context):
         # Numba makes ready for compiling here, which takes longer than all else in a process that
@@ -40,6 +49,15 @@ class Cache(FunctionCache):
                 super().save_overload(sig, data)
         except OSError as error:
             _say(f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})")
+
+
+@functools.cache
+def _digest(folder):
+    """Of all the sources of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.digest()
 
 
 def _say(what):

@@ -34,11 +34,14 @@ def aligned_like(array, size):
 def convert_row(row, shift, line):
     """Write row − shift into line; the sum and the sum of squares of what was written."""
     use_widest_vectors()
+    for j in range(row.size):
+        line[j] = line.dtype.type(row[j] - shift[j])
+    # A loop that writes too would be compiled twice, for arrays that may overlap and others, and
+    # which of them runs, in its own order of additions, would depend on where those are in memory.
     one = shift.dtype.type(1)
     total, squares = one * 0, one * 0
     for j in range(row.size):
-        v = line.dtype.type(row[j] - shift[j])
-        line[j] = v
+        v = line[j]
         total += v
         squares += (one * v) * (one * v)
     return total, squares

@@ -2,6 +2,8 @@
 
 import errno
 import gc
+import importlib
+import sys
 from pathlib import Path
 
 import numba
@@ -36,6 +38,31 @@ def folder(monkeypatch, tmp_path):
 def test_the_next_process_loads_it(folder):
     again = kernel()
     assert again(21) == 42 and again.stats.cache_hits
+
+
+def test_a_kernel_is_compiled_anew_when_what_it_calls_changes_in_another_file(
+    folder, monkeypatch, tmp_path
+):
+    """As by an upgrade, which leaves what was compiled where it is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    head = "from gpurbf.kernels.caching import cached, inner\n"
+    calls = head + "import called\n@cached()\ndef calls(x):\n    return called.twice(x)\n"
+    (tmp_path / "calls.py").write_text(calls)
+
+    def answer(factor):
+        """Of a new process that finds the file so: whether it was compiled, and what comes out."""
+        text = f"{head}@inner()\ndef twice(x):\n    return {factor} * x\n"
+        (tmp_path / "called.py").write_text(text)
+        caching._digest.cache_clear()
+        for name in ("called", "calls"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        kernel = importlib.import_module("calls").calls
+        return kernel(21), bool(kernel.stats.cache_hits)
+
+    assert [answer(factor) for factor in (2, 2, 3)] == [(42, False), (42, True), (63, False)]
+    caching._digest.cache_clear()
 
 
 class Collecting(event.Listener):
