@@ -260,7 +260,7 @@ def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder)
 
 
 def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
-    monkeypatch.setattr(warmup, "_KINDS", {"float64": lambda X: X})
+    monkeypatch.setattr(warmup, "_KINDS", {"uint8": lambda X: X.astype("u1")})
     called, address = set(), consumers.consumer_address
     monkeypatch.setattr(
         consumers, "consumer_address", lambda name, of: (called.add(name), address(name, of))[1]
@@ -269,7 +269,7 @@ def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
     assert called == set(consumers.CONSUMERS)
     *lines, last = capsys.readouterr().out.splitlines()
     for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
-        assert any(name in line and line.startswith("float64") for line in lines)
+        assert any(name in line and line.startswith("uint8") for line in lines)
     assert last.startswith("kernels are kept in ")
 
 

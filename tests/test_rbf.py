@@ -41,6 +41,14 @@ def test_it_is_ridge_regression_on_the_layer(backend):
     assert model.backend_ == backend
 
 
+def test_few_centers_that_are_much_alike(backend):
+    """Their HᵀH, nearly singular, is summed in float64: float32 sums are off by 0.03 here."""
+    X = X_train.astype(np.uint8)
+    alike = RBFClassifier(200, gamma=6e-5, random_state=0, backend=backend)
+    truth = clone(alike).set_params(precision="float64").fit(X, y_train).decision_function(X)
+    np.testing.assert_allclose(alike.fit(X, y_train).decision_function(X), truth, atol=1e-3)
+
+
 def test_backends_agree_to_the_label(backend, fitted):
     other = clone(fitted).set_params(backend=backend).fit(X_train, y_train)
     np.testing.assert_array_equal(other.centers_, fitted.centers_)

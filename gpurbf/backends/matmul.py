@@ -242,13 +242,16 @@ class MatrixProduct:
         # HᵀH wants many rows: each part of them reads and writes all of G.
         rows = max(256, _fitting(operand))
         H = xp.empty((min(rows, X.shape[0]), m), operand.dtype)
+        # A GPU may be slow in float64.
+        kind = sums.kind_for(operand.dtype, m) if xp is np else operand.dtype
         mean = xp.asarray(mean, operand.dtype)
         for start in range(0, X.shape[0], rows):
             part = X[start : start + rows]
             tile = self.outputs(operand, part, H[: part.shape[0]])
             with stage("output training", "HᵀT" if G is None else "HᵀH"):
+                tile = tile.astype(kind, copy=False)
                 tile -= mean
-                targets = T[start : start + rows].astype(operand.dtype)
+                targets = T[start : start + rows].astype(kind)
                 if weights is not None:
                     root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
                     tile *= root
@@ -260,7 +263,7 @@ class MatrixProduct:
                 B += products
                 # One triangle and HᵀT; G is read and written.
                 triangle, nbytes = (0, 0) if G is None else (m + 1, 2 * G.nbytes)
-                count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=operand.dtype.name)
+                count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=kind.name)
                 count(nbytes=tile.nbytes + targets.nbytes + nbytes)
 
     def _rounded(

@@ -343,18 +343,22 @@ def normal(
     if m == 0:
         return
     roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
+    if grid is None:
+        roots = roots.astype(dtype)  # the targets', too
     part = operand.parts[0] if operand.fused else None
 
     def values(rows: Any) -> np.ndarray:
         return outputs(operand, X[rows], np.empty((len(roots[rows]), m), dtype))
 
     def pack(rows: slice, panels: np.ndarray) -> None:
-        root, less = roots[rows].astype(dtype), mean.astype(dtype)
+        root, less = roots[rows], mean.astype(dtype)
         if part:
-            gram = consumer(dtype, "gram", weights=root, mean=less, panels=panels)
+            name, field = ("gram", "panels") if panels.dtype == dtype else ("wide", "wide")
+            gram = consumer(dtype, name, weights=root, mean=less, **{field: panels})
             run(operand, part, X[rows], gram)
         else:
-            fill_panels(panels[:, : len(root)], (values(rows) - less) * root[:, None])
+            H = values(rows).astype(panels.dtype, copy=False)
+            fill_panels(panels[:, : len(root)], (H - less) * root[:, None])
 
     def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
         if part:
@@ -365,7 +369,7 @@ def normal(
             sums.round_rows(values(rows), factors, mean, pairs, beyond)
 
     if grid is None:
-        sums.add(pack, T * roots[:, None], dtype, m, G, B)
+        sums.add(pack, T * roots[:, None], sums.kind_for(dtype, m), m, G, B)
     else:
         sums.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
 

@@ -22,8 +22,10 @@ from gpurbf._stages import count, stage
 from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for
 
-__all__ = ["Grid", "add", "add_rounded", "fast", "round_rows"]
+__all__ = ["FEW", "Grid", "add", "add_rounded", "fast", "kind_for", "round_rows"]
 
+# Below so many centers HᵀH is little work in float64 too, and as good as it can be.
+FEW = 256
 # Multiples of its step that a target has at the most, and bits of its lower half.
 _TARGET, _HALF = 1 << 21, 11
 # Rows beyond 16 bits at a time, and rows that a thread packs at a time.
@@ -52,6 +54,11 @@ class Grid(NamedTuple):
         """H (N, m) in float64, as it is summed with weights of 1."""
         steps = np.rint((H - mean.astype(H.dtype)) * H.dtype.type(1 / self.step))
         return mean + steps.astype(np.float64) * self.step
+
+
+def kind_for(dtype: np.dtype, m: int) -> np.dtype:
+    """What sums over m centers are made of without a grid, for activations of that dtype."""
+    return np.dtype(np.float64) if m < FEW else dtype
 
 
 def fast() -> bool:

@@ -63,6 +63,7 @@ def _absent(of: np.dtype) -> dict[str, np.ndarray]:
         "weights": np.empty(0, of),
         "mean": np.empty(0, of),
         "panels": np.empty((0, 0, 16), of),
+        "wide": np.empty((0, 0, 16)),
         "pairs": np.empty((0, 0, 16), np.int32),
         "beyond": np.empty(0, np.uint8),
         "scores": np.empty((0, 0)),

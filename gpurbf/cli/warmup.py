@@ -72,8 +72,9 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
     """Estimators that between them use all kernels, what they are called, and classes to fit."""
     yield "RBFClassifier", gpurbf.RBFClassifier(50, backend=backend, random_state=0), 2
     # Exact sums take many centers and a ridge, and many outputs have kernels of their own.
-    large = gpurbf.RBFClassifier(300, gamma=1e-4, alpha=1.0, backend=backend, random_state=0)
-    yield "RBFClassifier, large", large, 20
+    for title, alpha in (("large", 1.0), ("hardly a ridge", 1e-12)):
+        many = gpurbf.RBFClassifier(300, gamma=1e-4, alpha=alpha, backend=backend, random_state=0)
+        yield f"RBFClassifier, {title}", many, 20
     yield "FSVC", gpurbf.FSVC(60.0, backend=backend, random_state=0), 2
     yield "FSVC.published", gpurbf.FSVC.published(100.0, learning_rate=0.1, backend=backend), 2
     for kernel in ("rbf", "laplacian", "linear", "poly", "sigmoid"):

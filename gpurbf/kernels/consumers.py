@@ -31,6 +31,7 @@ class Consumer(NamedTuple):
     weights: np.ndarray  # gram, pairs: roots of the samples' weights (N,), times a scale
     mean: np.ndarray  # what H loses (m,), for pairs as long as whole panels
     panels: np.ndarray  # gram: the result (m / 16, N, 16)
+    wide: np.ndarray  # wide: the same in float64
     pairs: np.ndarray  # pairs: the result (m / 16, N / 2, 16), and which rows it cannot hold
     beyond: np.ndarray
     scores: np.ndarray  # partial, scores: the sums H @ W (N, k), float64
@@ -49,7 +50,7 @@ def type_of(real):
     return types.Tuple(
         (
             twice, types.Array(types.intp, 1, "C"), once, once, thrice,
-            types.Array(types.int32, 3, "C"),
+            types.Array(types.float64, 3, "C"), types.Array(types.int32, 3, "C"),
             types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"), thrice,
             *(types.intp,) * 5,
         )
@@ -70,15 +71,19 @@ def copy_tile(H, n_rows, n_columns, out, top, left, places=None):
 
 
 @inner()
-def pack_gram(H, weights, mean, panels):
+def pack_gram(H, weights, mean, panels, top, first):
     """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
     use_widest_vectors()
-    for r in range(H.shape[0]):
-        w = weights[r]
+    n, count = H.shape
+    one, p = panels.dtype.type(1), first // LANES
+    weights, mean = weights[top : top + n], mean[first : first + count]
+    panels = panels[p : p - (-count // LANES), top : top + n]
+    for r in range(n):
+        w = one * weights[r]
         for p in range(panels.shape[0]):
             for k in range(LANES):
                 j = p * LANES + k
-                panels[p, r, k] = w * (H[r, j] - mean[j]) if j < H.shape[1] else w * 0
+                panels[p, r, k] = w * (one * H[r, j] - mean[j]) if j < count else w * 0
 
 
 def store(consumer, H, n, count, top, first, sums):
@@ -112,11 +117,13 @@ def partial(consumer, H, n, count, top, first, sums):
 def gram(consumer, H, n, count, top, first, sums):
     """Weighted H - mean into `panels`."""
     c = Consumer(*consumer[0])
-    p, lanes = first // LANES, -(-count // LANES)
-    pack_gram(
-        carray(H, (CHUNK, BLOCK))[:n, :count], c.weights[top : top + n],
-        c.mean[first : first + count], c.panels[p : p + lanes, top : top + n],
-    )  # fmt: skip
+    pack_gram(carray(H, (CHUNK, BLOCK))[:n, :count], c.weights, c.mean, c.panels, top, first)
+
+
+def wide(consumer, H, n, count, top, first, sums):
+    """Weighted H - mean into `wide`."""
+    c = Consumer(*consumer[0])
+    pack_gram(carray(H, (CHUNK, BLOCK))[:n, :count], c.weights, c.mean, c.wide, top, first)
 
 
 def pairs(consumer, H, n, count, top, first, sums):
@@ -143,7 +150,7 @@ def call_consumer(typing_context, address, consumer, H, n, count, top, first, su
         return types.void(types.intp, *own.args), call_by_address
 
 
-CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, pairs)}
+CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, wide, pairs)}
 
 
 @once

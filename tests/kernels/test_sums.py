@@ -200,15 +200,15 @@ def available():
 
 
 def test_no_eigenvalue_is_negative():
-    X, C, T = data(300, 200, 1)
+    X, C, T = data(300, 280, 1)
     # Of rank 40 at the most: float32 sums have eigenvalues on both sides of zero.
     X = X[RNG.integers(0, 40, 300)]
     G, _ = normal("numba", X, C, T)
     values = np.linalg.eigvalsh(G)
     assert values[0] > -1e-14 * values[-1]
     operand = numba_.prepare(C, GAUSSIAN, np.dtype(np.float32), PIXELS)
-    floats = np.zeros((200, 200))
-    numba_.normal(operand, X, T, None, np.full(200, 0.25), floats, np.zeros((200, 1)))
+    floats = np.zeros((280, 280))
+    numba_.normal(operand, X, T, None, np.full(280, 0.25), floats, np.zeros((280, 1)))
     assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpurbf.backends.arrays import activations, to_host
-from gpurbf.backends.sums import Grid
+from gpurbf.backends.sums import FEW, Grid
 from gpurbf.network.layer import Layer
 
 __all__ = ["fixed_point"]
 
-# Fewer centers than this leave HᵀH so little work that there is nothing to gain.
-_FEWEST = 256
 _SAMPLE = 1024
 # What rounding may add to the ridge, as a part of it.
 _NOISE = 0.1
@@ -29,7 +27,7 @@ def fixed_point(
     with these centers finds the same. The largest target and weight scale it, and the mean weight.
     """
     m = len(layer.centers)
-    if m < _FEWEST or not layer.exact_sums:
+    if m < FEW or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _SAMPLE))
     V = to_host(activations(layer, layer.compact[rows]))
