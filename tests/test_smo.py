@@ -19,7 +19,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, working = np, staticmethod(nullcontext)
-    cost, rounding, blurred, rounds = 100.0, 0.0, 0.0, None
+    cost, linear, rounding, blurred, rounds = 100.0, False, 0.0, 0.0, None
 
     def room(self):
         return np.inf

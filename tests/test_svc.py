@@ -20,6 +20,9 @@ from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import SVC, config_context
+from gpurbf.network import kernel_rows
+from gpurbf.network.one_vs_one import pair_weights
+from gpurbf.network.solvers.smo import binary, pairs
 
 KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 
@@ -213,8 +216,6 @@ def test_kernels_agree_with_the_same_kernel_as_a_function(kernel):
 
 
 def test_working_sets_and_small_memory_give_the_same_model(monkeypatch):
-    from gpurbf.network.solvers.smo import binary, pairs
-
     X, y = load_digits(return_X_y=True)
     expected = SVC(gamma=0.001, C=5, tol=1e-5).fit(X, y)
     monkeypatch.setattr(binary, "WHOLE", 64)
@@ -223,6 +224,65 @@ def test_working_sets_and_small_memory_give_the_same_model(monkeypatch):
     model = SVC(gamma=0.001, C=5, tol=1e-5, cache_size=0.1).fit(X, y)
     assert model.objective_ == pytest.approx(expected.objective_, rel=1e-6)
     assert model.intercept_ == pytest.approx(expected.intercept_, abs=1e-3)
+
+
+KEPT = {
+    "float64": lambda X: X,
+    "float32": lambda X: X.astype(np.float32),
+    "columns": np.asfortranarray,
+    "strided": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+    "sparse": lambda X: sp.csr_array(sp.hstack([sp.csr_array(X), sp.csr_array((len(X), 5000))])),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, kind, classes):
+    """Its gradient is X (Xᵀ beta), no row of K; the optimum is scikit-learn's."""
+    for module in (pairs, kernel_rows):
+        monkeypatch.setattr(module, "MATRIX", 500)
+    monkeypatch.setattr(pairs, "WHOLE", 300)
+    monkeypatch.setattr(binary, "WHOLE", 300)
+    asked = []
+    by_inputs = kernel_rows.KernelRows._by_inputs
+    monkeypatch.setattr(
+        kernel_rows.KernelRows,
+        "_by_inputs",
+        lambda self, *a: asked.append(1) or by_inputs(self, *a),
+    )
+    X, y = make_classification(
+        500 * classes, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0
+    )
+    X, C = KEPT[kind](X + 3), 0.05
+    ours = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=1).fit(X, y)
+    theirs = svm.SVC(kernel="linear", C=C, tol=1e-5).fit(X, y)
+    assert asked
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-4)
+    shared = [np.asarray(m.decision_function(X)) for m in (ours, theirs)]
+    if classes == 2:
+        np.testing.assert_allclose(*shared, atol=1e-3)
+    assert (ours.predict(X) == theirs.predict(X)).mean() > 0.998
+    again = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=2).fit(X, y)
+    for name in ("dual_coef_", "intercept_", "support_"):
+        first, second = (getattr(model, name) for model in (ours, again))
+        first, second = (a.toarray() if sp.issparse(a) else a for a in (first, second))
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
+    X, y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=classes)
+    X = (X + 3).astype(dtype)
+    model = SVC(kernel="linear", C=0.1, decision_function_shape="ovo", backend=backend).fit(X, y)
+    outputs = model.decision_function(X).reshape(300, -1)
+    assert len(model._prepared().layer.centers) == outputs.shape[1] < len(model.support_)
+    K = X.astype(float) @ model.support_vectors_.astype(float).T
+    W = pair_weights(model._dual_coef_, model._n_support)
+    truth = (-1 if classes == 2 else 1) * (K @ W + model._intercept_)
+    np.testing.assert_allclose(outputs, truth, atol=1e-9)
+    alone = np.vstack([model.decision_function(X[i : i + 1]).reshape(1, -1) for i in range(9)])
+    np.testing.assert_allclose(alone, outputs[:9], rtol=0, atol=0 if backend == "numba" else 1e-12)
 
 
 def test_every_backend_gives_the_same_model(backend):

@@ -16,7 +16,7 @@ from gpurbf._stages import count, stage
 from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for
 
-__all__ = ["Weights", "pack_weights", "row_products", "times"]
+__all__ = ["Weights", "pack_weights", "row_products", "row_sums", "times"]
 
 _ROWS = 192
 # Outputs that a plain loop is fast enough for.
@@ -104,6 +104,13 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
     S = np.empty((len(H), W.shape[1]))
     times(W, np.dtype(np.float64))(np.ascontiguousarray(H, np.float64), S)
     return S
+
+
+def row_sums(A: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """A @ v in float64, for A (N, n) of any dtype."""
+    S = np.empty((len(A), 1))
+    _multiply_few(v[None], np.ascontiguousarray(A), S)
+    return S[:, 0]
 
 
 def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:

@@ -16,7 +16,9 @@ from gpurbf._stages import staged
 from gpurbf.backends import get_backend
 from gpurbf.backends.arrays import to_host
 from gpurbf.backends.device_smo import rounds_on
+from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.backends.profiles import PROFILES
+from gpurbf.backends.weighted import row_sums
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import float32_error
 from gpurbf.network.samples import FORCED, Samples
@@ -96,6 +98,9 @@ class KernelRows:
                 # Rows are gathered where they are needed: samples cross once.
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
+        # Codes of a lattice meet in less time as 8-bit products, a value for each pair of them.
+        kernel = activation.metric, activation.profile
+        self.linear = self.xp is np and X.lattice is None and kernel == ("dot", "linear")
         self.dtype, self.rounding, why = self._arithmetic()
         whole = self.n_samples <= MATRIX
         probe = self._layer(X if whole else X[:1])
@@ -131,6 +136,8 @@ class KernelRows:
         # One value of a row is that of a sample with itself.
         rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
         said = f"float32 errs by {rounding:.0e} a value"
+        if rounding < _FINE and self.linear:
+            return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
         if rounding < _FINE:
             return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
         return wide, 0.0, f"; {said}, too much"
@@ -181,9 +188,20 @@ class KernelRows:
         self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
     ) -> np.ndarray:
         """K[rows, samples] @ weights; in float64 if it is to be wide."""
+        if self.linear:
+            return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], np.float64 if wide else None)
         with self.working():
             return to_host(layer.scores(rows, weights[:, None]))[:, 0]
+
+    def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """X[rows] (X[samples]ᵀ weights) in float64."""
+        X = self.X.values
+        if self._sparse:
+            return rows.values @ (X[samples].T @ weights)
+        v = np.zeros(X.shape[1])
+        subtract_rows(X, samples, -weights, v)
+        return row_sums(rows.values, v)
 
     def values(
         self,

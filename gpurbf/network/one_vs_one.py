@@ -12,9 +12,10 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.backends.arrays import beside, is_resident
+from gpurbf.backends.weighted import row_products
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.rounding import arithmetic
-from gpurbf.network.samples import FORCED, look
+from gpurbf.network.samples import FORCED, Samples, look
 from gpurbf.network.sparse_layer import SparseLayer
 
 __all__ = ["class_scores", "pair_weights", "support_layer", "votes"]
@@ -41,6 +42,9 @@ def support_layer(
     in a pair, whose sums grow to hundreds before the other class takes them back, and rounding with
     them. Class by class in turn they stay small.
 
+    Off the lattice a linear kernel needs no more than one center a pair, the weighted sum of its
+    support vectors: products with 8-bit codes are so fast that there it would gain little.
+
     Parameters
     ----------
     V : ndarray or CSR of shape (n_SV, n)
@@ -62,6 +66,13 @@ def support_layer(
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
         return SparseLayer(samples, activation), W
+    linear = (activation.metric, activation.profile) == ("dot", "linear")
+    if linear and samples.lattice is None and W.shape[1] < len(W):
+        dtype = np.float32 if precision in ("float32", "tf32") else np.float64
+        sums = row_products(samples.values.T, W).T.astype(dtype, order="C")
+        samples = Samples(sums, None, np.dtype(dtype))
+        layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
+        return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
         dtype, _ = arithmetic(

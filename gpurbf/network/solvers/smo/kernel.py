@@ -21,8 +21,9 @@ class Kernel(Protocol):
     asked; otherwise values are evaluated block by block, in `dtype`, by a backend whose arrays are
     those of the library `xp` (NumPy or a device's) and count against its memory in ``working()``.
 
-    ``cost`` is that of evaluating a value, 1 for one of no inputs. ``rounding`` is the error of a
-    value, root mean square, beside that of exact distances: 0 where nobody shall look after it.
+    ``cost`` is that of evaluating a value, 1 for one of no inputs; a ``linear`` kernel is weighted
+    without values. ``rounding`` is the error of a value, root mean square, beside that of exact
+    distances: 0 where nobody shall look after it.
 
     ``rounds`` makes the `Rounds` that step on the device of `xp`, None where the CPU steps;
     ``description`` is told if there is no memory for them.
@@ -33,6 +34,7 @@ class Kernel(Protocol):
     matrix: np.ndarray | None
     xp: ModuleType
     cost: float
+    linear: bool
     rounding: float
     rounds: Callable[..., Rounds] | None
     description: str

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from gpurbf.backends.threads import parallel_for
-from gpurbf.network.solvers.smo.binary import Solution, solve_binary
+from gpurbf.network.solvers.smo.binary import WHOLE, Solution, solve_binary
 from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
@@ -141,7 +141,8 @@ class _Problems:
             with self._schedule.failing(), kernel.working():
                 a, b = self._classes_of(p)
                 n = a.stop - a.start + b.stop - b.start
-                if recompute(kernel.cost, n, self.budget.total):
+                fused = kernel.linear and n > WHOLE
+                if fused or recompute(kernel.cost, n, self.budget.total):
                     self._solve(p, FusedPair(kernel, a, b))
                 else:
                     self._solve_with_rows(p, kernel)
