@@ -4,9 +4,11 @@ import csv
 import gc
 import gzip
 import importlib
+import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,6 +273,52 @@ def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
     for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
         assert any(name in line and line.startswith("uint8") for line in lines)
     assert last.startswith("kernels are kept in ")
+
+
+AFTER_A_WARMUP = """
+import sys
+import warnings
+from pathlib import Path
+import numpy as np
+from sklearn.datasets import make_classification
+import gpurbf
+from gpurbf.cli import main, warmup
+
+warnings.simplefilter("ignore")
+warmup._KINDS = {"float32": warmup._KINDS["float32"]}
+assert main(["warmup", "--backend", "numba"]) == 0
+kept = set(Path(sys.argv[1]).rglob("*.nbc"))
+X, y = make_classification(5000, 20, n_informative=10, n_classes=3, random_state=0)
+X = X.astype(np.float32)
+for model in (
+    gpurbf.SVC(),
+    gpurbf.SVC(kernel="linear", max_iter=1000),
+    gpurbf.RBFClassifier(300),
+    gpurbf.RBFClassifier(50),
+    gpurbf.RBFClassifier(300, solver="cg"),
+    gpurbf.RBFClassifierCV(n_centers=100),
+    gpurbf.FSVC(random_state=0),
+):
+    model.set_params(backend="numba").fit(X, y).predict(X)
+    model.predict(X[:1])
+    new = set(Path(sys.argv[1]).rglob("*.nbc")) - kept
+    assert kept and not new, (model, new)
+"""
+
+
+@pytest.mark.slow
+def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
+    package = Path(gpurbf.__file__).parents[1]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(package)}
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_A_WARMUP, str(tmp_path)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
