@@ -17,7 +17,10 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 class Lock:
-    """A lock that a forked child finds free: who held it is not there to let go of it."""
+    """A lock, ``held`` in a ``with``, that a forked child finds free: who had it is not there.
+
+    An ``__enter__`` of this class would be a function, whose last step an interrupt could meet.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -25,13 +28,7 @@ class Lock:
 
     def renew(self) -> None:
         """Forget who holds it."""
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self.held = threading.RLock()
 
 
 def _after_fork() -> None:
@@ -54,7 +51,7 @@ class once(Generic[Value]):
     def __call__(self, *arguments: Any) -> Value:
         """The value, made if it is not there."""
         if arguments not in self._made:
-            with self._lock:
+            with self._lock.held:
                 if arguments not in self._made:
                     self._made[arguments] = self._function(*arguments)
         return self._made[arguments]

@@ -89,11 +89,11 @@ def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
         return 1
 
     def hold():
-        with lock:
+        with lock.held:
             value()
 
     def take():
-        with lock:
+        with lock.held:
             value()
 
     holder = threading.Thread(target=hold)

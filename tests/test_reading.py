@@ -2,11 +2,13 @@
 
 import dataclasses
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from gpurbf import RBFClassifier, config_context
+from gpurbf.backends.threads import start
 from gpurbf.network import reading
 from gpurbf.network.centers import sample
 from gpurbf.network.hidden import Activation, HiddenLayer
@@ -32,14 +34,16 @@ def data(dtype, N=3000, n=20):
     return X.astype(dtype), rng.integers(0, 3, N)
 
 
-def readers():
-    return [thread for thread in threading.enumerate() if "gpurbf-read" in thread.name]
-
-
-def wait_for_readers():
-    for thread in readers():
-        thread.join(10)
-    assert not readers()
+@pytest.fixture(autouse=True)
+def all_reads_end(monkeypatch):
+    """Whatever becomes of who asked for them."""
+    started = []
+    monkeypatch.setattr(reading, "start", lambda call: started.append(call) or start(call))
+    yield
+    deadline = time.monotonic() + 60
+    while not all(call.ended for call in started) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert all(call.ended for call in started)
 
 
 def test_maps_and_their_views_are_seen():
@@ -70,7 +74,6 @@ def test_a_mapped_file_gives_the_model_and_the_labels_of_memory(tmp_path, backen
     np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-3, atol=1e-5)
     np.testing.assert_array_equal(*labels)
     assert (tmp_path / "X").read_bytes() == before
-    wait_for_readers()
 
 
 def test_labels_are_those_of_the_outputs_of_all_samples():
@@ -140,16 +143,14 @@ def test_an_error_of_the_reader_is_raised_where_its_part_is_due(tmp_path, monkey
         for part, _ in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)]):
             used.append(part)
     assert used == [slice(0, 9)]
-    wait_for_readers()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_no_thread_outlives_a_caller_who_stops(tmp_path, error):
+def test_a_caller_may_stop(tmp_path, error):
     stored = on_file(tmp_path / "X", data(np.uint8)[0])
     with pytest.raises(error) as kept:  # its traceback keeps the generator alive
         for _ in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)]):
             raise error
-    wait_for_readers()
     assert kept.value is not None
 
 

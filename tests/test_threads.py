@@ -2,6 +2,7 @@
 
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -281,3 +282,70 @@ def test_settings_and_limits_are_a_thread_s_own():
         assert (settings["memory"] == 7) == inherits
         expected = threads.thread_limit()
     assert limit == (expected if inherits else threads.thread_limit())
+
+
+INTERRUPTED = """
+import dis
+import itertools
+import sys
+from gpurbf.backends.threads import parallel_for
+from gpurbf.network.solvers.smo.schedule import Schedule, Stopped
+
+def numbers():
+    found = []
+    parallel_for(found.append, 4)
+    assert sorted(found) == [0, 1, 2, 3]
+
+def pairs():
+    all_pairs = list(itertools.combinations(range(4), 2))
+    schedule, found = Schedule(all_pairs, 4, lambda c: 0), []
+    def work(_):
+        with schedule.failing():
+            while (p := schedule.take()) is not None:
+                found.append(p)
+                schedule.release(p)
+    parallel_for(work, 2)
+    assert sorted(found) == list(range(6))
+
+LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end
+
+def interrupted(call, k):
+    # Whether it was, where this thread looks for the k-th time.
+    times, last = 0, {}
+    def step(frame, event, argument):
+        nonlocal times
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            looked = last.get(frame, "").startswith(LOOKS)
+            times += looked
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if times == k and looked:
+                raise KeyboardInterrupt
+        return step
+    sys.settrace(step)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        last.clear()  # frames, and with them what was left in them
+    return times >= k
+
+for call in (numbers, pairs):
+    for k in itertools.count(1):
+        more = interrupted(call, k)
+        call()
+        if not more:
+            break
+    assert k > 50, k
+    print(call.__name__, k)
+"""
+
+
+def test_an_interrupt_at_any_moment_lets_the_next_call_work():
+    """And the process end: threads that wait for ever would hold it."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

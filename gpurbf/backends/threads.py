@@ -10,18 +10,24 @@ its *helpers*, and so are those of calls nested in them. The rule:
 * BLAS libraries obey the least of the limits in force (backends/blas.py).
 
 Nothing else is set: neither Numba's nor joblib's threads, nor the environment.
+
+An interrupt may come between any two steps of the thread that it is for. A lock of Python's own,
+held only within a ``with``, is let go of then. Conditions, events and futures are written in Python
+and have steps after which a lock of theirs is held for ever. So none is used here.
 """
 
 from __future__ import annotations
 
+import _thread
+import functools
 import itertools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from queue import SimpleQueue
 from typing import Any
 from weakref import WeakSet
 
@@ -31,7 +37,19 @@ from gpurbf._stages import side_by_side
 from gpurbf.backends import blas
 from gpurbf.backends.blas import blas_libraries
 
-__all__ = ["alone", "blas_alone", "blas_libraries", "limited", "parallel_for", "thread_limit"]
+__all__ = [
+    "Call",
+    "alone",
+    "blas_alone",
+    "blas_libraries",
+    "limited",
+    "parallel_for",
+    "start",
+    "thread_limit",
+]
+
+# Seconds after which a thread that waits looks again, should an interrupt have lost the signal.
+AGAIN = 0.05
 
 
 class _Limit(blas.Limit):
@@ -51,13 +69,16 @@ _limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
 _lock = threading.Lock()
 # The outermost limits of callers. What an interrupt left behind in a weak set goes by itself.
 _callers: WeakSet[_Limit] = WeakSet()
-_pool: ThreadPoolExecutor | None = None
+# What threads that have nothing to do wait at. None is kept waiting by another's work: there are as
+# many as have ever been at work at a time.
+_idle: list[SimpleQueue[Call]] = []
 
 
 def _after_fork() -> None:
-    """A forked child has none of its parent's threads: it starts its own account and pool."""
-    global _lock, _callers, _pool
-    _lock, _callers, _pool = threading.Lock(), WeakSet(), None
+    """A forked child has none of its parent's threads: it starts its own account."""
+    global _lock, _callers
+    _lock, _callers = threading.Lock(), WeakSet()
+    _idle.clear()
     limits = [] if (limit := _limit.get()) is None else limit.chain()
     for limit in limits:
         limit.helpers = 0
@@ -186,14 +207,45 @@ def _claimed(wanted: int) -> Iterator[int]:
                 _callers.discard(caller)
 
 
-def _executor() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            # As many threads as are ever claimed: a task that waits for one behind others in a
-            # queue could wait for itself.
-            _pool = ThreadPoolExecutor(1 << 16, thread_name_prefix="gpurbf")
-        return _pool
+class Call:
+    """A call of a function by another thread: whether it has begun and ended, and its error."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.begun = self.ended = False
+        self.error: BaseException | None = None
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def __call__(self) -> None:
+        self.begun = True
+        try:
+            self._function()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._over.release()
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        while not self.ended:
+            self._over.acquire(timeout=AGAIN)
+
+
+def start(call: Call) -> None:
+    """Have another thread make the call, an idle one or a new one."""
+    try:
+        desk = _idle.pop()
+    except IndexError:
+        desk = SimpleQueue()
+        _thread.start_new_thread(_serve, (desk,))
+    desk.put(call)
+
+
+def _serve(desk: SimpleQueue[Call]) -> None:
+    while True:
+        desk.get()()
+        _idle.append(desk)
 
 
 def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = None) -> None:
@@ -224,17 +276,32 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
             section.run(work)
 
     with _claimed(min(n_items, most or n_items) - 1) as helpers, side_by_side(helpers) as section:
-        futures: list[Future[None]] = []
+        calls: list[Call] = []
         try:
             for _ in range(helpers):
-                futures.append(_executor().submit(copy_context().run, help_out))
+                calls.append(Call(functools.partial(copy_context().run, help_out)))
+                start(calls[-1])
             section.run(work)
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
-            errors = [future.exception() for future in futures]
-    for error in errors:
-        if error is not None:
-            raise error
+            # One that begins from now on finds nothing to do.
+            _end(calls)
+    for call in calls:
+        if call.error is not None:
+            raise call.error
+
+
+def _end(calls: list[Call]) -> None:
+    """Wait for all that have begun; an interrupt meanwhile comes after that."""
+    interrupt = None
+    for call in calls:
+        while call.begun and not call.ended:
+            try:
+                call.wait()
+            except BaseException as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def alone(works: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -40,14 +40,14 @@ def kept_heap() -> Iterator[None]:
         return
     map_from = int(os.environ.get(_MAP_VARIABLE, "131072"), 0)
     trim_from = int(os.environ[_TRIM_VARIABLE], 0)
-    with _lock:
+    with _lock.held:
         _running += 1
         libc.mallopt(_MAP_FROM, max(_KEPT, map_from))
         libc.mallopt(_TRIM_FROM, max(2 * _KEPT, trim_from))
     try:
         yield
     finally:
-        with _lock:
+        with _lock.held:
             _running -= 1
             if not _running:
                 libc.mallopt(_MAP_FROM, map_from)

@@ -338,7 +338,7 @@ class HiddenLayer:
         key = backend.name, lattice, dtype
         operand = self._operands.get(key)
         if operand is None:
-            with self._lock:
+            with self._lock.held:
                 operand = self._operands.get(key)
                 if operand is None:
                     operand = self._operands[key] = self._prepare(backend, lattice, dtype)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from gpurbf._config import get_config
+from gpurbf.backends.threads import Call, start
 
 __all__ = ["on_disk", "read_ahead", "split"]
 
@@ -42,7 +42,7 @@ def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     """Each part and its rows of X, in order.
 
     While the caller works on a part of a mapped file a thread reads the next one, so that no tile
-    waits for the disk. It lives as long as that read: nothing is left behind by a caller who stops.
+    waits for the disk.
     """
     # Rows that do not lie side by side in the file have pages between them that no one needs.
     ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
@@ -50,18 +50,18 @@ def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     reading = _begin(X[parts[0]]) if ahead else None
     for part, following in zip(parts, [*parts[1:], None]):
         if reading is not None:
-            reading.result()
+            reading.wait()
+            if reading.error is not None:
+                raise reading.error
             reading = None if following is None else _begin(X[following])
         yield part, X[part]
 
 
-def _begin(X: np.ndarray) -> Future:
-    """Start to read X in a thread of its own, which ends with it."""
-    reader = ThreadPoolExecutor(1, thread_name_prefix="gpurbf-read")
-    try:
-        return reader.submit(read, X)
-    finally:
-        reader.shutdown(wait=False)
+def _begin(X: np.ndarray) -> Call:
+    """Start to read X in another thread."""
+    reading = Call(lambda: read(X))
+    start(reading)
+    return reading
 
 
 def read(X: np.ndarray) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
@@ -128,7 +127,7 @@ class _Problems:
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
         self._stepped, self._solved = stepped, solved
         self._schedule = Schedule(self.pairs, len(self.classes), budget.parked)
-        self._quit_early = threading.Event()
+        self._quit_early = False
 
     def solve_on_matrix(self, K: np.ndarray, diagonal: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""
@@ -137,16 +136,18 @@ class _Problems:
 
     def solve_in_blocks(self, kernel: Kernel) -> None:
         """Solve pairs until none is left, their kernel evaluated block by block."""
-        while (p := self._schedule.take()) is not None:
-            with self._schedule.failing(), kernel.working():
-                a, b = self._classes_of(p)
-                n = a.stop - a.start + b.stop - b.start
-                fused = kernel.linear and n > WHOLE
-                if fused or recompute(kernel.cost, n, self.budget.total):
-                    self._solve(p, FusedPair(kernel, a, b))
-                else:
-                    self._solve_with_rows(p, kernel)
-            self._schedule.release(p)
+        # All of it: who waits for classes that this thread has taken is told if it breaks off.
+        with self._schedule.failing():
+            while (p := self._schedule.take()) is not None:
+                with kernel.working():
+                    a, b = self._classes_of(p)
+                    n = a.stop - a.start + b.stop - b.start
+                    fused = kernel.linear and n > WHOLE
+                    if fused or recompute(kernel.cost, n, self.budget.total):
+                        self._solve(p, FusedPair(kernel, a, b))
+                    else:
+                        self._solve_with_rows(p, kernel)
+                self._schedule.release(p)
 
     def _solve_with_rows(self, p: int, kernel: Kernel) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
@@ -167,11 +168,11 @@ class _Problems:
         C = np.concatenate([self.C[a], self.C[b]])
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0
-        limit = 0 if self._quit_early.is_set() else self.max_iter
+        limit = 0 if self._quit_early else self.max_iter
         check = functools.partial(self._check, p)
         solution = self.solutions[p] = solve_binary(kernel, y, C, self.tol, limit, check)
         if self._solved(p, solution):
-            self._quit_early.set()
+            self._quit_early = True
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
         if self._schedule.stopped:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpurbf.backends.threads import AGAIN
+
 __all__ = ["Schedule", "Stopped"]
 
 
@@ -32,12 +34,14 @@ class Schedule:
         self._in_memory = in_memory
         self._pending = dict.fromkeys(range(len(pairs)))
         self._busy = [False] * n_classes
-        self._change = threading.Condition()
+        self._lock, self._change = threading.Lock(), _held()
 
     def take(self) -> int | None:
         """The next pair, or None when there is none left; waits while all are blocked."""
-        with self._change:
-            while self._pending and not self.stopped:
+        while True:
+            with self._lock:
+                if not self._pending or self.stopped:
+                    return None
                 free = [p for p in self._pending if not any(self._busy[c] for c in self.pairs[p])]
                 if free:
                     p = max(free, key=lambda p: sum(map(self._in_memory, self.pairs[p])))
@@ -45,15 +49,17 @@ class Schedule:
                     for c in self.pairs[p]:
                         self._busy[c] = True
                     return p
-                self._change.wait()
-            return None
+                change = self._change
+            # Not a condition, which an interrupt may leave locked.
+            if change.acquire(timeout=AGAIN):
+                change.release()  # for the next who waits
 
     def release(self, p: int) -> None:
         """The pair is done: its classes are free."""
-        with self._change:
+        with self._lock:
             for c in self.pairs[p]:
                 self._busy[c] = False
-            self._change.notify_all()
+            self._tell()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -64,7 +70,18 @@ class Schedule:
             # The one who raised first has the error to report.
             pass
         except BaseException:
-            with self._change:
+            with self._lock:
                 self.stopped = True
-                self._change.notify_all()
+                self._tell()
             raise
+
+    def _tell(self) -> None:
+        """Those who wait look again."""
+        change, self._change = self._change, _held()
+        change.release()
+
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
