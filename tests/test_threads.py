@@ -1,5 +1,6 @@
 """Threads: every item once, errors arrive, limits travel with the work, callers share the cores."""
 
+import _thread
 import os
 import random
 import subprocess
@@ -282,6 +283,24 @@ def test_settings_and_limits_are_a_thread_s_own():
         assert (settings["memory"] == 7) == inherits
         expected = threads.thread_limit()
     assert limit == (expected if inherits else threads.thread_limit())
+
+
+@pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
+def test_an_interrupt_while_others_work_ends_what_they_do():
+    helping, stopped, ended = threading.Event(), threading.Event(), []
+
+    def task(i):
+        if threading.current_thread() is threading.main_thread():
+            assert helping.wait(60)
+            return
+        helping.set()
+        time.sleep(0.1)  # the caller has nothing left to do, and waits
+        _thread.interrupt_main()
+        ended.append(stopped.wait(60))
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.parallel_for(task, 2, stop=stopped.set)
+    assert ended == [True]
 
 
 INTERRUPTED = """

@@ -248,13 +248,19 @@ def _serve(desk: SimpleQueue[Call]) -> None:
         _idle.append(desk)
 
 
-def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = None) -> None:
+def parallel_for(
+    task: Callable[[int], Any],
+    n_items: int,
+    most: int | None = None,
+    stop: Callable[[], Any] | None = None,
+) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
 
     ``most`` threads at most, the caller's among them, on each of which the caller's settings hold.
 
     Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
-    included, stops the handing out and is raised once the items in hand are done.
+    included, stops the handing out and is raised once the items in hand are done. ``stop()`` is
+    called if an interrupt comes while others have items in hand, to end long ones.
     """
     items = itertools.count()
     stopped = False
@@ -285,13 +291,13 @@ def parallel_for(task: Callable[[int], Any], n_items: int, most: int | None = No
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
             # One that begins from now on finds nothing to do.
-            _end(calls)
+            _end(calls, stop)
     for call in calls:
         if call.error is not None:
             raise call.error
 
 
-def _end(calls: list[Call]) -> None:
+def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
     """Wait for all that have begun; an interrupt meanwhile comes after that."""
     interrupt = None
     for call in calls:
@@ -300,6 +306,8 @@ def _end(calls: list[Call]) -> None:
                 call.wait()
             except BaseException as error:
                 interrupt = error
+                if stop is not None:
+                    stop()
     if interrupt is not None:
         raise interrupt
 

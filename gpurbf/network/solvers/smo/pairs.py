@@ -82,12 +82,12 @@ def solve_pairs(
             for p in range(len(problems.pairs)):
                 task(p)
         else:
-            parallel_for(task, len(problems.pairs))
+            parallel_for(task, len(problems.pairs), stop=problems.stop)
         return problems.solutions
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
     workers = max(1, (len(starts) - 1) // 2)
     try:
-        parallel_for(lambda _: problems.solve_in_blocks(kernel), workers)
+        parallel_for(lambda _: problems.solve_in_blocks(kernel), workers, stop=problems.stop)
     finally:
         # Caches know their budget and it knows them: else they would wait for the collector.
         budget.clear()
@@ -128,6 +128,7 @@ class _Problems:
         self._stepped, self._solved = stepped, solved
         self._schedule = Schedule(self.pairs, len(self.classes), budget.parked)
         self._quit_early = False
+        self.stop = self._schedule.stop
 
     def solve_on_matrix(self, K: np.ndarray, diagonal: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""

@@ -70,10 +70,14 @@ class Schedule:
             # The one who raised first has the error to report.
             pass
         except BaseException:
-            with self._lock:
-                self.stopped = True
-                self._tell()
+            self.stop()
             raise
+
+    def stop(self) -> None:
+        """No more pairs, and those in hand end at their next look."""
+        with self._lock:
+            self.stopped = True
+            self._tell()
 
     def _tell(self) -> None:
         """Those who wait look again."""
