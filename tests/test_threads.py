@@ -3,6 +3,7 @@
 import _thread
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -298,8 +299,13 @@ def test_an_interrupt_while_others_work_ends_what_they_do():
         _thread.interrupt_main()
         ended.append(stopped.wait(60))
 
-    with pytest.raises(KeyboardInterrupt):
-        threads.parallel_for(task, 2, stop=stopped.set)
+    # A process in the background may have been told to ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threads.parallel_for(task, 2, stop=stopped.set)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended == [True]
 
 
