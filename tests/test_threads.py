@@ -286,6 +286,14 @@ def test_settings_and_limits_are_a_thread_s_own():
     assert limit == (expected if inherits else threads.thread_limit())
 
 
+def test_short_calls_start_no_more_threads_than_they_may_use():
+    """Who has nothing left to do before a helper has begun takes the call back."""
+    idle = len(threads._idle)
+    for _ in range(3000):
+        threads.parallel_for(lambda i: None, 2)
+    assert len(threads._idle) <= idle + 2
+
+
 @pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
 def test_an_interrupt_while_others_work_ends_what_they_do():
     helping, stopped, ended = threading.Event(), threading.Event(), []

@@ -65,6 +65,11 @@ class Activation(NamedTuple):
     coef0: float = 0.0
     degree: int = 3
 
+    @property
+    def linear(self) -> bool:
+        """Whether it is x·c, so that sums over centers are products with their sum."""
+        return (self.metric, self.profile) == ("dot", "linear")
+
 
 class Lattice(NamedTuple):
     """Data on it are ``(code - zero) / denominator`` with codes 0..255 kept as uint8."""

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakSet
 
@@ -212,6 +212,7 @@ class Call:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
+        self.desk: SimpleQueue[Call] | None = None  # of the thread that it is given to
         self.begun = self.ended = False
         self.error: BaseException | None = None
         self._over = threading.Lock()
@@ -239,7 +240,18 @@ def start(call: Call) -> None:
     except IndexError:
         desk = SimpleQueue()
         _thread.start_new_thread(_serve, (desk,))
+    call.desk = desk
     desk.put(call)
+
+
+def _take_back(call: Call) -> None:
+    """Spare a thread a call that it has not come to, and have it idle again."""
+    if call.desk is not None:
+        try:
+            call.desk.get_nowait()
+        except Empty:
+            return
+        _idle.append(call.desk)
 
 
 def _serve(desk: SimpleQueue[Call]) -> None:
@@ -290,7 +302,6 @@ def parallel_for(
             section.run(work)
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
-            # One that begins from now on finds nothing to do.
             _end(calls, stop)
     for call in calls:
         if call.error is not None:
@@ -298,12 +309,20 @@ def parallel_for(
 
 
 def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
-    """Wait for all that have begun; an interrupt meanwhile comes after that."""
+    """Wait for all that have begun; an interrupt meanwhile comes after that.
+
+    One that begins from now on finds nothing to do.
+    """
     interrupt = None
     for call in calls:
-        while call.begun and not call.ended:
+        over = False
+        while not over:
             try:
-                call.wait()
+                if not call.begun:
+                    _take_back(call)
+                if call.begun:
+                    call.wait()
+                over = True
             except BaseException as error:
                 interrupt = error
                 if stop is not None:

@@ -16,7 +16,7 @@ from gpurbf._stages import count, stage
 from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for
 
-__all__ = ["Weights", "pack_weights", "row_products", "row_sums", "times"]
+__all__ = ["Weights", "pack_weights", "row_products", "times"]
 
 _ROWS = 192
 # Outputs that a plain loop is fast enough for.
@@ -100,17 +100,11 @@ def times(W: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], 
 
 
 def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """H @ W in float64."""
-    S = np.empty((len(H), W.shape[1]))
-    times(W, np.dtype(np.float64))(np.ascontiguousarray(H, np.float64), S)
+    """H @ W in float64, for H of any dtype."""
+    S, wide = np.empty((len(H), W.shape[1])), np.dtype(np.float64)
+    # The loop for a few outputs reads all dtypes.
+    times(W, wide)(np.ascontiguousarray(H, None if W.shape[1] <= _FEW else wide), S)
     return S
-
-
-def row_sums(A: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """A @ v in float64, for A (N, n) of any dtype."""
-    S = np.empty((len(A), 1))
-    _multiply_few(v[None], np.ascontiguousarray(A), S)
-    return S[:, 0]
 
 
 def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:

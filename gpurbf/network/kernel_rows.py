@@ -18,7 +18,7 @@ from gpurbf.backends.arrays import to_host
 from gpurbf.backends.device_smo import rounds_on
 from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.backends.profiles import PROFILES
-from gpurbf.backends.weighted import row_sums
+from gpurbf.backends.weighted import row_products
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.rounding import float32_error
 from gpurbf.network.samples import FORCED, Samples
@@ -99,8 +99,7 @@ class KernelRows:
                 with self.working():
                     self._there = Samples(self.xp.asarray(X.values), X.lattice, X.dtype)
         # Codes of a lattice meet in less time as 8-bit products, a value for each pair of them.
-        kernel = activation.metric, activation.profile
-        self.linear = self.xp is np and X.lattice is None and kernel == ("dot", "linear")
+        self.linear = activation.linear and X.lattice is None and self.xp is np
         self.dtype, self.rounding, why = self._arithmetic()
         whole = self.n_samples <= MATRIX
         probe = self._layer(X if whole else X[:1])
@@ -201,7 +200,7 @@ class KernelRows:
             return rows.values @ (X[samples].T @ weights)
         v = np.zeros(X.shape[1])
         subtract_rows(X, samples, -weights, v)
-        return row_sums(rows.values, v)
+        return row_products(rows.values, v[:, None])[:, 0]
 
     def values(
         self,

@@ -66,8 +66,7 @@ def support_layer(
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
         return SparseLayer(samples, activation), W
-    linear = (activation.metric, activation.profile) == ("dot", "linear")
-    if linear and samples.lattice is None and W.shape[1] < len(W):
+    if activation.linear and samples.lattice is None and W.shape[1] < len(W):
         dtype = np.float32 if precision in ("float32", "tf32") else np.float64
         sums = row_products(samples.values.T, W).T.astype(dtype, order="C")
         samples = Samples(sums, None, np.dtype(dtype))
