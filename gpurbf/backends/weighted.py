@@ -67,27 +67,29 @@ def _absent(of: np.dtype) -> dict[str, np.ndarray]:
         "pairs": np.empty((0, 0, 16), np.int32),
         "beyond": np.empty(0, np.uint8),
         "scores": np.empty((0, 0)),
-        "W": np.empty((0, 0, 0), of),
+        "W": np.empty((0, 0, 0), np.uint8),
     }
 
 
 def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:
     """W (m, k) for activations of that dtype and kernels with those vectors."""
     from gpurbf.kernels import packing, products
+    from gpurbf.kernels.scores import PARTS
     from gpurbf.kernels.tiles import LANES
 
-    few = W.shape[1] < LANES
-    name = f"{'partial' if few else 'score'}{8 * dtype.itemsize}_{vectors}"
+    k = W.shape[1]
+    few = k < LANES
+    name = f"{'single' if k < 3 else 'partial' if few else 'score'}{8 * dtype.itemsize}_{vectors}"
     layout = products.product(name)
-    packed = packing.pack_few(W, dtype, layout.panels) if few else packing.pack_many(W, dtype)
+    packed = packing.pack_few(W, layout.panels) if few else packing.pack_many(W, dtype)
     return Weights(
         name="partial" if few else "scores",
-        sums=LANES * (packed.shape[1] if few else 1),
-        W=packed,
+        sums=PARTS * packed.shape[1] if few else LANES,
+        W=packed.view(np.uint8),
         kernel=products.address(name),
         rows=layout.rows,
         outputs=layout.panels,
-        k=W.shape[1],
+        k=k,
     )
 
 
@@ -95,7 +97,7 @@ def times(W: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], 
     """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
     dtype = np.dtype(dtype)
     if W.shape[1] <= _FEW:
-        return partial(_multiply_few, np.ascontiguousarray(W.T, dtype))
+        return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
     return partial(_multiply, pack_weights(W, dtype, cpu.VECTORS[cpu.choose_kernel()[0]]))
 
 

@@ -76,8 +76,9 @@ def _samples() -> tuple[np.ndarray, np.ndarray]:
 
 def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
     """Estimators that between them use all kernels, what they are called, and classes to fit."""
-    yield "RBFClassifier", gpurbf.RBFClassifier(50, backend=backend, random_state=0), 2
-    # Exact sums take many centers and a ridge, and many outputs have kernels of their own.
+    # One output, a few and many have kernels of their own.
+    yield "RBFClassifier", gpurbf.RBFClassifier(50, backend=backend, random_state=0), 4
+    # Exact sums take many centers and a ridge.
     for title, alpha in (("large", 1.0), ("hardly a ridge", 1e-12)):
         many = gpurbf.RBFClassifier(300, gamma=1e-4, alpha=alpha, backend=backend, random_state=0)
         yield f"RBFClassifier, {title}", many, 20

@@ -3,7 +3,7 @@
 A consumer is a C function `(consumer, H, n, count, top, first, sums)`: the first n rows and `count`
 columns of a tile H (CHUNK × BLOCK) are rows from `top` and columns from `first` of all activations.
 It is called by its address, so a driver is compiled once for all of them and a fit compiles those
-that it calls. `sums` is the rows' memory from one tile to the next, 0 at the beginning.
+that it calls. `sums` is the rows' memory from one tile to the next, float64, 0 at the beginning.
 """
 
 import functools
@@ -17,10 +17,10 @@ from gpurbf._once import once
 from gpurbf.kernels.caching import cached_cfunc, inner
 from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import borrowed, call_by_address, use_widest_vectors
-from gpurbf.kernels.scores import SUMMED, add_partial, add_scores, collect
+from gpurbf.kernels.scores import PARTS, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
-CHUNK = 12  # rows; those of every score kernel divide it, and those of `partial` every block
+CHUNK = 12  # rows; those of every kernel for H @ W divide it
 
 
 class Consumer(NamedTuple):
@@ -35,7 +35,7 @@ class Consumer(NamedTuple):
     pairs: np.ndarray  # pairs: the result (m / 16, N / 2, 16), and which rows it cannot hold
     beyond: np.ndarray
     scores: np.ndarray  # partial, scores: the sums H @ W (N, k), float64
-    W: np.ndarray  # output weights, packed
+    W: np.ndarray  # output weights, packed: the bytes of the numbers that the micro-kernel takes
     address: int
     sums: int = 0  # numbers of a row in `sums`
     kernel: int = 0  # the address of the micro-kernel for W, and its rows and outputs
@@ -51,8 +51,8 @@ def type_of(real):
         (
             twice, types.Array(types.intp, 1, "C"), once, once, thrice,
             types.Array(types.float64, 3, "C"), types.Array(types.int32, 3, "C"),
-            types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"), thrice,
-            *(types.intp,) * 5,
+            types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"),
+            types.Array(types.uint8, 3, "C"), *(types.intp,) * 5,
         )
     )  # fmt: skip
 
@@ -96,9 +96,10 @@ def store(consumer, H, n, count, top, first, sums):
 def scores(consumer, H, n, count, top, first, sums):
     """scores += H @ W, for many outputs."""
     c = Consumer(*consumer[0])
+    H = carray(H, (CHUNK, BLOCK))
     add_scores(
-        carray(H, (CHUNK, BLOCK)), count, c.W, first, c.kernel, c.rows,
-        carray(sums, (CHUNK, 1, LANES)), c.scores[top : top + n],
+        H, count, c.W, first, c.kernel, c.rows,
+        carray(sums, (CHUNK, 1, LANES)).view(H.dtype), c.scores[top : top + n],
     )  # fmt: skip
 
 
@@ -106,11 +107,11 @@ def partial(consumer, H, n, count, top, first, sums):
     """The same for few outputs, by sums that wait for the last center."""
     c = Consumer(*consumer[0])
     block, k = first // BLOCK, c.W.shape[1]
-    waiting = carray(sums, (CHUNK, k, LANES))
+    waiting = carray(sums, (CHUNK, k, PARTS))
     add_partial(
         carray(H, (CHUNK, BLOCK)), n, count, c.W[block], c.kernel, c.rows, c.outputs, waiting
     )
-    if block % SUMMED == SUMMED - 1 or block == c.W.shape[0] - 1:
+    if block == c.W.shape[0] - 1:
         collect(waiting, c.scores[top : top + n])
 
 
@@ -138,15 +139,15 @@ def pairs(consumer, H, n, count, top, first, sums):
 
 
 def _signature(real):
-    pointer = types.CPointer(real)
-    return types.void(types.CPointer(type_of(real)), pointer, *(types.intp,) * 4, pointer)
+    own, sums = types.CPointer(type_of(real)), types.CPointer(types.float64)
+    return types.void(own, types.CPointer(real), *(types.intp,) * 4, sums)
 
 
 @intrinsic
 def call_consumer(typing_context, address, consumer, H, n, count, top, first, sums):
     """Call a consumer by its address; operands of other types are an error."""
     own = _signature(H.dtype)
-    if (consumer, sums) == (own.args[0], H):
+    if (consumer, sums) == (own.args[0], own.args[-1]):
         return types.void(types.intp, *own.args), call_by_address
 
 

@@ -110,7 +110,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     later = later.reshape(kernel.rows, kernel.strip * LANES)
     row_terms = np.empty(block, kind.dtype)
     H = aligned_like(real, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
-    sums = aligned_like(real, (block + CHUNK) * consumer.sums)
+    sums = aligned_like(consumer.scores, (block + CHUNK) * consumer.sums)
     H[:] = 0  # the score kernel reads rows beyond the last
     sums[:] = 0
     memory = x, line, P, row_terms, H

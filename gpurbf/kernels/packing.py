@@ -139,11 +139,11 @@ def pack_many(W, dtype):
     return panels
 
 
-def pack_few(W, dtype, multiple):
-    """W (m, k) as blocks [k, padded to a multiple][BLOCK centers]; zeros beyond the data."""
+def pack_few(W, multiple):
+    """W (m, k) as float64 blocks [k, up to a multiple][BLOCK centers]; zeros beyond the data."""
     m, k = W.shape
     shape = -(-m // BLOCK), -(-k // multiple) * multiple, BLOCK
-    blocks = aligned(shape, dtype)
+    blocks = aligned(shape, np.float64)
     blocks[:] = 0
     for b, block in enumerate(blocks):
         part = W[b * BLOCK : (b + 1) * BLOCK]

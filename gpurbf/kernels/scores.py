@@ -2,13 +2,15 @@
 
 From 16 outputs on, a vector holds the sums of 16 outputs: each activation is broadcast and meets
 its row of W (`score…`, one of the kernels of `tiles`). Fewer outputs would leave lanes empty, and
-an activation would cost as many multiplications for one output as for 16. So a vector holds 16
-partial sums of one output: the activations of 16 centers meet their 16 weights, and the sums of a
-sample stay in memory from one block of centers to the next (`partial…`, made here).
+an activation would cost as many multiplications for one output as for 16. So a vector holds
+partial sums of one output: the activations of 8 centers meet their 8 weights, and the sums of a
+sample stay in memory from one block of centers to the next (`partial…`, and `single…` for one or
+two outputs, made here). They are in float64 for activations in float32 too, whose sums in float32
+would round ten times as much as the activations do.
 
     H     [rows][BLOCK]              activations
-    W     [blocks][outputs][BLOCK]   for `partial`; [panels][m][16] for `score`
-    sums  [rows][outputs][16]        for `partial`; [rows][16] for `score`
+    W     [blocks][outputs][BLOCK]   for partial sums, float64; [panels][m][16] for `score`, as H
+    sums  [rows][outputs][8]         for partial sums, float64; [rows][16] for `score`, as H
 """
 
 from llvmlite import ir
@@ -30,28 +32,34 @@ from gpurbf.kernels.tiles import (
 
 # Samples and outputs (`panels`) of a block of registers.
 KINDS = {
-    "partial32_avx512": Kind("multiply_float32", 16, 4, 5),
-    "partial32_avx2": Kind("multiply_float32", 8, 1, 5, target=AVX2),
-    "partial32_generic": Kind("multiply_float32", 4, 1, 2),
-    "partial64_avx512": Kind("multiply_float64", 8, 2, 5),
-    "partial64_avx2": Kind("multiply_float64", 4, 1, 2, target=AVX2),
-    "partial64_generic": Kind("multiply_float64", 2, 1, 1),
+    "partial32_avx512": Kind("multiply_widened", 8, 4, 5),
+    "partial32_avx2": Kind("multiply_widened", 4, 1, 5, target=AVX2),
+    "partial32_generic": Kind("multiply_widened", 2, 1, 2),
+    "partial64_avx512": Kind("multiply_float64", 8, 4, 5),
+    "partial64_avx2": Kind("multiply_float64", 4, 1, 5, target=AVX2),
+    "partial64_generic": Kind("multiply_float64", 2, 1, 2),
+    "single32_avx512": Kind("multiply_widened", 8, 12, 1),
+    "single32_avx2": Kind("multiply_widened", 4, 4, 1, target=AVX2),
+    "single32_generic": Kind("multiply_widened", 2, 2, 1),
+    "single64_avx512": Kind("multiply_float64", 8, 12, 1),
+    "single64_avx2": Kind("multiply_float64", 4, 4, 1, target=AVX2),
+    "single64_generic": Kind("multiply_float64", 2, 2, 1),
 }
-# Blocks of centers whose products a partial sum of the activations' dtype takes (256 terms).
-SUMMED = 16
+PARTS = 8  # sums that make an output
 
 
 def build(builder, kind, h, w, steps, sums, sums_stride):
-    """Write the loop over `steps` · 16 centers, which continues the sums in memory."""
+    """Write the loop over `steps` · 8 centers, which continues the sums in memory."""
     operation = OPERATIONS[kind.operation]
-    vector = ir.VectorType(operation.operand, kind.width)
-    size = byte_size(operation.operand)
-    word, line = ir.IntType(64), BLOCK * size
-    vectors = range(LANES // kind.width)
+    given = ir.VectorType(operation.operand, kind.width)
+    vector = ir.VectorType(operation.total, kind.width)
+    h_size, size = byte_size(operation.operand), byte_size(operation.total)
+    word = ir.IntType(64)
+    vectors = range(PARTS // kind.width)
 
     def place(r, o, v):
         row = builder.add(sums, builder.mul(sums_stride, word(r)))
-        return pointer_to(builder, row, (o * LANES + v * kind.width) * size, vector)
+        return pointer_to(builder, row, (o * PARTS + v * kind.width) * size, vector)
 
     places = [(r, o, v) for r in range(kind.rows) for o in range(kind.panels) for v in vectors]
     first = [builder.load(place(*p), align=size) for p in places]
@@ -60,29 +68,31 @@ def build(builder, kind, h, w, steps, sums, sums_stride):
     builder.branch(loop)
 
     builder.position_at_end(loop)
-    step, offset = builder.phi(word), builder.phi(word)
+    step, h_now, w_now = (builder.phi(word) for _ in range(3))
     old = {p: builder.phi(vector) for p in places}
-    h_now, w_now = builder.add(h, offset), builder.add(w, offset)
     new = dict(old)
+
+    def load(address, row, v, vector, size):
+        place = pointer_to(builder, address, (row * BLOCK + v * kind.width) * size, vector)
+        return builder.load(place, align=kind.width * size)
+
     for v in vectors:
-        across = v * kind.width * size
-        activations = [
-            builder.load(
-                pointer_to(builder, h_now, r * line + across, vector), align=kind.width * size
-            )
-            for r in range(kind.rows)
-        ]
+        activations = [load(h_now, r, v, given, h_size) for r in range(kind.rows)]
+        if given != vector:
+            activations = [builder.fpext(h, vector) for h in activations]
         for o in range(kind.panels):
-            weights = pointer_to(builder, w_now, o * line + across, vector)
-            weights = builder.load(weights, align=kind.width * size)
+            weights = load(w_now, o, v, vector, size)
             for r in range(kind.rows):
                 p = (r, o, v)
                 new[p] = operation.combine(builder, new[p], activations[r], weights)
     following = builder.add(step, word(1))
-    step.add_incoming(word(0), start)
-    step.add_incoming(following, loop)
-    offset.add_incoming(word(0), start)
-    offset.add_incoming(builder.add(offset, word(LANES * size)), loop)
+    for phi, before, after in (
+        (step, word(0), following),
+        (h_now, h, builder.add(h_now, word(PARTS * h_size))),
+        (w_now, w, builder.add(w_now, word(PARTS * size))),
+    ):
+        phi.add_incoming(before, start)
+        phi.add_incoming(after, loop)
     for p, before in zip(places, first):
         old[p].add_incoming(before, start)
         old[p].add_incoming(new[p], loop)
@@ -109,25 +119,24 @@ def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride)
 
 @inner()
 def add_partial(H, n_rows, count, W, kernel, rows, outputs, sums):
-    """sums += H[:n_rows, :count] · W, a block of centers; H is 0 up to the next multiple of 16."""
-    size = H.itemsize
-    steps = -(-count // LANES)
+    """sums += H[:n_rows, :count] · W, a block of centers; H is 0 up to the next multiple of 8."""
+    steps = -(-count // PARTS)
     for o in range(0, W.shape[0], outputs):
-        w = W.ctypes.data + o * BLOCK * size
+        w = W.ctypes.data + o * W.strides[0]
         for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * BLOCK * size
-            target = sums.ctypes.data + (r * W.shape[0] + o) * LANES * size
-            call_product(kernel, h, w, 0, steps, target, W.shape[0] * LANES * size)
+            h = H.ctypes.data + r * H.strides[0]
+            target = sums.ctypes.data + r * sums.strides[0] + o * sums.strides[1]
+            call_product(kernel, h, w, 0, steps, target, sums.strides[0])
 
 
 @inner(fastmath={"reassoc"})
 def collect(sums, scores):
-    """scores += the partial sums, in float64; these begin again at 0."""
+    """scores += the partial sums; these begin again at 0."""
     use_widest_vectors()
     for r in range(scores.shape[0]):
         for o in range(scores.shape[1]):
             total = 0.0
-            for k in range(LANES):
+            for k in range(PARTS):
                 total += sums[r, o, k]
             scores[r, o] += total
     sums[:] = 0
@@ -136,14 +145,13 @@ def collect(sums, scores):
 @inner()
 def add_scores(H, count, W, first, kernel, rows, sums, scores):
     """scores += H[:, :count] @ W[first : first + count], in float64; sums is scratch."""
-    size = H.itemsize
-    n_rows, m = scores.shape[0], W.shape[1]
+    n_rows = scores.shape[0]
     for p in range(W.shape[0]):
-        w = W.ctypes.data + (p * m + first) * LANES * size
+        w = W.ctypes.data + p * W.strides[0] + first * W.strides[1]
         outputs = min(LANES, scores.shape[1] - p * LANES)
         for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * BLOCK * size
-            call_product(kernel, h, w, 0, count, sums.ctypes.data, LANES * size)
+            h = H.ctypes.data + r * H.strides[0]
+            call_product(kernel, h, w, 0, count, sums.ctypes.data, sums.strides[0])
             for q in range(min(rows, n_rows - r)):
                 for k in range(outputs):
                     scores[r + q, p * LANES + k] += sums[q, 0, k]

@@ -16,7 +16,7 @@ def stored_rows(begin, end, A, consumer):
     own = placed(consumer)
     consumer = Consumer(*consumer)
     H = aligned_like(A, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
-    sums = aligned_like(A, CHUNK * consumer.sums)
+    sums = aligned_like(consumer.scores, CHUNK * consumer.sums)
     H[:] = 0
     sums[:] = 0
     for i in range(begin, end, CHUNK):

@@ -185,7 +185,7 @@ class Operation(NamedTuple):
     @property
     def out(self):
         """The type of the sums."""
-        return self.x if issubclass(self.x, np.floating) else np.int32
+        return self.c if issubclass(self.c, np.floating) else np.int32
 
 
 _i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -193,6 +193,7 @@ _f32, _f64 = ir.FloatType(), ir.DoubleType()
 _u8, _s8, _s16 = np.uint8, np.int8, np.int16
 _singles = (_f32, _f32, _f32, 1, np.float32, np.float32)
 _doubles = (_f64, _f64, _f64, 1, np.float64, np.float64)
+_widened = (_f32, _f64, _f64, 1, np.float32, np.float64)
 PAIRS = "16-bit products"
 PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
@@ -208,6 +209,7 @@ OPERATIONS = {
     "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1, _s16, _s16, PRODUCTS),
     "multiply_float32": Operation(_multiply_float, *_singles, "float32"),
     "multiply_float64": Operation(_multiply_float, *_doubles, "float64"),
+    "multiply_widened": Operation(_multiply_float, *_widened, "float64"),
     "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1, _u8, _u8, DIFFERENCES),
     "difference_float32": Operation(_difference_float, *_singles, "float32 differences"),
     "difference_float64": Operation(_difference_float, *_doubles, "float64 differences"),

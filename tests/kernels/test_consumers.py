@@ -20,6 +20,6 @@ def test_operands_of_another_type_are_refused_where_the_caller_is_compiled(chang
     own = tuple(consumer(np.float64 if change == "other dtype" else np.float32, "store"))
     tile = np.float64 if change == "tile" else np.float32
     own = own[:-1] if change == "fields" else own
-    sums = np.zeros(1, np.float64 if change == "sums" else np.float32)
+    sums = np.zeros(1, np.float32 if change == "sums" else np.float64)
     with pytest.raises(TypingError):
         consume(own, np.zeros((CHUNK, BLOCK), tile), sums)
