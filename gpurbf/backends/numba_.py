@@ -35,8 +35,6 @@ _MOST_BYTES = 1 << 24
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).
 _WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
-# Terms of a float32 sum before it is added to the rest.
-_SUMMED = 256
 
 
 class Part(NamedTuple):
@@ -188,9 +186,6 @@ def _micro_kernel(name: str, layout: Any, width: int) -> Any:
     if name == "dot_amx":
         enter, leave = products.address("enter_amx"), products.address("leave_amx")
         config = amx.CONFIGURATION.ctypes.data
-    depth = width
-    if layout.out_dtype == np.float32:
-        depth = -(-width // -(-width // _SUMMED))
     return MicroKernel(
         address=products.address(name),
         enter=enter,
@@ -200,7 +195,6 @@ def _micro_kernel(name: str, layout: Any, width: int) -> Any:
         strip=layout.panels,
         group=layout.x_group,
         width=width,
-        depth=depth,
         blank=np.empty(0, layout.x_dtype),
         word=packing.word_of(layout.x_group, layout.x_dtype),
     )

@@ -41,7 +41,6 @@ class MicroKernel(NamedTuple):
     strip: int  # panels of centers a call
     group: int
     width: int  # inputs, padded
-    depth: int  # inputs a call; longer sums are added up
     blank: np.ndarray  # empty: carries the dtype of packed rows
     word: np.ndarray  # empty: carries that of the units in which they are moved
 
@@ -58,35 +57,19 @@ class Centers(NamedTuple):
     kept: np.ndarray  # inputs that are packed, if not all: centers are equal in the others
 
 
-@inner(inline="never")
-def add_tile(tile, P):
-    """P += tile."""
-    use_widest_vectors()
-    for r in range(tile.shape[0]):
-        for j in range(tile.shape[1]):
-            P[r, j] += tile[r, j]
-
-
 @inner()
-def multiply(x, n_panels, kernel, C, first, count, P, later):
-    """P = products of packed rows x with `count` centers from `first` on; scratch: `later`."""
+def multiply(x, n_panels, kernel, C, first, count, P):
+    """P = products of packed rows x with `count` centers from `first` on."""
     x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * kernel.width
-    rows, columns, depth = kernel.rows, kernel.strip * LANES, kernel.depth
+    rows, columns = kernel.rows, kernel.strip * LANES
     for j in range(0, count, columns):
         c = C.ctypes.data + (first + j) // LANES * c_step
         for p in range(n_panels):
             panel = x.ctypes.data + p * rows * kernel.width * x_size
             call_product(
-                kernel.address, panel, c, c_step, depth // kernel.group,
+                kernel.address, panel, c, c_step, kernel.width // kernel.group,
                 P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
             )  # fmt: skip
-            for k in range(depth, kernel.width, depth):
-                call_product(
-                    kernel.address, panel + k * rows * x_size, c + k * LANES * C.itemsize, c_step,
-                    min(depth, kernel.width - k) // kernel.group,
-                    later.ctypes.data, columns * P.itemsize,
-                )  # fmt: skip
-                add_tile(later, P[p * rows : (p + 1) * rows, j : j + columns])
 
 
 @cached(nogil=True, error_model="numpy")
@@ -106,8 +89,6 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     x = aligned_like(x_type, block * kernel.width)
     line = aligned_like(x_type, max(kernel.width, X.shape[1]))
     P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
-    later = aligned_like(kind, kernel.rows * kernel.strip * LANES)
-    later = later.reshape(kernel.rows, kernel.strip * LANES)
     row_terms = np.empty(block, kind.dtype)
     H = aligned_like(real, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
     sums = aligned_like(consumer.scores, (block + CHUNK) * consumer.sums)
@@ -142,7 +123,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
         for first in range(0, m, BLOCK):
             count = min(BLOCK, m - first)
             n_panels = -(-n_rows // kernel.rows)
-            multiply(x, n_panels, kernel, centers.panels, first, count, P, later)
+            multiply(x, n_panels, kernel, centers.panels, first, count, P)
             terms = all_terms[first : first + count]
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)

@@ -9,6 +9,9 @@ which `packing` laid them:
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
     out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
 
+Long sums in float32 are made in runs, each in registers and then added to `out`: one that goes on
+for n terms rounds n times at the size that it has by then.
+
 `KINDS` lists what differs; one builder writes the LLVM code of all of them. Only lines that name an
 x86 instruction are x86; the kernels called generic are plain vector arithmetic for any CPU. The
 blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits) without spilling any.
@@ -50,6 +53,7 @@ class Kind(NamedTuple):
     row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
     step_stride: int = 0
     target: Target | None = None  # None: the CPU at hand
+    run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
 
 
 # dot…        integer products of lattice codes, float32 and float64 products
@@ -61,24 +65,24 @@ KINDS = {
     "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1, target=AVXVNNI),
     "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
     "dot_generic": Kind("multiply_int16", 4, 4, 1),
-    "dot32_avx512": Kind("multiply_float32", 16, 12, 2),
-    "dot32_avx2": Kind("multiply_float32", 8, 6, 1, target=AVX2),
-    "dot32_generic": Kind("multiply_float32", 4, 4, 1),
+    "dot32_avx512": Kind("multiply_float32", 16, 12, 2, run=128),
+    "dot32_avx2": Kind("multiply_float32", 8, 6, 1, target=AVX2, run=128),
+    "dot32_generic": Kind("multiply_float32", 4, 4, 1, run=128),
     "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
     "dot64_avx2": Kind("multiply_float64", 4, 2, 1, target=AVX2),
     "dot64_generic": Kind("multiply_float64", 2, 2, 1),
     "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
     "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1, target=AVX2),
     "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
-    "manhattan32_avx512": Kind("difference_float32", 16, 12, 2),
-    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2),
-    "manhattan32_generic": Kind("difference_float32", 4, 4, 1),
+    "manhattan32_avx512": Kind("difference_float32", 16, 12, 2, run=128),
+    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2, run=128),
+    "manhattan32_generic": Kind("difference_float32", 4, 4, 1, run=128),
     "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
     "manhattan64_avx2": Kind("difference_float64", 4, 2, 1, target=AVX2),
     "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
-    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4),
-    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4, target=AVX2),
-    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4),
+    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4, run=64),
+    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4, target=AVX2, run=64),
+    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4, run=64),
     "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
     "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8, target=AVX2),
     "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
@@ -231,18 +235,58 @@ def _broadcast(builder, number, width):
 
 
 def build(builder, kind, x, c, c_stride, steps, out, out_stride):
-    """Write the loop over the steps and the store of the sums."""
+    """Write the loop over the steps and the store of the sums, once or for each run."""
+    if not kind.run:
+        sums, _, _ = _sum(builder, kind, x, c, c_stride, steps)
+        _store(builder, kind, sums, out, out_stride)
+        return
+    start, run = builder.block, builder.append_basic_block("run")
+    first, further, following = (
+        builder.append_basic_block(name) for name in ("first", "further", "following")
+    )
+    end = builder.append_basic_block("end")
+    builder.branch(run)
+
+    builder.position_at_end(run)
+    x_now, c_now, left = (builder.phi(_i64) for _ in range(3))
+    some = builder.icmp_signed("<", left, _i64(kind.run))
+    steps_now = builder.select(some, left, _i64(kind.run))
+    sums, x_next, c_next = _sum(builder, kind, x_now, c_now, c_stride, steps_now)
+    builder.cbranch(builder.icmp_signed("==", left, steps), first, further)
+
+    builder.position_at_end(first)
+    _store(builder, kind, sums, out, out_stride)
+    builder.branch(following)
+
+    builder.position_at_end(further)
+    _store(builder, kind, sums, out, out_stride, add=True)
+    builder.branch(following)
+
+    builder.position_at_end(following)
+    left_next = builder.sub(left, steps_now)
+    for phi, at_first, then in (
+        (x_now, x, x_next),
+        (c_now, c, c_next),
+        (left, steps, left_next),
+    ):
+        phi.add_incoming(at_first, start)
+        phi.add_incoming(then, following)
+    builder.cbranch(builder.icmp_signed(">", left_next, _i64(0)), run, end)
+    builder.position_at_end(end)
+
+
+def _sum(builder, kind, x, c, c_stride, steps):
+    """Write the loop over some steps; the sums, and where the steps after them begin in x and c."""
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
     totals = ir.VectorType(operation.total, kind.width)
-    results = ir.VectorType(operation.result, kind.width)
     size = byte_size(operation.operand)
     vectors = LANES // kind.width
     row_stride = kind.row_stride or size
     step_stride = kind.step_stride or kind.rows * size
 
     start = builder.block
-    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("store")
+    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
     builder.branch(loop)
 
     builder.position_at_end(loop)
@@ -260,12 +304,12 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
         x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
         new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
     next_step = builder.add(step, _i64(1))
-    advances = (
+    x_next, c_next = builder.add(x_now, _i64(step_stride)), builder.add(c_now, _i64(LANES * size))
+    for phi, first, following in (
         (step, _i64(0), next_step),
-        (x_now, x, builder.add(x_now, _i64(step_stride))),
-        (c_now, c, builder.add(c_now, _i64(LANES * size))),
-    )
-    for phi, first, following in advances:
+        (x_now, x, x_next),
+        (c_now, c, c_next),
+    ):
         phi.add_incoming(first, start)
         phi.add_incoming(following, loop)
     zero = ir.Constant(totals, None)
@@ -274,17 +318,24 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
             phi.add_incoming(zero, start)
             phi.add_incoming(total, loop)
     builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
-
     builder.position_at_end(end)
-    for row, sums in enumerate(new):
+    return new, x_next, c_next
+
+
+def _store(builder, kind, rows, out, out_stride, *, add=False):
+    """Write the sums to `out`, or add them to what is there."""
+    operation = OPERATIONS[kind.operation]
+    results = ir.VectorType(operation.result, kind.width)
+    size = byte_size(operation.result)
+    for row, sums in enumerate(rows):
         line = builder.add(out, builder.mul(out_stride, _i64(row)))
         for v, total in enumerate(sums):
             if operation.total != operation.result:
                 total = builder.trunc(total, results)
-            pointer = pointer_to(
-                builder, line, v * kind.width * byte_size(operation.result), results
-            )
-            builder.store(total, pointer, align=byte_size(operation.result))
+            pointer = pointer_to(builder, line, v * kind.width * size, results)
+            if add:
+                total = builder.fadd(builder.load(pointer, align=size), total)
+            builder.store(total, pointer, align=size)
 
 
 def byte_size(kind):
