@@ -89,6 +89,8 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
     for kernel in ("rbf", "laplacian", "linear", "poly", "sigmoid"):
         svc = gpurbf.SVC(kernel=kernel, gamma=1e-4, max_iter=5000, backend=backend)
         yield f"SVC, {kernel}", svc, 2
+        if kernel == "linear":  # whose outputs are float64 for float32 samples too
+            yield f"SVC, {kernel}, four classes", svc, 4
     for metric in METRICS:
         for kernel in PROFILES:
             layer = gpurbf.RBFLayer(20, kernel=kernel, metric=metric, backend=backend)

@@ -143,6 +143,19 @@ def test_codes_give_exact_integers_in_every_kernel(name, shape):
     np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
 
 
+@pytest.mark.parametrize("name", [name for name in PACKED if KINDS[name].run])
+def test_long_float32_sums_are_made_in_runs(name):
+    """One too large for its next term loses the terms of its own run only, which is as long."""
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    run = KINDS[name].run
+    for n in (1, run, run + 2, 2 * run, 3 * run + 6):  # even sums are exact at 2**24
+        X, C = np.ones((13, n), np.float32), np.full((35, n), float(name.startswith("dot")))
+        X[:, 0] = 2**24
+        lost = min(n, run) - 1
+        assert (evaluate(name, X, C.astype(np.float32)) == 2**24 + n - 1 - lost).all()
+
+
 @pytest.mark.parametrize("rows, group", [(12, 4), (6, 2), (32, 64), (4, 1), (12, 8), (5, 3)])
 @pytest.mark.parametrize("N, n", [(1, 1), (16, 17), (37, 130), (0, 5)])
 def test_packing_is_a_transposition_of_padded_blocks(rows, group, N, n):
