@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.backends.loops_smo import solve_block, subtract_rows
+from gpurbf.backends.loops_smo import all_rows, solve_block, subtract_rows
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
@@ -97,9 +97,9 @@ def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
     K, starts = problem(sizes=(60, 50))
     sizes, inner = [], binary._Problem._inner
 
-    def spy(self, K, *arrays, **options):
-        sizes.append(len(K))
-        return inner(self, K, *arrays, **options)
+    def spy(self, rows, *arrays, **options):
+        sizes.append(len(rows.K))
+        return inner(self, rows, *arrays, **options)
 
     monkeypatch.setattr(binary._Problem, "_inner", spy)
     monkeypatch.setattr(binary, "_PAUSE", 0)
@@ -110,6 +110,21 @@ def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
     for most in (130, 250, solution.steps):
         (stopped,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6, max_iter=most)
         assert stopped.steps == most
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_pair_within_a_matrix_is_solved_as_one_by_itself(dtype):
+    K, starts = problem(sizes=(40, 17, 33))
+    K = K.astype(dtype)
+    K.flags.writeable = False
+    solutions, _ = solve(K, starts, 10.0)
+    for (a, b), solution in zip(combinations(range(3), 2), solutions):
+        samples = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
+        n_a = starts[a + 1] - starts[a]
+        own = K[np.ix_(samples, samples)]
+        (alone,), _ = solve(own, np.array([0, n_a, len(samples)]), 10.0)
+        np.testing.assert_array_equal(solution.beta, alone.beta)
+        assert solution.steps == alone.steps > 0
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
@@ -231,7 +246,7 @@ def test_steps_that_numbers_cannot_hold_end_the_loop():
     beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
     low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
     K = np.array([[1.0, 0.0], [0.0, 1.0]])
-    steps, violation, stuck = solve_block(K, np.ones(2), low, high, beta, f, 1e-3, 100)
+    steps, violation, stuck = solve_block(all_rows(K), np.ones(2), low, high, beta, f, 1e-3, 100)
     assert (steps, violation, stuck) == (0, 2.0, True)
 
 
@@ -242,7 +257,7 @@ def test_a_step_that_one_of_two_numbers_cannot_hold_is_not_the_end():
     low, high = np.array([-30.0, 0.0, -30.0, -30.0]), np.array([0.0, 30.0, 0.0, 0.0])
     K = np.eye(4)
     K[0, 1] = K[1, 0] = 1.0
-    steps, violation, stuck = solve_block(K, np.ones(4), low, high, beta, f, 1e-3, 100)
+    steps, violation, stuck = solve_block(all_rows(K), np.ones(4), low, high, beta, f, 1e-3, 100)
     assert steps > 1 and not stuck and violation < 1e-3
     assert f[beta < high].max() - f[beta > low].min() == violation
 

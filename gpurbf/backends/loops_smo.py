@@ -13,10 +13,30 @@ from gpurbf.backends.threads import parallel_for
 # Below so many products one thread is done before a second has started.
 _PRODUCTS = 1 << 19
 _ROWS = 512
+_ALL = np.empty(0, np.uint8)
+
+
+def all_rows(K: np.ndarray) -> Any:
+    """A `smo.Rows` of a matrix (n, n)."""
+    from gpurbf.kernels.smo import Rows
+
+    return Rows(K, _ALL, K, 0, 0, 0)
+
+
+def part_rows(K: np.ndarray, a: slice, b: slice) -> Any:
+    """A `smo.Rows` of the rows and columns a, then b, of a matrix (N, N)."""
+    from gpurbf.kernels.smo import Rows
+
+    n_a = a.stop - a.start
+    n = n_a + b.stop - b.start
+    if n == len(K):
+        return all_rows(K)
+    part, there = np.empty((n, n), K.dtype), np.zeros(n, np.uint8)
+    return Rows(part, there, K, a.start, n_a, b.start)
 
 
 def solve_block(
-    K: np.ndarray,
+    rows: Any,
     diagonal: np.ndarray,
     low: np.ndarray,
     high: np.ndarray,
@@ -28,7 +48,7 @@ def solve_block(
     """See :func:`gpurbf.kernels.smo.solve_block`."""
     from gpurbf.kernels import smo
 
-    return smo.solve_block(K, diagonal, low, high, beta, f, goal, max_steps)
+    return smo.solve_block(tuple(rows), diagonal, low, high, beta, f, goal, max_steps)
 
 
 def mirror_rows(K: np.ndarray, fresh: slice) -> None:

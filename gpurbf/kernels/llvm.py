@@ -115,3 +115,15 @@ def pointer_to(typing_context, array, place):
         return builder.gep(struct.data, [args[1]])
 
     return pointer(array, types.intp), generate
+
+
+@intrinsic
+def copy_bytes(typing_context, target, source, count):
+    """Copy between addresses; nothing that overlaps."""
+
+    def generate(context, builder, signature, args):
+        to, of = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in args[:2])
+        cgutils.raw_memcpy(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(*(types.intp,) * 3), generate

@@ -6,10 +6,12 @@ y times LIBSVM's gradient), maximize ``y·beta - beta·K beta / 2`` for ``sum(be
 long as f of the receiver (beta < high) exceeds f of the giver (beta > low).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import borrowed, keep, larger, smaller, use_widest_vectors
+from gpurbf.kernels.llvm import borrowed, copy_bytes, keep, larger, smaller, use_widest_vectors
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
@@ -22,6 +24,37 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _compiled = cached(nogil=True, error_model="numpy")
 _short = cached(error_model="numpy")  # see `sets`
 _inner = inner(error_model="numpy")
+
+
+class Rows(NamedTuple):
+    """K of a block (n, n), of whose rows some may not be there yet.
+
+    A problem of few steps reads a fraction of its rows: the others of a pair whose classes are
+    parts of a larger matrix are not copied.
+    """
+
+    K: np.ndarray
+    there: np.ndarray  # uint8, of each row; empty: all are
+    source: np.ndarray  # the matrix that it is a part of:
+    first: int  # `n_first` rows and columns from here on,
+    n_first: int
+    second: int  # and the others from here on
+
+
+@_inner
+def _row(rows, i):
+    """Row i, copied before if it is not there."""
+    rows = Rows(*rows)
+    K = rows.K
+    if len(rows.there) and not rows.there[i]:
+        rows.there[i] = 1
+        row = rows.first + i if i < rows.n_first else rows.second + i - rows.n_first
+        given = rows.source.ctypes.data + row * rows.source.strides[0]
+        target = K.ctypes.data + i * K.strides[0]
+        size, head = K.itemsize, rows.n_first * K.itemsize
+        copy_bytes(target, given + rows.first * size, head)
+        copy_bytes(target + head, given + rows.second * size, K.strides[0] - head)
+    return K[i]
 
 
 @_inner
@@ -101,7 +134,7 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
 
 
 @_inner
-def _steps(K, diagonal, low, high, beta, f, closed, goal, max_steps):
+def _steps(rows, diagonal, low, high, beta, f, closed, goal, max_steps):
     """The steps of `solve_block`; `closed` (2, n) is scratch."""
     use_widest_vectors()
     n, closed_up, closed_down = len(f), closed[0], closed[1]
@@ -114,7 +147,7 @@ def _steps(K, diagonal, low, high, beta, f, closed, goal, max_steps):
         if i < 0 or not beta[i] < high[i]:
             return steps, -np.inf, False
         f_i = f[i]
-        row_i = K[i]
+        row_i = _row(rows, i)
         j, smallest = _giver(f, closed_down, row_i, diagonal, diagonal[i], f_i)
         violation = f_i - smallest
         if violation < goal or j < 0:
@@ -130,19 +163,19 @@ def _steps(K, diagonal, low, high, beta, f, closed, goal, max_steps):
         for k in (i, j):  # a step may be lost to rounding in one of them, which is at a bound then
             closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
             closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
-        row_j = K[j]
+        row_j = _row(rows, j)
         for k in range(n):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
 
 
 @_compiled
-def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
+def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
 
     Parameters
     ----------
-    K : float array of shape (n, n)
-        Kernel between the samples of the block; rows are read.
+    rows : plain tuple of a `Rows`
+        Kernel between the samples of the block.
     diagonal, low, high : float64 array of shape (n,)
         Of the kernel; bounds of beta.
     beta, f : float64 array of shape (n,)
@@ -160,9 +193,13 @@ def solve_block(K, diagonal, low, high, beta, f, goal, max_steps):
     """
     use_widest_vectors()
     n = len(f)
-    closed = np.empty((2, n))
+    closed, rows = np.empty((2, n)), Rows(*rows)
+    rows = (
+        borrowed(rows.K), borrowed(rows.there), borrowed(rows.source),
+        rows.first, rows.n_first, rows.second,
+    )  # fmt: skip
     result = _steps(
-        borrowed(K), borrowed(diagonal), borrowed(low), borrowed(high), borrowed(beta),
+        rows, borrowed(diagonal), borrowed(low), borrowed(high), borrowed(beta),
         borrowed(f), borrowed(closed), goal, max_steps,
     )  # fmt: skip
     keep(closed)

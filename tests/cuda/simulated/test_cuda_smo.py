@@ -7,7 +7,7 @@ import pytest
 from test_smo import Matrix, judged, problem
 
 from gpurbf.backends import device_smo
-from gpurbf.backends.loops_smo import open_ends, solve_block
+from gpurbf.backends.loops_smo import all_rows, open_ends, solve_block
 from gpurbf.kernels.cuda import smo, warps
 from gpurbf.network.solvers.smo import binary, pairs, side_by_side, solve_pairs
 
@@ -119,7 +119,8 @@ def test_inner_steps_are_those_of_the_CPU_on_any_block(n, most, ties):
     for slot, p in enumerate(wave):
         values, bound, inside, f_inside = blocks[slot]
         old, ends = inside.copy(), (np.minimum(bound, 0), np.maximum(bound, 0))
-        steps, _, _ = solve_block(values, np.ones(n), *ends, inside, f_inside, 0.05, most)
+        rows = all_rows(values)
+        steps, _, _ = solve_block(rows, np.ones(n), *ends, inside, f_inside, 0.05, most)
         at = starts[p] + members[p, :n]
         assert progress[p, smo.STEPS] == steps and progress[p, smo.STUCK] == (steps == 0)
         assert progress[p, smo.SQUARES] == pytest.approx(((inside - old) ** 2).sum())

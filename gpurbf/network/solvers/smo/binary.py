@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from gpurbf._stages import count, stage
 from gpurbf.backends.loops_smo import (
+    all_rows,
     gained,
     gather,
     open_ends,
     put_back,
     solve_block,
-    subtract_rows,
     summary,
     worst,
 )
@@ -120,12 +121,13 @@ class _Problem:
 
     def whole(self) -> tuple[int, float]:
         """All samples are the working set; between looks at all of them, those that may move."""
-        K, n = self.kernel.whole(), len(self.f)
+        kernel, n = self.kernel.whole(), len(self.f)
+        rows = kernel.rows()
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
         steps, pause = 0, max(_PAUSE, n)
         while True:
             steps, violation, ended = self._inner(
-                K, *arrays, goal=self.tol, steps=steps, most=pause
+                rows, *arrays, goal=self.tol, steps=steps, most=pause
             )
             if ended:
                 return steps, violation
@@ -133,12 +135,12 @@ class _Problem:
             if len(members) > _FEWER * n:
                 pause *= 2
                 continue
-            part, block = [values[members] for values in arrays], K[np.ix_(members, members)]
-            beta = part[3]
-            steps = self._inner(block, *part, goal=self.tol, steps=steps)[0]
+            part = [values[members] for values in arrays]
+            block, beta = kernel.block(members, slice(0, len(members))), part[3]
+            steps = self._inner(all_rows(block), *part, goal=self.tol, steps=steps)[0]
             change = beta - self.beta[members]
             self.beta[members], changed = beta, np.flatnonzero(change)
-            subtract_rows(K, members[changed], change[changed], self.f)
+            kernel.subtract(members[changed], change[changed], self.f)
 
     def _unsettled(self) -> np.ndarray:
         """All but those at a bound that no pair could leave by a step now: LIBSVM's shrinking."""
@@ -167,7 +169,7 @@ class _Problem:
             K = self.kernel.block(members, fresh)
             goal = INNER if sets < MANY and last < _LONG * size else LOOSE
             goal = max(self.tol, goal * violation)
-            done = self._inner(K, *parts, goal=goal, steps=steps)[0]
+            done = self._inner(all_rows(K), *parts, goal=goal, steps=steps)[0]
             if done == steps:
                 return steps, violation
             last, steps, sets = done - steps, done, sets + 1
@@ -213,7 +215,7 @@ class _Problem:
 
     def _inner(
         self,
-        K: np.ndarray,
+        rows: Any,
         diagonal: np.ndarray,
         low: np.ndarray,
         high: np.ndarray,
@@ -235,9 +237,9 @@ class _Problem:
         while True:
             left = int(min(call, last - steps))
             with stage("output training", "inner steps"):
-                done, violation, stuck = solve_block(K, diagonal, low, high, beta, f, goal, left)
+                done, violation, stuck = solve_block(rows, diagonal, low, high, beta, f, goal, left)
                 # For each sample, one to find the receiver, seven the giver, four to update f.
-                count(operations=12 * done * len(f), kind="float64", nbytes=K.nbytes)
+                count(operations=12 * done * len(f), kind="float64", nbytes=rows.K.nbytes)
             steps += done
             if not np.isfinite(f).all():
                 raise FloatingPointError("not finite")

@@ -7,6 +7,7 @@ import numpy as np
 from gpurbf.network.solvers.smo.binary import working_set_size
 from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
+from gpurbf.network.solvers.smo.matrix import MatrixPair
 
 __all__ = ["FusedPair", "recompute"]
 
@@ -50,12 +51,12 @@ class FusedPair:
         """K[members][:, members], float32."""
         return self._block.of(members, fresh)
 
-    def whole(self) -> np.ndarray:
+    def whole(self) -> MatrixPair:
         """K of all samples, float32."""
         n = len(self.samples)
         K = np.empty((n, n), np.float32)
         self.kernel.values(self.samples, self.samples, K)
-        return K
+        return MatrixPair(K, self.diagonal, slice(0, n), slice(n, n))
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False

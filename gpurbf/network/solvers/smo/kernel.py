@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpurbf.backends.device_smo import Rounds
+from gpurbf.network.solvers.smo.matrix import MatrixPair
 
 __all__ = ["Kernel", "PairKernel"]
 
@@ -78,8 +79,8 @@ class PairKernel(Protocol):
         All but the fresh members are those of the last call, in their places.
         """
 
-    def whole(self) -> np.ndarray:
-        """K of all samples."""
+    def whole(self) -> MatrixPair:
+        """K of all samples, evaluated."""
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False

@@ -9,6 +9,7 @@ from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.network.solvers.smo import slots
 from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
+from gpurbf.network.solvers.smo.matrix import MatrixPair
 
 __all__ = ["CachedPair", "RowCache"]
 
@@ -103,7 +104,7 @@ class CachedPair:
         """K[members][:, members]."""
         return self._block.of(members, fresh)
 
-    def whole(self) -> np.ndarray:
+    def whole(self) -> MatrixPair:
         """K of all samples, float32."""
         n_a, n = self.n_a, self.n_a + self.n_b
         K = np.empty((n, n), np.float32)
@@ -113,7 +114,7 @@ class CachedPair:
         self.kernel.values(self.samples[:n_a], self.over_b.columns, across)
         K[:n_a, n_a:] = across
         K[n_a:, :n_a] = across.T
-        return K
+        return MatrixPair(K, self.diagonal, slice(0, n_a), slice(n_a, n))
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
