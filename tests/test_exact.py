@@ -13,7 +13,8 @@ W = RNG.random(3000) * 10.0 ** RNG.integers(-5, 5, 3000)
 
 
 def test_sums_are_those_of_fractions():
-    assert exact_sum(V) == sum(map(Fraction, V))
+    for n in (1, 2, 100, 256, 257, 3000):
+        assert exact_sum(V[:n]) == sum(map(Fraction, V[:n]))
     small = V * (abs(V) < 1e200)
     assert exact_sum(small, W) == sum(Fraction(v) * Fraction(w) for v, w in zip(small, W))
     assert exact_sum(np.full(3, 5e-324)) == 3 * Fraction(5e-324)
@@ -22,6 +23,9 @@ def test_sums_are_those_of_fractions():
 
 def test_what_is_not_finite_is_said_and_not_added():
     assert exact_sum(np.array([np.inf, 1.0])) == np.inf
+    assert exact_sum(np.array([1e308, 1e308])) == np.inf
+    assert np.isnan(exact_sum(np.array([np.inf, -np.inf])))
+    assert np.isnan(exact_sum(np.array([1.0, np.nan])))
     assert np.isnan(exact_sum(np.array([np.inf, 1.0]), np.zeros(2)))
 
 

@@ -33,6 +33,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpurbf import __version__
 from gpurbf.backends import LOADERS, Tile, cache, cpu, get_backend
 
@@ -64,7 +66,7 @@ class State(NamedTuple):
 
 def precision_of(dtype: Any, exact: bool) -> str:
     """The arithmetic of the distances: "exact" on a lattice, else that of the activations."""
-    return "exact" if exact else str(dtype)
+    return "exact" if exact else np.dtype(dtype).name
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +12,8 @@ __all__ = ["exact_sum"]
 # Terms are taken apart into two integers of so many bits; float64 adds 2²⁶ of those exactly.
 _BITS = 27
 _TERMS = 1 << 25
+# So few are added up by Python in less time than arrays of them are made.
+_FEW = 256
 
 
 def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction | float:
@@ -18,6 +21,8 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
 
     Fractions of several parts add up to that of the whole, and ``float`` rounds it once.
     """
+    if weights is None and len(values) <= _FEW and (few := _of_few(values.tolist())) is not None:
+        return few
     with np.errstate(over="ignore", invalid="ignore"):
         rough = float(values.sum() if weights is None else weights @ values)
     if not np.isfinite(rough):
@@ -30,6 +35,24 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
             mantissas, exponents = _products(mantissas, exponents, weights[part])
         total += _added(mantissas, exponents)
     return total
+
+
+def _of_few(terms: list[float]) -> Fraction | None:
+    """The sum of a few, None if it is not finite or an intermediate one may not be.
+
+    ``fsum`` rounds it once, then what it rounded off, until that is nothing.
+    """
+    numerator, denominator = 0, 1
+    try:
+        while part := math.fsum(terms):
+            n, d = part.as_integer_ratio()  # d is a power of 2
+            if d > denominator:
+                numerator, denominator = numerator * (d // denominator), d
+            numerator += n * (denominator // d)
+            terms.append(-part)
+    except (OverflowError, ValueError):
+        return None
+    return Fraction(numerator, denominator)
 
 
 def _products(

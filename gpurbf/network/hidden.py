@@ -185,7 +185,7 @@ class HiddenLayer:
 
     def describe(self) -> str:
         """What runs and why, in a line."""
-        arithmetic = "tf32" if self.precision == "tf32" else str(self.dtype)
+        arithmetic = "tf32" if self.precision == "tf32" else self.dtype.name
         if self.lattice is not None:
             arithmetic = f"exact integers / {self.lattice.denominator:g}, then {arithmetic}"
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
