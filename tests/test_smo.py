@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.backends.loops_smo import all_rows, solve_block, subtract_rows
+from gpurbf.backends.loops_smo import all_rows, solve_block
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
@@ -397,14 +397,3 @@ def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
             cache.subtract(members, change, f)
             assert f == pytest.approx(expected, abs=1e-12)
     assert cache.n_bytes <= max(budget_rows, 3) * 40
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_are_subtracted_in_float64(dtype):
-    rng = np.random.default_rng(0)
-    K = rng.normal(size=(50, 5000)).astype(dtype)
-    slots, f = rng.permutation(50)[:41], rng.normal(size=4000)
-    change = rng.normal(size=41)
-    expected = f - change @ K[slots, 700:4700].astype(float)
-    subtract_rows(K, slots, change, f, 700)
-    assert f == pytest.approx(expected, abs=1e-11)

@@ -30,20 +30,20 @@ from gpurbf.kernels.tiles import (
     pointer_to,
 )
 
-# Samples and outputs (`panels`) of a block of registers.
+# Width, samples and outputs (`panels`) of a block of registers, for activations of both dtypes.
+_BLOCKS = {
+    ("partial", "avx512"): (8, 4, 5),
+    ("partial", "avx2"): (4, 1, 5),
+    ("partial", "generic"): (2, 1, 2),
+    ("single", "avx512"): (8, 12, 1),
+    ("single", "avx2"): (4, 4, 1),
+    ("single", "generic"): (2, 2, 1),
+}
+_OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
 KINDS = {
-    "partial32_avx512": Kind("multiply_widened", 8, 4, 5),
-    "partial32_avx2": Kind("multiply_widened", 4, 1, 5, target=AVX2),
-    "partial32_generic": Kind("multiply_widened", 2, 1, 2),
-    "partial64_avx512": Kind("multiply_float64", 8, 4, 5),
-    "partial64_avx2": Kind("multiply_float64", 4, 1, 5, target=AVX2),
-    "partial64_generic": Kind("multiply_float64", 2, 1, 2),
-    "single32_avx512": Kind("multiply_widened", 8, 12, 1),
-    "single32_avx2": Kind("multiply_widened", 4, 4, 1, target=AVX2),
-    "single32_generic": Kind("multiply_widened", 2, 2, 1),
-    "single64_avx512": Kind("multiply_float64", 8, 12, 1),
-    "single64_avx2": Kind("multiply_float64", 4, 4, 1, target=AVX2),
-    "single64_generic": Kind("multiply_float64", 2, 2, 1),
+    f"{name}{bits}_{vectors}": Kind(operation, *block, target=AVX2 if vectors == "avx2" else None)
+    for (name, vectors), block in _BLOCKS.items()
+    for bits, operation in _OPERATIONS.items()
 }
 PARTS = 8  # sums that make an output
 

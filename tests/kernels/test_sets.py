@@ -1,8 +1,9 @@
-"""Around the steps of SVC's solver: who is chosen, where rows are kept."""
+"""Around the steps of SVC's solver: who is chosen, where rows are kept, what they change."""
 
 import numpy as np
 import pytest
 
+from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.kernels import sets
 
 
@@ -51,3 +52,14 @@ def test_those_that_change_are_put_back_with_their_changes():
     np.testing.assert_array_equal(changed, [4, 3])
     np.testing.assert_array_equal(change, [0.5, -3.0])
     np.testing.assert_array_equal(beta, [0, 1, 2, 0, 4.5, 5])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_subtracted_in_float64(dtype):
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(50, 5000)).astype(dtype)
+    slots, f = rng.permutation(50)[:41], rng.normal(size=4000)
+    change = rng.normal(size=41)
+    expected = f - change @ K[slots, 700:4700].astype(float)
+    subtract_rows(K, slots, change, f, 700)
+    assert f == pytest.approx(expected, abs=1e-11)
