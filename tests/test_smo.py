@@ -354,6 +354,26 @@ def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, m
         solve(K, starts, 1.0, ready=ready, stepped=stepped)
 
 
+@pytest.mark.parametrize(("n_classes", "n_workers"), [(5, 2), (7, 3), (10, 2), (10, 4), (20, 8)])
+def test_pairs_of_one_class_are_not_left_for_one_thread(n_classes, n_workers):
+    names = list(combinations(range(n_classes), 2))
+    done, left = [0] * n_classes, set(names)
+    schedule, rounds = Schedule(names, n_classes, done.__getitem__), 0
+    while left:  # all take a pair, if there is one, then all are done
+        running = []
+        while len(running) < n_workers and any(
+            all(set(pair).isdisjoint(other) for other in running) for pair in left
+        ):
+            running.append(names[schedule.take()])
+            left.remove(running[-1])
+        for pair in running:
+            for c in pair:
+                done[c] += 1
+            schedule.release(names.index(pair))
+        rounds += 1
+    assert rounds <= 1 + -(-len(names) // n_workers)
+
+
 def test_no_class_is_in_two_running_pairs():
     names = [(a, b) for a in range(7) for b in range(a + 1, 7)]
     schedule = Schedule(names, 7, lambda c: 0)

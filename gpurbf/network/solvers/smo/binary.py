@@ -154,7 +154,7 @@ class _Problem:
         members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
         up, down = np.empty_like(f), np.empty_like(f)
         self.plane = Plane(len(f))
-        steps = sets = last = 0
+        steps, sets, creeping = 0, 0, False
         while True:
             violation = open_ends(beta, low, high, f, up, down)
             if np.isnan(violation):
@@ -167,15 +167,18 @@ class _Problem:
             members, fresh = _working_set(up, down, members, fresh, size)
             parts = gather(members, self.kernel.diagonal, low, high, beta, f)
             K = self.kernel.block(members, fresh)
-            goal = INNER if sets < MANY and last < _LONG * size else LOOSE
-            goal = max(self.tol, goal * violation)
+            goal = max(self.tol, (LOOSE if creeping else INNER) * violation)
             done = self._inner(all_rows(K), *parts, goal=goal, steps=steps)[0]
             if done == steps:
                 return steps, violation
-            last, steps, sets = done - steps, done, sets + 1
+            sets += 1
+            creeping = sets >= MANY or done - steps >= _LONG * size
+            steps = done
             changed, change = put_back(members, parts[3], beta)
             self._subtract(changed, change, f)
-            self._go_ahead(len(changed) // _FEW)
+            self.plane.add(beta, f)
+            if creeping:
+                self._go_ahead(len(changed) // _FEW)
 
     def _subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``; changes are counted where they may be wrong."""
@@ -185,7 +188,6 @@ class _Problem:
     def _go_ahead(self, most: int) -> None:
         """Go on where the last two changes lead, if it is better there and takes few rows."""
         plane = self.plane
-        plane.add(self.beta, self.f)
         ahead = plane.ahead(self.low, self.high, most)
         if ahead is None:
             return

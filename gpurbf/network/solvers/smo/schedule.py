@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from gpurbf.backends.threads import AGAIN
 
 __all__ = ["Schedule", "Stopped"]
@@ -16,7 +18,10 @@ class Stopped(Exception):
 
 
 class Schedule:
-    """Hands out pairs whose classes nobody works on, those with the most rows in memory first.
+    """Hands out pairs whose classes nobody works on, those whose classes have the most left first.
+
+    The pairs of one class run one after the other: were they left to the end, one thread would work
+    on them alone. Among equals, those with the most rows in memory come first.
 
     Parameters
     ----------
@@ -34,6 +39,8 @@ class Schedule:
         self._in_memory = in_memory
         self._pending = dict.fromkeys(range(len(pairs)))
         self._busy = [False] * n_classes
+        # Pairs of each class that nobody has taken.
+        self._left = np.bincount(np.ravel(pairs), minlength=n_classes).tolist()
         self._lock, self._change = threading.Lock(), _held()
 
     def take(self) -> int | None:
@@ -44,15 +51,20 @@ class Schedule:
                     return None
                 free = [p for p in self._pending if not any(self._busy[c] for c in self.pairs[p])]
                 if free:
-                    p = max(free, key=lambda p: sum(map(self._in_memory, self.pairs[p])))
+                    p = max(free, key=self._urgency)
                     del self._pending[p]
                     for c in self.pairs[p]:
                         self._busy[c] = True
+                        self._left[c] -= 1
                     return p
                 change = self._change
             # Not a condition, which an interrupt may leave locked.
             if change.acquire(timeout=AGAIN):
                 change.release()  # for the next who waits
+
+    def _urgency(self, p: int) -> tuple[int, int]:
+        classes = self.pairs[p]
+        return sum(self._left[c] for c in classes), sum(map(self._in_memory, classes))
 
     def release(self, p: int) -> None:
         """The pair is done: its classes are free."""
