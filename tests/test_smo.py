@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.backends.loops_smo import all_rows, solve_block
+from gpurbf.backends.loops_smo import all_rows, mirror_rows, solve_block
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
@@ -372,6 +372,19 @@ def test_pairs_of_one_class_are_not_left_for_one_thread(n_classes, n_workers):
             schedule.release(names.index(pair))
         rounds += 1
     assert rounds <= 1 + -(-len(names) // n_workers)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "n, begin, end", [(64, 0, 32), (64, 32, 64), (50, 7, 30), (33, 0, 33), (5, 4, 5)]
+)
+def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
+    K = np.random.default_rng(0).random((n, n)).astype(dtype)
+    K += K.T
+    found = K.copy()
+    found[:begin, begin:end] = found[end:, begin:end] = np.nan
+    mirror_rows(found, slice(begin, end))
+    np.testing.assert_array_equal(found, K)
 
 
 def test_no_class_is_in_two_running_pairs():

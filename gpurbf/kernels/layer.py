@@ -87,16 +87,17 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     epilogue, consumer = Epilogue(*epilogue), Consumer(*consumer)
     m, x_type, kind, real = centers.m, kernel.blank, centers.terms, consumer.out
     x = aligned_like(x_type, block * kernel.width)
-    line = aligned_like(x_type, max(kernel.width, X.shape[1]))
+    length = max(kernel.width, X.shape[1])
+    lines = aligned_like(x_type, 4 * length).reshape(4, length)
     P = aligned_like(kind, block * BLOCK).reshape(block, BLOCK)
     row_terms = np.empty(block, kind.dtype)
     H = aligned_like(real, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
     sums = aligned_like(consumer.scores, (block + CHUNK) * consumer.sums)
     H[:] = 0  # the score kernel reads rows beyond the last
     sums[:] = 0
-    memory = x, line, P, row_terms, H
-    x, line, P, row_terms, H = (
-        borrowed(x), borrowed(line), borrowed(P), borrowed(row_terms), borrowed(H),
+    memory = x, lines, P, row_terms, H
+    x, lines, P, row_terms, H = (
+        borrowed(x), borrowed(lines), borrowed(P), borrowed(row_terms), borrowed(H),
     )  # fmt: skip
     X, chosen, shift, kept = (
         borrowed(X), borrowed(chosen), borrowed(centers.shift), borrowed(centers.kept),
@@ -114,7 +115,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             kernel.rows,
             kernel.group,
             kernel.word,
-            line,
+            lines,
             x,
             (chosen, kept),
         )

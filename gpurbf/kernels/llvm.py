@@ -127,3 +127,32 @@ def copy_bytes(typing_context, target, source, count):
         return context.get_dummy_value()
 
     return types.void(*(types.intp,) * 3), generate
+
+
+@intrinsic
+def transpose4(typing_context, word, source, source_stride, target, target_stride):
+    """Write 4 × 4 numbers of the dtype of `word` transposed: addresses, and bytes between rows."""
+
+    def generate(context, builder, signature, args):
+        number = context.get_data_type(word.dtype)
+        row = ir.VectorType(number, 4)
+        align = context.get_abi_sizeof(number)
+
+        def place(address, stride, i):
+            at = builder.add(address, builder.mul(stride, ir.Constant(stride.type, i)))
+            return builder.inttoptr(at, row.as_pointer())
+
+        def mixed(a, b, order):
+            order = ir.Constant(ir.VectorType(ir.IntType(32), 4), order)
+            return builder.shuffle_vector(a, b, order)
+
+        _, source, source_stride, target, target_stride = args
+        a, b, c, d = (builder.load(place(source, source_stride, i), align=align) for i in range(4))
+        for half, order in enumerate(([0, 4, 1, 5], [2, 6, 3, 7])):
+            ab, cd = mixed(a, b, order), mixed(c, d, order)
+            for i, order in enumerate(([0, 1, 4, 5], [2, 3, 6, 7])):
+                address = place(target, target_stride, 2 * half + i)
+                builder.store(mixed(ab, cd, order), address, align=align)
+        return context.get_dummy_value()
+
+    return types.void(word, *(types.intp,) * 4), generate

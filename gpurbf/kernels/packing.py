@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import borrowed, keep, use_widest_vectors
+from gpurbf.kernels.llvm import borrowed, keep, transpose4, use_widest_vectors
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 
@@ -58,23 +58,40 @@ def scatter(line, panel, place, rows, size):
 
 
 @inner()
-def pack(X, begin, end, shift, rows, group, word, line, panels, some=None):
+def scatter_four(lines, count, panel, place, rows, word):
+    """The same for four lines of `count` groups of a word each, four groups at a time."""
+    size = word.itemsize
+    source, target = lines.ctypes.data, panel.ctypes.data + place * size
+    whole = count // 4 * 4
+    for j in range(0, whole, 4):
+        transpose4(word, source + j * size, lines.strides[0], target + j * rows * size, rows * size)
+    for j in range(whole, count):
+        for k in range(4):
+            panel[j * rows + place + k] = lines[k].view(word.dtype)[j]
+
+
+@inner()
+def pack(X, begin, end, shift, rows, group, word, lines, panels, some=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
-    `line` is scratch for one padded row; its length and dtype are those of the panels. Groups move
-    in units of the dtype of `word` (see `word_of`). `some` are rows and inputs, an
+    `lines` is scratch for four padded rows; their length and dtype are those of the panels. Groups
+    move in units of the dtype of `word` (see `word_of`). `some` are rows and inputs, an
     empty array for all: instead of X[begin:end] it is X[rows[begin:end]], and only those inputs,
     ascending, are packed, one a group, but the sums are of all.
     """
-    width, n_panels = line.size, -(-(end - begin) // rows)
+    width, n_panels = lines.shape[1], -(-(end - begin) // rows)
     if some is not None and len(some[1]):
         width = len(some[1])
-    words, target = line[:width].view(word.dtype), panels.view(word.dtype)
-    size, panel_size = group * line.itemsize // word.itemsize, rows * words.size
+    target = panels.view(word.dtype)
+    size = group * lines.itemsize // word.itemsize
+    n_words = width * lines.itemsize // word.itemsize
+    panel_size = rows * n_words
     totals = np.empty(n_panels * rows, shift.dtype)
     squares = np.empty(n_panels * rows, shift.dtype)
-    line[X.shape[1] :] = 0
+    lines[:, X.shape[1] :] = 0
     for r in range(n_panels * rows):
+        place = r % rows
+        line = lines[place % 4]
         if begin + r < end:
             row = begin + r
             if some is not None and len(some[0]):
@@ -86,26 +103,30 @@ def pack(X, begin, end, shift, rows, group, word, line, panels, some=None):
         else:
             line[:] = 0
         panel = target[r // rows * panel_size :][:panel_size]
-        scatter(words, panel, r % rows, rows, size)
+        if size > 1 or place // 4 * 4 + 4 > rows:
+            scatter(line[:width].view(word.dtype), panel, place, rows, size)
+        elif place % 4 == 3:
+            scatter_four(lines, n_words, panel, place - 3, rows, word)
     return totals[: end - begin], squares[: end - begin]
 
 
 def word_of(group, dtype):
     """The largest unit in which groups can be moved, as the dtype of an empty array."""
-    return np.empty(0, np.uint8 if group * np.dtype(dtype).itemsize % 4 else np.uint32)
+    size = group * np.dtype(dtype).itemsize
+    return np.empty(0, f"u{next(n for n in (8, 4, 2, 1) if size % n == 0)}")
 
 
 @cached(nogil=True)
 def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
     """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
     width = panels.size // terms.size
-    line = aligned_like(blank, X.shape[1])
+    lines = aligned_like(blank, 4 * X.shape[1]).reshape(4, X.shape[1])
     some = borrowed(chosen), borrowed(kept)
     _, squares = pack(
         borrowed(X), 0, len(chosen), borrowed(shift), LANES, 1, word,
-        borrowed(line), borrowed(panels), some,
+        borrowed(lines), borrowed(panels), some,
     )  # fmt: skip
-    keep(line)
+    keep(lines)
     for j in range(terms.size):
         terms[j] = quadratic * squares[j] if j < len(chosen) else 0
     panels[-(-len(chosen) // LANES) * LANES * width :] = 0

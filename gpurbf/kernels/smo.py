@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import borrowed, copy_bytes, keep, larger, smaller, use_widest_vectors
+from gpurbf.kernels.llvm import (
+    borrowed,
+    copy_bytes,
+    keep,
+    larger,
+    smaller,
+    transpose4,
+    use_widest_vectors,
+)
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
@@ -236,12 +244,21 @@ def mirror_rows(K, begin, end):
 
     Written tile by tile, so that both sides stay in the first cache.
     """
-    for top in range(0, len(K), _TILE):
-        for left in range(begin, end, _TILE):
-            for i in range(top, min(top + _TILE, len(K))):
-                if not begin <= i < end:
-                    for j in range(left, min(left + _TILE, end)):
-                        K[i, j] = K[j, i]
+    word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
+    for first, last in ((0, begin), (end, len(K))):
+        for top in range(first, last, _TILE):
+            for left in range(begin, end, _TILE):
+                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+                if (bottom - top) % 4 or (right - left) % 4:
+                    for i in range(top, bottom):
+                        for j in range(left, right):
+                            K[i, j] = K[j, i]
+                    continue
+                for i in range(top, bottom, 4):
+                    for j in range(left, right, 4):
+                        source = address + j * stride + i * K.itemsize
+                        target = address + i * stride + j * K.itemsize
+                        transpose4(word, source, stride, target, stride)
 
 
 @_short

@@ -109,8 +109,8 @@ def test_emulated_tiles_give_the_products_of_packed_operands(emulated, n):
     product = products.product("dot_amx")
     width = products.padded(n, product.depth)
     c = packing.pack_centers(C, 2, width, product.c_group, np.int8)
-    x, line = packing.aligned(32 * width, np.uint8), packing.aligned(width, np.uint8)
-    pack(X, np.zeros(n, np.int32), product.rows, product.x_group, line, x)
+    x = packing.aligned(32 * width, np.uint8)
+    pack(X, np.zeros(n, np.int32), product.rows, product.x_group, x)
     out = packing.aligned(32 * 48, np.int32).reshape(32, 48)
     out[:] = 77
     c_stride = LANES * width
