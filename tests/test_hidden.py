@@ -120,6 +120,17 @@ def test_one_row_and_a_batch_give_the_same_answer(backend):
             np.testing.assert_array_equal(single, H)
 
 
+def test_weights_changed_in_place_hold_at_once(backend):
+    rng = np.random.default_rng(0)
+    X, C, W = rng.random((5, 3)), rng.random((40, 3)), rng.random((40, 2))
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend=backend)
+    H = layer.outputs(X)
+    for _ in range(3):
+        np.testing.assert_allclose(layer.scores(X, W), H @ W)
+        W *= -2
+    np.testing.assert_allclose(layer.scores(X, W[:, :1]), H @ W[:, :1])
+
+
 def test_tile_size_changes_no_score(backend):
     X, C = data(np.uint8, 700, 50, 30)
     activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))

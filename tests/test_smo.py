@@ -387,6 +387,15 @@ def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
     np.testing.assert_array_equal(found, K)
 
 
+def test_a_pair_is_found_by_looking_at_classes_not_at_pairs():
+    """There are 4,950 pairs of 100 classes: looking at all for each took seven times the rest."""
+    looks = []
+    schedule = Schedule(list(combinations(range(100), 2)), 100, lambda c: looks.append(c) or 0)
+    while (p := schedule.take()) is not None:
+        schedule.release(p)
+    assert len(looks) < 3 * 4950
+
+
 def test_no_class_is_in_two_running_pairs():
     names = [(a, b) for a in range(7) for b in range(a + 1, 7)]
     schedule = Schedule(names, 7, lambda c: 0)

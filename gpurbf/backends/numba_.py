@@ -221,11 +221,17 @@ def taken(X: np.ndarray, exact: bool) -> np.ndarray:
 
 
 def run(
-    operand: PackedCenters, part: Part, X: np.ndarray, consumer: Any, chosen: np.ndarray = ALL
+    operand: PackedCenters,
+    part: Part,
+    X: np.ndarray,
+    consumer: Any,
+    chosen: np.ndarray = ALL,
+    products: int = 0,
 ) -> None:
     """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
 
-    All of them in order, or those that are `chosen`.
+    All of them in order, or those that are `chosen`. A consumer that sums makes so many products of
+    a row.
     """
     from gpurbf.kernels import layer
 
@@ -241,11 +247,12 @@ def run(
         n_threads = min(filter(None, (thread_limit(), operand.threads, useful)))
     n_tasks = n_threads * -(-n // (2 * part.block * n_threads))
     rows = -(-n // (n_tasks * part.kernel.rows)) * part.kernel.rows
+    block = min(part.block, rows)  # scratch for a few rows is little
 
     def task(i: int) -> None:
-        layer.layer_rows(i * rows, min((i + 1) * rows, n), X, chosen, part.block, *groups)
+        layer.layer_rows(i * rows, min((i + 1) * rows, n), X, chosen, block, *groups)
 
-    fused = consumer.sums > 0
+    fused = products > 0
     with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
         if useful > 1:
             parallel_for(task, -(-n // rows), n_threads)
@@ -257,7 +264,7 @@ def run(
         count(nbytes=n * X.shape[1] * X.itemsize + part.centers.panels.nbytes)
         count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
         if fused:
-            count(operations=2 * size * consumer.scores.shape[1], kind=part.dtype.name)
+            count(operations=2 * n * products, kind=part.dtype.name)
 
 
 def outputs(operand: PackedCenters, X: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -306,7 +313,8 @@ def scores(operand: PackedCenters, X: np.ndarray, W: Any) -> np.ndarray:
     W = weights(operand, W) if isinstance(W, np.ndarray) else W
     if operand.fused:
         sums = np.zeros((len(X), W.k))
-        run(operand, operand.parts[0], X, W.consumer(sums, operand.dtype))
+        own = W.consumer(sums, operand.dtype)
+        run(operand, operand.parts[0], X, own, products=W.products)
         return sums.astype(operand.dtype, copy=False)
     multiply, k = W
     S = np.empty((len(X), k), operand.dtype)

@@ -16,7 +16,7 @@ from gpurbf._stages import count, stage
 from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for
 
-__all__ = ["Weights", "pack_weights", "row_products", "times"]
+__all__ = ["GroupedWeights", "Weights", "pack_weights", "row_products", "times"]
 
 _ROWS = 192
 # Outputs that a plain loop is fast enough for.
@@ -28,18 +28,14 @@ _WORTH_A_THREAD = 1 << 20
 class Weights(NamedTuple):
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
-    name: str  # of its consumer
-    sums: int  # that a row keeps from tile to tile
-    W: np.ndarray
-    kernel: int  # its address, and its rows and outputs
-    rows: int
-    outputs: int
+    name: str  # of their consumer
+    fields: dict[str, Any]  # of that
     k: int
+    products: int  # of a row of activations with W
 
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
         """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
-        own = {"W": self.W, "kernel": self.kernel, "rows": self.rows, "outputs": self.outputs}
-        return consumer(dtype, self.name, scores=scores, sums=self.sums, **own)
+        return consumer(dtype, self.name, scores=scores, **self.fields)
 
 
 def consumer(dtype: Any, name: str, **given: Any) -> Any:
@@ -68,35 +64,65 @@ def _absent(of: np.dtype) -> dict[str, np.ndarray]:
         "beyond": np.empty(0, np.uint8),
         "scores": np.empty((0, 0)),
         "W": np.empty((0, 0, 0), np.uint8),
+        "segments": np.empty((0, 6), np.intp),
+        "columns": np.empty(0, np.intp),
     }
 
 
-def pack_weights(W: np.ndarray, dtype: np.dtype, vectors: str) -> Weights:
+class GroupedWeights:
+    """Output weights (m, k) of centers in groups that have weights for some of the outputs each.
+
+    Parameters
+    ----------
+    groups : list of (int, ndarray, ndarray)
+        The first center of each, the weights (centers, outputs) of this and those after it, and
+        for which columns they are.
+    k : int
+    """
+
+    def __init__(self, groups: list[tuple[int, np.ndarray, np.ndarray]], k: int) -> None:
+        self.groups = groups
+        self.shape = sum(len(V) for _, V, _ in groups), k
+
+    @property
+    def products(self) -> int:
+        """Multiplications of a row with all weights."""
+        return sum(V.size for _, V, _ in self.groups)
+
+
+def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) -> Weights:
     """W (m, k) for activations of that dtype and kernels with those vectors."""
     from gpurbf.kernels import packing, products
     from gpurbf.kernels.scores import PARTS
     from gpurbf.kernels.tiles import LANES
 
     k = W.shape[1]
-    few = k < LANES
-    name = f"{'single' if k < 3 else 'partial' if few else 'score'}{8 * dtype.itemsize}_{vectors}"
+    if isinstance(W, np.ndarray) and k < LANES:
+        W = GroupedWeights([(0, W, np.arange(k))], k)
+    kind = "score" if isinstance(W, np.ndarray) else "single" if k < 3 else "partial"
+    name = f"{kind}{8 * dtype.itemsize}_{vectors}"
     layout = products.product(name)
-    packed = packing.pack_few(W, layout.panels) if few else packing.pack_many(W, dtype)
-    return Weights(
-        name="partial" if few else "scores",
-        sums=PARTS * packed.shape[1] if few else LANES,
-        W=packed.view(np.uint8),
-        kernel=products.address(name),
-        rows=layout.rows,
-        outputs=layout.panels,
-        k=k,
-    )
+    given: dict[str, Any] = {"kernel": products.address(name), "rows": layout.rows}
+    if isinstance(W, GroupedWeights):
+        packed, segments, columns = packing.pack_groups(W.groups, layout.panels)
+        most = max((len(own) for *_, own in W.groups), default=0)
+        given |= {"segments": segments, "columns": columns, "outputs": layout.panels}
+        given |= {
+            "W": packed.view(np.uint8).reshape(1, 1, -1),
+            "sums": PARTS * products.padded(most, layout.panels),
+        }
+        return Weights("partial", given, k, W.products)
+    packed = packing.pack_many(W, dtype)
+    given |= {"W": packed.view(np.uint8), "sums": LANES}
+    return Weights("scores", given, k, W.size)
 
 
-def times(W: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+def times(
+    W: np.ndarray | GroupedWeights, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
     """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
     dtype = np.dtype(dtype)
-    if W.shape[1] <= _FEW:
+    if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
         return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
     return partial(_multiply, pack_weights(W, dtype, cpu.VECTORS[cpu.choose_kernel()[0]]))
 
@@ -123,7 +149,7 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
     consumer = tuple(weights.consumer(sums, H.dtype))
     _rows(
         lambda begin, end: stored.stored_rows(begin, end, H, consumer),
-        H, S, sums, weights.W.nbytes,
+        H, S, sums, weights.fields["W"].nbytes,
     )  # fmt: skip
 
 

@@ -87,6 +87,7 @@ def cases(quick: bool, data_home: str | None) -> dict[str, Case]:
     tables: dict[str, tuple[int, int, int, float, dict[str, Any]]] = {
         "40,000 × 20": (40_000, 20, 2, 0.01, {}),
         "20,000 × 100, 10 classes": (20_000, 100, 10, 0.01, {}),
+        "6,000 × 50, 100 classes": (6_000, 50, 100, 0.01, {}),
         "20,000 × 20, 20 % of labels wrong, C=100": (20_000, 20, 2, 0.2, {"C": 100}),
         "5,000 × 20, linear": (5_000, 20, 2, 0.01, {"kernel": "linear"}),
     }
@@ -95,7 +96,7 @@ def cases(quick: bool, data_home: str | None) -> dict[str, Case]:
             (rows + 10_000) // size,
             n_features,
             n_informative=n_features // 2,
-            n_classes=n_classes,
+            n_classes=n_classes if size == 1 else min(n_classes, 10),
             flip_y=wrong,
             random_state=0,
         )

@@ -17,7 +17,7 @@ from gpurbf._once import once
 from gpurbf.kernels.caching import cached_cfunc, inner
 from gpurbf.kernels.fixed import pack_pairs
 from gpurbf.kernels.llvm import borrowed, call_by_address, use_widest_vectors
-from gpurbf.kernels.scores import PARTS, add_partial, add_scores, collect
+from gpurbf.kernels.scores import PARTS, Segment, add_partial, add_scores, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 CHUNK = 12  # rows; those of every kernel for H @ W divide it
@@ -36,6 +36,8 @@ class Consumer(NamedTuple):
     beyond: np.ndarray
     scores: np.ndarray  # partial, scores: the sums H @ W (N, k), float64
     W: np.ndarray  # output weights, packed: the bytes of the numbers that the micro-kernel takes
+    segments: np.ndarray  # partial: each a `scores.Segment`, in order
+    columns: np.ndarray  # partial: the outputs of the segments, one after the other
     address: int
     sums: int = 0  # numbers of a row in `sums`
     kernel: int = 0  # the address of the micro-kernel for W, and its rows and outputs
@@ -52,7 +54,8 @@ def type_of(real):
             twice, types.Array(types.intp, 1, "C"), once, once, thrice,
             types.Array(types.float64, 3, "C"), types.Array(types.int32, 3, "C"),
             types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"),
-            types.Array(types.uint8, 3, "C"), *(types.intp,) * 5,
+            types.Array(types.uint8, 3, "C"), types.Array(types.intp, 2, "C"),
+            types.Array(types.intp, 1, "C"), *(types.intp,) * 5,
         )
     )  # fmt: skip
 
@@ -104,15 +107,20 @@ def scores(consumer, H, n, count, top, first, sums):
 
 
 def partial(consumer, H, n, count, top, first, sums):
-    """The same for few outputs, by sums that wait for the last center."""
+    """The same for few outputs, by sums that wait for the last center that has these."""
     c = Consumer(*consumer[0])
-    block, k = first // BLOCK, c.W.shape[1]
-    waiting = carray(sums, (CHUNK, k, PARTS))
-    add_partial(
-        carray(H, (CHUNK, BLOCK)), n, count, c.W[block], c.kernel, c.rows, c.outputs, waiting
-    )
-    if block == c.W.shape[0] - 1:
-        collect(waiting, c.scores[top : top + n])
+    H, segments, columns = carray(H, (CHUNK, BLOCK)), borrowed(c.segments), borrowed(c.columns)
+    waiting = carray(sums, (CHUNK, c.sums // PARTS, PARTS))
+    for s in range(len(segments)):
+        row = segments[s]
+        if not first <= row[0] < first + BLOCK:
+            continue
+        segment = Segment(row[0], row[1], row[2], row[3], row[4], row[5])
+        begin = segment.first - first
+        add_partial(H, begin, n, c.W, segment, c.kernel, c.rows, c.outputs, waiting)
+        if segment.last:
+            own = columns[segment.column : segment.column + segment.n_outputs]
+            collect(waiting, own, c.scores[top : top + n])
 
 
 def gram(consumer, H, n, count, top, first, sums):

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import borrowed, keep, transpose4, use_widest_vectors
+from gpurbf.kernels.scores import PARTS
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 
@@ -160,13 +161,38 @@ def pack_many(W, dtype):
     return panels
 
 
-def pack_few(W, multiple):
-    """W (m, k) as float64 blocks [k, up to a multiple][BLOCK centers]; zeros beyond the data."""
-    m, k = W.shape
-    shape = -(-m // BLOCK), -(-k // multiple) * multiple, BLOCK
-    blocks = aligned(shape, np.float64)
-    blocks[:] = 0
-    for b, block in enumerate(blocks):
-        part = W[b * BLOCK : (b + 1) * BLOCK]
-        block[:k, : len(part)] = part.T
-    return blocks
+def pack_groups(groups, multiple):
+    """(first, V, columns) of groups of centers as segments for partial sums.
+
+    V (centers, outputs) are the weights of the centers from the first on, for those columns.
+
+    Returns
+    -------
+    W : float64 array
+        [outputs, up to a multiple][centers] of each segment; zeros beyond the group.
+    segments : intp array of shape (n_segments, 6)
+        See `scores.Segment`.
+    columns : intp array
+    """
+    segments, columns, place, column = [], [np.empty(0, np.intp)], 0, 0
+    spans = [
+        (begin // PARTS * PARTS, -(-(begin + len(V)) // PARTS) * PARTS) for begin, V, _ in groups
+    ]
+    heights = [-(-len(own) // multiple) * multiple for _, _, own in groups]
+    W = aligned(
+        sum(height * (high - low) for (low, high), height in zip(spans, heights)), np.float64
+    )
+    W[:] = 0
+    for (begin, V, own), (low, high), height in zip(groups, spans, heights):
+        for first in (low, *range(low // BLOCK * BLOCK + BLOCK, high, BLOCK)):
+            stop = min(first // BLOCK * BLOCK + BLOCK, high)
+            left, n = max(begin - first, 0), stop - first
+            part = V[first + left - begin : stop - begin]
+            W[place : place + height * n].reshape(height, n)[
+                : len(own), left : left + len(part)
+            ] = part.T
+            segments += first, n // PARTS, place, column, len(own), stop == high
+            place += height * n
+        columns.append(own)
+        column += len(own)
+    return W, np.array(segments, np.intp).reshape(-1, 6), np.concatenate(columns)

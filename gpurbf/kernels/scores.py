@@ -8,10 +8,16 @@ sample stay in memory from one block of centers to the next (`partial…`, and `
 two outputs, made here). They are in float64 for activations in float32 too, whose sums in float32
 would round ten times as much as the activations do.
 
-    H     [rows][BLOCK]              activations
-    W     [blocks][outputs][BLOCK]   for partial sums, float64; [panels][m][16] for `score`, as H
-    sums  [rows][outputs][8]         for partial sums, float64; [rows][16] for `score`, as H
+Few outputs are those that a group of centers has weights for: a support vector is in the pairs of
+its own class. Segments are the parts of groups in a tile, from a multiple of 8 centers to another.
+
+    H     [rows][BLOCK]         activations
+    W     [outputs][centers]    of each segment for partial sums, float64; [panels][m][16] for
+                                `score`, as H
+    sums  [rows][outputs][8]    for partial sums, float64; [rows][16] for `score`, as H
 """
+
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -48,7 +54,7 @@ KINDS = {
 PARTS = 8  # sums that make an output
 
 
-def build(builder, kind, h, w, steps, sums, sums_stride):
+def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
     """Write the loop over `steps` · 8 centers, which continues the sums in memory."""
     operation = OPERATIONS[kind.operation]
     given = ir.VectorType(operation.operand, kind.width)
@@ -72,16 +78,18 @@ def build(builder, kind, h, w, steps, sums, sums_stride):
     old = {p: builder.phi(vector) for p in places}
     new = dict(old)
 
-    def load(address, row, v, vector, size):
-        place = pointer_to(builder, address, (row * BLOCK + v * kind.width) * size, vector)
+    def load(address, stride, row, v, vector, size):
+        address = builder.add(address, builder.mul(stride, word(row)))
+        place = pointer_to(builder, address, v * kind.width * size, vector)
         return builder.load(place, align=kind.width * size)
 
+    h_stride = word(BLOCK * h_size)
     for v in vectors:
-        activations = [load(h_now, r, v, given, h_size) for r in range(kind.rows)]
+        activations = [load(h_now, h_stride, r, v, given, h_size) for r in range(kind.rows)]
         if given != vector:
             activations = [builder.fpext(h, vector) for h in activations]
         for o in range(kind.panels):
-            weights = load(w_now, o, v, vector, size)
+            weights = load(w_now, w_stride, o, v, vector, size)
             for r in range(kind.rows):
                 p = (r, o, v)
                 new[p] = operation.combine(builder, new[p], activations[r], weights)
@@ -105,40 +113,53 @@ def build(builder, kind, h, w, steps, sums, sums_stride):
 
 @intrinsic(prefer_literal=True)
 def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
-    """The micro-kernel `KINDS[name]`, inlined here; signature as `tiles` (w_stride is not used)."""
+    """The micro-kernel `KINDS[name]`, inlined here; its signature is that of `tiles`."""
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):
         compile_for(builder, kind.target)
-        _, h, w, _, steps, sums, sums_stride = args
-        build(builder, kind, h, w, steps, sums, sums_stride)
+        build(builder, kind, *args[1:])
         return context.get_dummy_value()
 
     return types.void(name, *(types.intp,) * 6), generate
 
 
+class Segment(NamedTuple):
+    """Some centers of a tile, and the outputs that they have weights for."""
+
+    first: int  # center, a multiple of PARTS
+    steps: int  # of PARTS centers
+    place: int  # of its weights in W, in numbers
+    column: int  # of its outputs in the list of all segments'
+    n_outputs: int
+    last: int  # whether its sums are whole then
+
+
 @inner()
-def add_partial(H, n_rows, count, W, kernel, rows, outputs, sums):
-    """sums += H[:n_rows, :count] · W, a block of centers; H is 0 up to the next multiple of 8."""
-    steps = -(-count // PARTS)
-    for o in range(0, W.shape[0], outputs):
-        w = W.ctypes.data + o * W.strides[0]
+def add_partial(H, first, n_rows, W, segment, kernel, rows, outputs, sums):
+    """sums += H[:n_rows] · W of a segment, whose centers begin at column `first` of H.
+
+    H is 0 in columns beyond the last center, up to the next multiple of 8.
+    """
+    w_stride = segment.steps * PARTS * 8
+    for o in range(0, segment.n_outputs, outputs):
+        w = W.ctypes.data + segment.place * 8 + o * w_stride
         for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * H.strides[0]
+            h = H.ctypes.data + r * H.strides[0] + first * H.itemsize
             target = sums.ctypes.data + r * sums.strides[0] + o * sums.strides[1]
-            call_product(kernel, h, w, 0, steps, target, sums.strides[0])
+            call_product(kernel, h, w, w_stride, segment.steps, target, sums.strides[0])
 
 
 @inner(fastmath={"reassoc"})
-def collect(sums, scores):
-    """scores += the partial sums; these begin again at 0."""
+def collect(sums, columns, scores):
+    """scores[:, columns] += the partial sums; these begin again at 0."""
     use_widest_vectors()
     for r in range(scores.shape[0]):
-        for o in range(scores.shape[1]):
+        for o in range(len(columns)):
             total = 0.0
             for k in range(PARTS):
                 total += sums[r, o, k]
-            scores[r, o] += total
+            scores[r, columns[o]] += total
     sums[:] = 0
 
 

@@ -48,6 +48,8 @@ class _Part(NamedTuple):
 class OutputWeights:
     """Weights W (m, k) of a layer's outputs, made ready once for all the scores they are used in.
 
+    An array, or `GroupedWeights` on a CPU.
+
     Whoever changes W in place makes new ones.
     """
 
@@ -157,6 +159,7 @@ class HiddenLayer:
         # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
         self._operands: dict[tuple[str, Lattice | None, np.dtype], Any] = {}
         self._lock = Lock()
+        self._known: OutputWeights | None = None
 
     @property
     def xp(self) -> ModuleType:
@@ -224,11 +227,22 @@ class HiddenLayer:
 
     def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
-        W = W if isinstance(W, OutputWeights) else OutputWeights(W)
+        W = self._weights(W)
         for part in self._parts(X, 16 * W.shape[1]):
             ready = W.ready(part.backend, part.operand)
             S = part.backend.scores(part.operand, part.values, ready)
             yield part.rows, S.astype(self.dtype, copy=False)
+
+    def _weights(self, W: Any) -> OutputWeights:
+        """W made ready; what the last call had, if it is of the same numbers, as mostly."""
+        if isinstance(W, OutputWeights):
+            return W
+        if self.xp is not np:
+            return OutputWeights(W)
+        known = self._known
+        if known is None or not np.array_equal(known.W, W):
+            known = self._known = OutputWeights(W.copy(order="K"))
+        return known
 
     @staged("output training")
     def normal(

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from gpurbf._stages import staged
 from gpurbf.backends import Lattice
 from gpurbf.backends.arrays import beside, is_resident
-from gpurbf.backends.weighted import row_products
+from gpurbf.backends.weighted import GroupedWeights, row_products
 from gpurbf.network.hidden import Activation, HiddenLayer, OutputWeights
 from gpurbf.network.rounding import arithmetic
 from gpurbf.network.samples import FORCED, Samples, look
@@ -23,6 +23,8 @@ __all__ = ["class_scores", "pair_weights", "support_layer", "votes"]
 # Products that a BLAS makes without waking its threads, which spin after their work for longer
 # than a prediction takes (OpenBLAS asks them for twice as many).
 _ALONE = 1 << 17
+# Classes that are in most of the pairs.
+_FEW_CLASSES = 3
 
 
 def support_layer(
@@ -38,9 +40,10 @@ def support_layer(
 ) -> tuple[HiddenLayer | SparseLayer, np.ndarray | OutputWeights]:
     """The hidden layer whose centers are the support vectors, and W as its scores take it.
 
-    In float32 they are not in order of their classes: those of one class have weights of one sign
-    in a pair, whose sums grow to hundreds before the other class takes them back, and rounding with
-    them. Class by class in turn they stay small.
+    On a CPU each class is summed for its own pairs alone, in float64. Where all are summed in
+    float32, support vectors are taken from the classes in turn:
+    those of one class have weights of one sign in a pair, whose sums would grow to hundreds before
+    the other class takes them back, and rounding with them.
 
     Off the lattice a linear kernel needs no more than one center a pair, the weighted sum of its
     support vectors: products with 8-bit codes are so fast that there it would gain little.
@@ -82,13 +85,28 @@ def support_layer(
             largest=float(np.abs(W).max(initial=0.0)),
             tol=tol,
         )
-    if dtype == np.float32:
+    weights: Any = W
+    if backend[0].xp is np and len(n_support) > _FEW_CLASSES:
+        weights = _grouped(W, n_support)
+    elif dtype == np.float32:
         starts = np.cumsum(n_support) - n_support
         places = np.arange(len(W)) - np.repeat(starts, n_support)
         order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
-        samples, W = samples[order], W[order]
+        samples, weights = samples[order], W[order]
     layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
-    return layer, OutputWeights(W)
+    return layer, OutputWeights(weights)
+
+
+def _grouped(W: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
+    """The same class by class, each with the pairs that it is in."""
+    starts, n_classes = np.cumsum(n_support) - n_support, len(n_support)
+    first, second = np.triu_indices(n_classes, 1)
+    groups = []
+    for c, (start, n) in enumerate(zip(starts.tolist(), n_support.tolist())):
+        own = np.flatnonzero((first == c) | (second == c))
+        if n:
+            groups.append((start, W[start : start + n, own], own))
+    return GroupedWeights(groups, W.shape[1])
 
 
 @staged("prepare", "pair weights")

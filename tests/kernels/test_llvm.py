@@ -8,11 +8,10 @@ from llvmlite import ir
 from gpurbf.kernels import scores, tiles
 
 
-def code(name, kind, build, n_arguments):
+def code(name, kind, build):
     """A module of one function, the kernel of addresses and sizes."""
     module, size = ir.Module(name), ir.IntType(64)
-    arguments = [size] * n_arguments
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "kernel")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [size] * 6), "kernel")
     builder = ir.IRBuilder(function.append_basic_block())
     tiles.compile_for(builder, kind.target)
     build(builder, kind, *function.args)
@@ -20,8 +19,8 @@ def code(name, kind, build, n_arguments):
     return str(module)
 
 
-CODE = {name: (kind, tiles.build, 6) for name, kind in tiles.KINDS.items()}
-CODE |= {name: (kind, scores.build, 5) for name, kind in scores.KINDS.items()}
+CODE = {name: (kind, tiles.build) for name, kind in tiles.KINDS.items()}
+CODE |= {name: (kind, scores.build) for name, kind in scores.KINDS.items()}
 
 
 @pytest.mark.parametrize("name", CODE)

@@ -9,7 +9,7 @@ from numba import njit
 
 from gpurbf.backends import cpu
 from gpurbf.backends.peak import peak
-from gpurbf.backends.weighted import times
+from gpurbf.backends.weighted import GroupedWeights, times
 from gpurbf.kernels import packing, products, scores
 from gpurbf.kernels.tiles import AVX2, AVXVNNI, KINDS, LANES
 
@@ -58,8 +58,8 @@ def test_sums_of_packed_rows_are_the_same_anywhere_in_memory(n, rows, dtype):
 
 
 @njit
-def _collect(sums, out):
-    scores.collect(sums, out)
+def _collect(sums, columns, out):
+    scores.collect(sums, columns, out)
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
@@ -73,7 +73,7 @@ def test_partial_sums_add_up_to_the_same_anywhere_in_memory(k):
         parts, out = (both[:end], both[end + gap :])[:: 1 if first == "P" else -1]
         parts, out = parts.reshape(values.shape), out.reshape(5, k)
         parts[:], out[:] = values, before
-        _collect(parts, out)
+        _collect(parts, np.arange(k), out)
         seen.add(out.tobytes())
     assert len(seen) == 1
     np.testing.assert_allclose(out, before + values.sum(axis=2), atol=1e-12)
@@ -88,6 +88,25 @@ def test_few_outputs_of_float32_activations_are_summed_in_float64(m, k):
     S = np.empty((30, k))
     times(W, np.float32)(H, S)
     np.testing.assert_allclose(S, H.astype(float) @ W, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sizes", [[700], [1, 1, 1], [8, 16, 250], [300, 5, 0, 3, 511, 2, 9, 1000]])
+@pytest.mark.parametrize("own", [1, 2, 9, 17])
+def test_groups_of_centers_have_weights_for_their_own_outputs(sizes, own, dtype):
+    """As support vectors, which are in the pairs of their own class."""
+    rng = np.random.default_rng(0)
+    H, W = rng.random((30, sum(sizes))).astype(dtype), np.zeros((sum(sizes), 45))
+    groups = []
+    for size, start in zip(sizes, np.cumsum(sizes) - sizes):
+        columns = np.sort(rng.permutation(45)[:own])
+        V = rng.standard_normal((size, own))
+        W[start : start + size, columns] = V
+        groups += [(start, V, columns)] if size else []
+    S = np.empty((30, 45), dtype)
+    times(GroupedWeights(groups, 45), dtype)(H, S)
+    tol = 1e-12 if dtype == np.float64 else 1e-6
+    np.testing.assert_allclose(S, H.astype(float) @ W, rtol=tol, atol=tol)
 
 
 PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]

@@ -7,7 +7,7 @@ import numpy as np
 from gpurbf.network.solvers.smo.binary import working_set_size
 from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
-from gpurbf.network.solvers.smo.matrix import MatrixPair
+from gpurbf.network.solvers.smo.matrix import MatrixPair, joined
 
 __all__ = ["FusedPair", "recompute"]
 
@@ -41,7 +41,7 @@ class FusedPair:
 
     def __init__(self, kernel: Kernel, a: slice, b: slice) -> None:
         self.kernel = kernel
-        self.samples = np.r_[a, b]
+        self.samples = joined(a, b)
         self.diagonal = kernel.diagonal[self.samples]
         self.rounding = kernel.rounding
         self._rows = kernel.gathered(self.samples)

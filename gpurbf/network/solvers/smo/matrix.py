@@ -8,7 +8,12 @@ import numpy as np
 
 from gpurbf.backends.loops_smo import part_rows, subtract_rows
 
-__all__ = ["MatrixPair"]
+__all__ = ["MatrixPair", "joined"]
+
+
+def joined(a: slice, b: slice) -> np.ndarray:
+    """The samples of two classes; several times faster than np.r_, for small problems' sake."""
+    return np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
 
 
 class MatrixPair:
@@ -18,8 +23,7 @@ class MatrixPair:
 
     def __init__(self, K: np.ndarray, diagonal: np.ndarray, a: slice, b: slice) -> None:
         self.K, self.a, self.b = K, a, b
-        # Several times faster than np.r_, which shows where problems are small.
-        self.samples = np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
+        self.samples = joined(a, b)
         self.diagonal = diagonal[self.samples]
 
     def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:

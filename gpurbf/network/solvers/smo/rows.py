@@ -9,7 +9,7 @@ from gpurbf.backends.loops_smo import subtract_rows
 from gpurbf.network.solvers.smo import slots
 from gpurbf.network.solvers.smo.block import WorkingBlock
 from gpurbf.network.solvers.smo.kernel import Kernel
-from gpurbf.network.solvers.smo.matrix import MatrixPair
+from gpurbf.network.solvers.smo.matrix import MatrixPair, joined
 
 __all__ = ["CachedPair", "RowCache"]
 
@@ -48,7 +48,7 @@ class RowCache:
 
     def pair_with(self, partner: slice) -> None:
         """Members are the class's samples from now on, then the partner's; forgets the last one."""
-        self._samples = np.r_[self.columns, partner]
+        self._samples = joined(self.columns, partner)
         self.slots.pair_with(partner.stop - partner.start)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
@@ -93,7 +93,7 @@ class CachedPair:
         a, b = over_a.columns, over_b.columns
         self.kernel, self.over_a, self.over_b = kernel, over_a, over_b
         self.n_a, self.n_b = a.stop - a.start, b.stop - b.start
-        self.samples = np.r_[a, b]
+        self.samples = joined(a, b)
         self.diagonal = kernel.diagonal[self.samples]
         self.rounding = kernel.rounding
         over_a.pair_with(b)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-
-import numpy as np
 
 from gpurbf.backends.threads import AGAIN
 
@@ -37,41 +35,43 @@ class Schedule:
         self.pairs = pairs
         self.stopped = False
         self._in_memory = in_memory
-        self._pending = dict.fromkeys(range(len(pairs)))
-        self._busy = [False] * n_classes
-        # Pairs of each class that nobody has taken.
-        self._left = np.bincount(np.ravel(pairs), minlength=n_classes).tolist()
-        self._lock, self._change = threading.Lock(), _held()
+        # Of each class with whom it is to be paired yet, and the numbers of these pairs.
+        self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
+        for p, (a, b) in enumerate(pairs):
+            self._pending[a][b] = self._pending[b][a] = p
+        # Classes nobody works on that have pairs left, and what they are chosen by.
+        self._free: dict[int, tuple[int, int]] = {}
+        self._left, self._lock, self._change = len(pairs), threading.Lock(), _held()
+        self._set_free(range(n_classes))
 
     def take(self) -> int | None:
         """The next pair, or None when there is none left; waits while all are blocked."""
         while True:
             with self._lock:
-                if not self._pending or self.stopped:
+                if not self._left or self.stopped:
                     return None
-                free = [p for p in self._pending if not any(self._busy[c] for c in self.pairs[p])]
-                if free:
-                    p = max(free, key=self._urgency)
-                    del self._pending[p]
-                    for c in self.pairs[p]:
-                        self._busy[c] = True
-                        self._left[c] -= 1
-                    return p
+                for a in sorted(self._free, key=self._free.__getitem__, reverse=True):
+                    partners = self._free.keys() & self._pending[a].keys()
+                    if partners:
+                        b = max(sorted(partners), key=self._free.__getitem__)
+                        del self._free[a], self._free[b], self._pending[b][a]
+                        self._left -= 1
+                        return self._pending[a].pop(b)
                 change = self._change
             # Not a condition, which an interrupt may leave locked.
             if change.acquire(timeout=AGAIN):
                 change.release()  # for the next who waits
 
-    def _urgency(self, p: int) -> tuple[int, int]:
-        classes = self.pairs[p]
-        return sum(self._left[c] for c in classes), sum(map(self._in_memory, classes))
-
     def release(self, p: int) -> None:
         """The pair is done: its classes are free."""
         with self._lock:
-            for c in self.pairs[p]:
-                self._busy[c] = False
+            self._set_free(self.pairs[p])
             self._tell()
+
+    def _set_free(self, classes: Iterable[int]) -> None:
+        for c in classes:
+            if self._pending[c]:
+                self._free[c] = len(self._pending[c]), self._in_memory(c)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
