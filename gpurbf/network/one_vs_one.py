@@ -41,9 +41,9 @@ def support_layer(
     """The hidden layer whose centers are the support vectors, and W as its scores take it.
 
     On a CPU each class is summed for its own pairs alone, in float64. Where all are summed in
-    float32, support vectors are taken from the classes in turn:
-    those of one class have weights of one sign in a pair, whose sums would grow to hundreds before
-    the other class takes them back, and rounding with them.
+    float32, support vectors are taken from the classes in turn: those of one class have weights of
+    one sign in a pair, whose sums would grow to hundreds before the other class takes them back,
+    and rounding with them.
 
     Off the lattice a linear kernel needs no more than one center a pair, the weighted sum of its
     support vectors: products with 8-bit codes are so fast that there it would gain little.
