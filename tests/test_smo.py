@@ -183,6 +183,21 @@ def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
     assert kernel.wide > 0
 
 
+def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_own(monkeypatch):
+    K, starts = problem(sizes=(40,) * 4)
+    expected, _ = solve(K, starts, 10.0)
+    monkeypatch.setattr(pairs, "MATRIX", 0)
+    solutions, once = solve(K, starts, 10.0, ready=False)
+    assert once.asked == K.size
+    for solution, same in zip(solutions, expected):
+        assert solution.beta == pytest.approx(same.beta, abs=1e-6)
+    _, without_room = solve(K, starts, 10.0, ready=False, cache_bytes=K.nbytes - 1)
+    assert without_room.asked != once.asked
+    monkeypatch.setattr(binary, "WHOLE", 79)
+    _, larger = solve(K, starts, 10.0, ready=False)
+    assert larger.asked != once.asked
+
+
 def test_rows_are_kept_where_they_are_dear_or_fit():
     megabytes = 2**20
     assert recompute(1.3, 40_000, 200 * megabytes)

@@ -9,7 +9,8 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from gpurbf.backends.threads import parallel_for
-from gpurbf.network.solvers.smo.binary import WHOLE, Solution, solve_binary
+from gpurbf.network.solvers.smo import binary
+from gpurbf.network.solvers.smo.binary import Solution, solve_binary
 from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
@@ -20,7 +21,8 @@ from gpurbf.network.solvers.smo.slots import Budget
 
 __all__ = ["MATRIX", "solve_pairs"]
 
-# Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it.
+# Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
+# beyond where every pair of classes wants all of its own.
 MATRIX = 4096
 # Below so many samples a second thread costs more than it brings.
 _ALONE = 400
@@ -73,7 +75,8 @@ def solve_pairs(
         )
         if there is not None:
             return there
-    K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal))
+    largest = int(np.sort(np.diff(starts))[-2:].sum())
+    K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal), largest)
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
@@ -94,11 +97,12 @@ def solve_pairs(
     return problems.solutions
 
 
-def _matrix(kernel: Kernel, cache_bytes: float, n_samples: int) -> np.ndarray | None:
-    """All of K if it is there or, for so many samples, small enough to be made."""
+def _matrix(kernel: Kernel, cache_bytes: float, n_samples: int, largest: int) -> np.ndarray | None:
+    """All of K if it is there or, for so many samples in pairs up to the largest, to be made."""
     if kernel.matrix is not None:
         return kernel.matrix
-    if n_samples > MATRIX or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
+    wanted = n_samples <= MATRIX or largest <= binary.WHOLE
+    if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
     N = len(kernel.diagonal)
     K = np.empty((N, N), kernel.dtype)
@@ -143,7 +147,7 @@ class _Problems:
                 with kernel.working():
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
-                    fused = kernel.linear and n > WHOLE
+                    fused = kernel.linear and n > binary.WHOLE
                     if fused or recompute(kernel.cost, n, self.budget.total):
                         self._solve(p, FusedPair(kernel, a, b))
                     else:
