@@ -172,7 +172,7 @@ def _finish(
 def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     """Points that decide the label, and scores as of `decision_function`."""
     n_classes = len(model.classes_)
-    W = pair_weights(np.asarray(model._dual_coef_), model.n_support_)
+    W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
     outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
     if n_classes == 2:
         scores = graph.Neg(outputs)

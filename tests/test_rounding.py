@@ -7,6 +7,7 @@ from sklearn.datasets import make_classification
 
 from gpurbf import SVC
 from gpurbf.backends import get_backend
+from gpurbf.backends.weighted import GroupedWeights
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.kernel_rows import KernelRows
 from gpurbf.network.one_vs_one import support_layer
@@ -50,9 +51,10 @@ def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
     coefficients = np.concatenate([rng.uniform(5, 10, 2000), rng.uniform(-8, -4, 2500)])
     W = np.repeat(coefficients[:, None], n_pairs, axis=1)
     W[::2, 1::2] = 0
+    classes = [(0, W[:2000], np.arange(n_pairs)), (2000, W[2000:], np.arange(n_pairs))]
     layer, weights = support_layer(
         V,
-        W,
+        GroupedWeights(classes, n_pairs),
         activation,
         n_support=counts,
         backend=get_backend(backend),

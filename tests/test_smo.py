@@ -1,6 +1,5 @@
 """The solver of SVC against the optimality conditions, whatever the sizes of sets and caches."""
 
-import threading
 from contextlib import nullcontext
 from itertools import combinations
 
@@ -8,11 +7,10 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.backends.loops_smo import all_rows, mirror_rows, solve_block
+from gpurbf.backends.loops_smo import all_rows, solve_block
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
-from gpurbf.network.solvers.smo.schedule import Schedule
 
 
 class Matrix:
@@ -367,72 +365,6 @@ def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, m
 
     with pytest.raises(error):
         solve(K, starts, 1.0, ready=ready, stepped=stepped)
-
-
-@pytest.mark.parametrize(("n_classes", "n_workers"), [(5, 2), (7, 3), (10, 2), (10, 4), (20, 8)])
-def test_pairs_of_one_class_are_not_left_for_one_thread(n_classes, n_workers):
-    names = list(combinations(range(n_classes), 2))
-    done, left = [0] * n_classes, set(names)
-    schedule, rounds = Schedule(names, n_classes, done.__getitem__), 0
-    while left:  # all take a pair, if there is one, then all are done
-        running = []
-        while len(running) < n_workers and any(
-            all(set(pair).isdisjoint(other) for other in running) for pair in left
-        ):
-            running.append(names[schedule.take()])
-            left.remove(running[-1])
-        for pair in running:
-            for c in pair:
-                done[c] += 1
-            schedule.release(names.index(pair))
-        rounds += 1
-    assert rounds <= 1 + -(-len(names) // n_workers)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "n, begin, end", [(64, 0, 32), (64, 32, 64), (50, 7, 30), (33, 0, 33), (5, 4, 5)]
-)
-def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
-    K = np.random.default_rng(0).random((n, n)).astype(dtype)
-    K += K.T
-    found = K.copy()
-    found[:begin, begin:end] = found[end:, begin:end] = np.nan
-    mirror_rows(found, slice(begin, end))
-    np.testing.assert_array_equal(found, K)
-
-
-def test_a_pair_is_found_by_looking_at_classes_not_at_pairs():
-    """There are 4,950 pairs of 100 classes: looking at all for each took seven times the rest."""
-    looks = []
-    schedule = Schedule(list(combinations(range(100), 2)), 100, lambda c: looks.append(c) or 0)
-    while (p := schedule.take()) is not None:
-        schedule.release(p)
-    assert len(looks) < 3 * 4950
-
-
-def test_no_class_is_in_two_running_pairs():
-    names = [(a, b) for a in range(7) for b in range(a + 1, 7)]
-    schedule = Schedule(names, 7, lambda c: 0)
-    running, most, lock = [], [], threading.Lock()
-
-    def work():
-        while (p := schedule.take()) is not None:
-            with lock:
-                running.append(p)
-                classes = [c for q in running for c in names[q]]
-                most.append(len(classes) == len(set(classes)))
-            with lock:
-                running.remove(p)
-            schedule.release(p)
-
-    threads = [threading.Thread(target=work) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(most) == len(names)
-    assert all(most)
 
 
 @pytest.mark.parametrize("budget_rows", [0, 5, 1000])

@@ -293,7 +293,7 @@ def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
     outputs = model.decision_function(X).reshape(300, -1)
     assert len(model._prepared().layer.centers) == outputs.shape[1] < len(model.support_)
     K = X.astype(float) @ model.support_vectors_.astype(float).T
-    W = pair_weights(model._dual_coef_, model._n_support)
+    W = pair_weights(model._dual_coef_, model._n_support).dense()
     truth = (-1 if classes == 2 else 1) * (K @ W + model._intercept_)
     np.testing.assert_allclose(outputs, truth, atol=1e-9)
     alone = np.vstack([model.decision_function(X[i : i + 1]).reshape(1, -1) for i in range(9)])

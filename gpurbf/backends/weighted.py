@@ -89,6 +89,20 @@ class GroupedWeights:
         """Multiplications of a row with all weights."""
         return sum(V.size for _, V, _ in self.groups)
 
+    def dense(self) -> np.ndarray:
+        """All of them, (m, k)."""
+        W = np.zeros(self.shape)
+        for first, V, columns in self.groups:
+            W[first : first + len(V), columns] = V
+        return W
+
+    def norms(self) -> np.ndarray:
+        """The Euclidean norm of each output's weights."""
+        squares = np.zeros(self.shape[1])
+        for _, V, columns in self.groups:
+            squares[columns] += np.square(V).sum(axis=0)
+        return np.sqrt(squares)
+
 
 def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) -> Weights:
     """W (m, k) for activations of that dtype and kernels with those vectors."""

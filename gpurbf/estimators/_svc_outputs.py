@@ -77,7 +77,7 @@ class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
         if getattr(self, "_fitted_kernel", self.kernel) != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
         check_is_fitted(self)
-        W = pair_weights(np.asarray(self._dual_coef_), self._n_support)
+        W = pair_weights(np.asarray(self._dual_coef_), self._n_support).dense()
         if len(self.classes_) == 2:
             W = -W
         coef = self.support_vectors_.T @ W
@@ -130,9 +130,12 @@ class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
         name = "none" if backend is None else backend[0].name
         ready = self._cache.get("ready")
         if ready is None or not ready.fits(V, dual_coef, name, self.precision):
-            W, layer = pair_weights(np.asarray(dual_coef), self._n_support), None
-            weights: Any = W
-            if self._activation is not None:
+            W = pair_weights(np.asarray(dual_coef), self._n_support)
+            layer: HiddenLayer | SparseLayer | None = None
+            weights: Any
+            if self._activation is None:
+                weights = W.dense()
+            else:
                 layer, weights = support_layer(
                     V,
                     W,

@@ -111,10 +111,13 @@ def partial(consumer, H, n, count, top, first, sums):
     c = Consumer(*consumer[0])
     H, segments, columns = carray(H, (CHUNK, BLOCK)), borrowed(c.segments), borrowed(c.columns)
     waiting = carray(sums, (CHUNK, c.sums // PARTS, PARTS))
-    for s in range(len(segments)):
+    # Every tile before this one has a segment or more.
+    for s in range(first // BLOCK, len(segments)):
         row = segments[s]
-        if not first <= row[0] < first + BLOCK:
+        if row[0] < first:
             continue
+        if row[0] >= first + BLOCK:
+            break
         segment = Segment(row[0], row[1], row[2], row[3], row[4], row[5])
         begin = segment.first - first
         add_partial(H, begin, n, c.W, segment, c.kernel, c.rows, c.outputs, waiting)

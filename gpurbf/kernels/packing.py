@@ -174,25 +174,21 @@ def pack_groups(groups, multiple):
         See `scores.Segment`.
     columns : intp array
     """
-    segments, columns, place, column = [], [np.empty(0, np.intp)], 0, 0
-    spans = [
-        (begin // PARTS * PARTS, -(-(begin + len(V)) // PARTS) * PARTS) for begin, V, _ in groups
-    ]
-    heights = [-(-len(own) // multiple) * multiple for _, _, own in groups]
-    W = aligned(
-        sum(height * (high - low) for (low, high), height in zip(spans, heights)), np.float64
-    )
-    W[:] = 0
-    for (begin, V, own), (low, high), height in zip(groups, spans, heights):
+    blocks, segments, columns = [np.empty(0)], [], [np.empty(0, np.intp)]
+    place = column = 0
+    for begin, V, own in groups:
+        end = begin + len(V)
+        low, high = begin // PARTS * PARTS, -(-end // PARTS) * PARTS
+        padded = np.zeros((-(-len(own) // multiple) * multiple, high - low))
+        padded[: len(own), begin - low : end - low] = V.T
         for first in (low, *range(low // BLOCK * BLOCK + BLOCK, high, BLOCK)):
             stop = min(first // BLOCK * BLOCK + BLOCK, high)
-            left, n = max(begin - first, 0), stop - first
-            part = V[first + left - begin : stop - begin]
-            W[place : place + height * n].reshape(height, n)[
-                : len(own), left : left + len(part)
-            ] = part.T
-            segments += first, n // PARTS, place, column, len(own), stop == high
-            place += height * n
+            steps, last = (stop - first) // PARTS, stop == high
+            segments.append((first, steps, place, column, len(own), last))
+            blocks.append(padded[:, first - low : stop - low].ravel())
+            place += blocks[-1].size
         columns.append(own)
         column += len(own)
+    W = aligned(place, np.float64)
+    np.concatenate(blocks, out=W)
     return W, np.array(segments, np.intp).reshape(-1, 6), np.concatenate(columns)

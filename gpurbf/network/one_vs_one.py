@@ -29,7 +29,7 @@ _FEW_CLASSES = 3
 
 def support_layer(
     V: Any,
-    W: np.ndarray,
+    W: GroupedWeights,
     activation: Activation,
     *,
     n_support: np.ndarray,
@@ -52,7 +52,7 @@ def support_layer(
     ----------
     V : ndarray or CSR of shape (n_SV, n)
         The support vectors.
-    W : ndarray of shape (n_SV, n_pairs)
+    W : GroupedWeights of shape (n_SV, n_pairs)
         Their weights, see :func:`pair_weights`.
     n_support : ndarray of shape (n_classes,)
         How many of them each class has, one class after the other.
@@ -68,10 +68,10 @@ def support_layer(
     """
     samples = look(V, precision, lattices)
     if sp.issparse(samples.values):
-        return SparseLayer(samples, activation), W
-    if activation.linear and samples.lattice is None and W.shape[1] < len(W):
+        return SparseLayer(samples, activation), W.dense()
+    if activation.linear and samples.lattice is None and W.shape[1] < W.shape[0]:
         dtype = np.float32 if precision in ("float32", "tf32") else np.float64
-        sums = row_products(samples.values.T, W).T.astype(dtype, order="C")
+        sums = row_products(samples.values.T, W.dense()).T.astype(dtype, order="C")
         samples = Samples(sums, None, np.dtype(dtype))
         layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
         return layer, OutputWeights(np.eye(len(sums)))
@@ -81,45 +81,36 @@ def support_layer(
             samples,
             activation,
             backend,
-            size=float(np.sqrt(np.square(W).sum(axis=0).max(initial=0.0))),
-            largest=float(np.abs(W).max(initial=0.0)),
+            size=float(W.norms().max(initial=0.0)),
+            largest=max((float(np.abs(V).max(initial=0.0)) for _, V, _ in W.groups), default=0.0),
             tol=tol,
         )
-    weights: Any = W
-    if backend[0].xp is np and len(n_support) > _FEW_CLASSES:
-        weights = _grouped(W, n_support)
-    elif dtype == np.float32:
-        starts = np.cumsum(n_support) - n_support
-        places = np.arange(len(W)) - np.repeat(starts, n_support)
-        order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
-        samples, weights = samples[order], W[order]
+    weights: np.ndarray | GroupedWeights = W
+    if backend[0].xp is not np or len(n_support) <= _FEW_CLASSES:
+        weights = W.dense()
+        if dtype == np.float32:
+            starts = np.cumsum(n_support) - n_support
+            places = np.arange(len(weights)) - np.repeat(starts, n_support)
+            order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
+            samples, weights = samples[order], weights[order]
     layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
     return layer, OutputWeights(weights)
 
 
-def _grouped(W: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
-    """The same class by class, each with the pairs that it is in."""
-    starts, n_classes = np.cumsum(n_support) - n_support, len(n_support)
-    first, second = np.triu_indices(n_classes, 1)
-    groups = []
-    for c, (start, n) in enumerate(zip(starts.tolist(), n_support.tolist())):
-        own = np.flatnonzero((first == c) | (second == c))
-        if n:
-            groups.append((start, W[start : start + n, own], own))
-    return GroupedWeights(groups, W.shape[1])
-
-
 @staged("prepare", "pair weights")
-def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
-    """W (n_SV, n_pairs) from LIBSVM's layout (n_classes - 1, n_SV) of the same numbers."""
-    stops = np.cumsum(n_support)
-    starts = stops - n_support
-    W = np.zeros((dual_coef.shape[1], len(n_support) * (len(n_support) - 1) // 2))
-    for p, (a, b) in enumerate(combinations(range(len(n_support)), 2)):
-        of_a, of_b = slice(starts[a], stops[a]), slice(starts[b], stops[b])
-        W[of_a, p] = dual_coef[b - 1, of_a]
-        W[of_b, p] = dual_coef[a, of_b]
-    return W
+def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
+    """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV) of them."""
+    n_classes, stops = len(n_support), np.cumsum(n_support)
+    pair = np.zeros((n_classes, n_classes), np.intp)
+    first, second = np.triu_indices(n_classes, 1)
+    pair[first, second] = pair[second, first] = np.arange(len(first))
+    groups = [
+        # A row of the layout is one of the other classes.
+        (int(stop - n), dual_coef[:, stop - n : stop].T.copy(), np.delete(pair[c], c))
+        for c, (n, stop) in enumerate(zip(n_support, stops))
+        if n
+    ]
+    return GroupedWeights(groups, len(first))
 
 
 def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:

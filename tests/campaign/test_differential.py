@@ -205,7 +205,7 @@ def at_bounds(beta, C):
 def betas(model, A):
     """y alpha (N, n_pairs) of the fitted attributes, positive for the first class of the pair."""
     dual = np.atleast_2d(dense(model.dual_coef_))
-    W = pair_weights(dual if len(model.classes_) > 2 else -dual, model.n_support_)
+    W = pair_weights(dual if len(model.classes_) > 2 else -dual, model.n_support_).dense()
     beta = np.zeros((len(A), W.shape[1]))
     beta[model.support_] = W
     return beta

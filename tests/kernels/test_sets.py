@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpurbf.backends.loops_smo import subtract_rows
+from gpurbf.backends.loops_smo import mirror_rows, subtract_rows
 from gpurbf.kernels import sets
 
 
@@ -63,3 +63,16 @@ def test_rows_are_subtracted_in_float64(dtype):
     expected = f - change @ K[slots, 700:4700].astype(float)
     subtract_rows(K, slots, change, f, 700)
     assert f == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "n, begin, end", [(64, 0, 32), (64, 32, 64), (50, 7, 30), (33, 0, 33), (5, 4, 5)]
+)
+def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
+    K = np.random.default_rng(0).random((n, n)).astype(dtype)
+    K += K.T
+    found = K.copy()
+    found[:begin, begin:end] = found[end:, begin:end] = np.nan
+    mirror_rows(found, slice(begin, end))
+    np.testing.assert_array_equal(found, K)
