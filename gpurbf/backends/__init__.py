@@ -99,9 +99,10 @@ class BackendUnavailable(RuntimeError):
 
 
 class Indexed(NamedTuple):
-    """The layer of samples and centers that are rows of one array of real numbers, not copied.
+    """The layer of samples and centers that are rows of one array, not copied.
 
-    ``like(X, activation, dtype)`` is an operand without centers of use, and
+    ``like(X, activation, dtype, lattice)`` is an operand without centers of use, or None where
+    rows would have to be copied all the same, and
     ``prepare(operand, X, chosen)`` is that one with X[chosen] for centers;
     ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
     the first ones if ``places`` is None.

@@ -2,222 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpurbf._stages import count, stage
-from gpurbf.backends import Activation, Backend, Lattice, Tile, cpu, sums
-from gpurbf.backends.epilogue import compiled, epilogue
-from gpurbf.backends.terms import (
-    ALL,
-    evaluate,
-    mean_center,
-    pieces,
-    terms_of,
-    unit,
-    varying_inputs,
-)
+from gpurbf.backends import Backend, Tile, cpu, sums
+from gpurbf.backends.epilogue import epilogue
+from gpurbf.backends.packed import PackedCenters, Part, prepare, taken
+from gpurbf.backends.terms import ALL
 from gpurbf.backends.threads import parallel_for, thread_limit
-from gpurbf.backends.tuning import precision_of, tile_for
 from gpurbf.backends.weighted import consumer, pack_weights, times
 
-# Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
-# for 1 MiB where the system does not tell.
-_L2_BYTES = 1 << 20
-_BLOCK_ROWS = 192
-# Reading the centers less often is worth more than a block that fits (docs/design.md).
-_FEWEST_ROWS = 96
-# Rows of a block that the tuner tries, and the most bytes of one where inputs are many more.
+# Rows of a block that the tuner tries.
 _TRIED = (24, 48, 96, 192, 384)
-_MOST_BYTES = 1 << 24
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).
 _WORTH_A_THREAD, _ACTIVATION = 1 << 25, 64
-
-
-class Part(NamedTuple):
-    """Some inputs of the centers packed for one micro-kernel, in the groups of `layer_rows`."""
-
-    inputs: slice  # of X
-    block: int  # rows that are packed at a time
-    kernel: Any
-    centers: Any
-    epilogue: Any
-    dtype: np.dtype  # of what comes out of the epilogue
-    arithmetic: str
-
-
-@dataclass(frozen=True)
-class PackedCenters:
-    """Centers ready for the tiles: one part, or several where 32-bit sums would overflow."""
-
-    parts: tuple[Part, ...]
-    activation: Activation
-    dtype: np.dtype
-    m: int
-    factor: float
-    exact: bool
-    vectors: str
-    kernel: str
-    threads: int | None
-
-    @property
-    def fused(self) -> bool:
-        """Whether the tile ends in activations, so that consumers can take it there."""
-        return len(self.parts) == 1 and not callable(self.activation.profile)
-
-
-def prepare(
-    C: np.ndarray,
-    activation: Activation,
-    dtype: Any,
-    lattice: Lattice | None,
-    among: np.ndarray | None = None,
-) -> PackedCenters:
-    """Pack the centers (m, n), once per fitted layer; shifted as those that they are among."""
-    m, n = C.shape
-    dtype, exact = np.dtype(dtype), lattice is not None
-    kernel, reason = cpu.choose_kernel()
-    task = "manhattan" if activation.metric == "manhattan" else "dot"
-    name = cpu.kernel_for(task, np.uint8 if exact else dtype, kernel)
-    tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
-    several = pieces(n, lattice)
-    parts = tuple(
-        _pack(
-            name,
-            C,
-            piece,
-            activation,
-            dtype,
-            lattice,
-            tile.M,
-            among=C if among is None else among,
-            whole=len(several) == 1,
-        )
-        for piece in several
-    )
-    return PackedCenters(
-        parts=parts,
-        activation=activation,
-        dtype=dtype,
-        m=m,
-        factor=unit(activation.metric, lattice),
-        exact=exact,
-        vectors=cpu.VECTORS[kernel],
-        kernel=f"{name} ({reason})",
-        threads=tile.threads,
-    )
-
-
-def _pack(
-    name: str,
-    C: np.ndarray,
-    inputs: slice,
-    activation: Activation,
-    dtype: np.dtype,
-    lattice: Lattice | None,
-    wanted: int | None,
-    *,
-    among: np.ndarray,
-    whole: bool,
-) -> Part:
-    """Pack some inputs of the centers; a part of the inputs gives exact sums, nothing more."""
-    from gpurbf.kernels import packing, products
-    from gpurbf.kernels.layer import Centers
-    from gpurbf.kernels.tiles import LANES
-
-    C = C[:, inputs]
-    m, n = C.shape
-    layout = products.product(name)
-    # Off the lattice both sides are centered, or float32 loses its digits far from the origin.
-    centered = lattice is None and activation.metric == "euclidean" and m > 0
-    varying = varying_inputs(among) if centered else ALL
-    width = products.padded(len(varying) or n, layout.depth)
-    n_panels = products.padded(m, LANES * layout.panels) // LANES
-    wide = np.float64 if lattice is None else np.int32
-    shift = mean_center(among, varying) if centered else np.zeros(n, wide)
-    # On it, codes of centers become signed where the kernel multiplies: all modulo 2³², and so is
-    # the result.
-    signed = 128 if lattice is not None and layout.c_dtype != np.uint8 else 0
-    centers = (C - (np.int16(signed) if signed else shift)).astype(layout.c_dtype)
-    rest = terms_of(activation.metric, n, lattice, t=signed)
-    terms = np.zeros(n_panels * LANES, layout.out_dtype)
-    terms[:m] = evaluate(np, rest.column, centers, _sums, wide)
-    out_dtype = dtype if whole else np.dtype(np.float64)
-    alpha, factor = layout.out_dtype.type(rest.alpha), unit(activation.metric, lattice)
-    return Part(
-        inputs=inputs,
-        block=_block(layout, width, wanted),
-        kernel=_micro_kernel(name, layout, width),
-        centers=Centers(
-            panels=packing.pack_centers(
-                centers[:, varying] if len(varying) else centers,
-                n_panels,
-                width,
-                layout.c_group,
-                layout.c_dtype,
-            ),
-            m=m,
-            terms=terms,
-            shift=shift,
-            linear=wide(rest.row.linear),
-            quadratic=wide(rest.row.quadratic),
-            kept=varying,
-        ),
-        epilogue=compiled(activation, alpha, factor, out_dtype, whole),
-        dtype=out_dtype,
-        arithmetic=layout.arithmetic,
-    )
-
-
-def _sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
-    """The sum of a power of each row's elements, in dtype all along."""
-    return A.sum(axis=1, dtype=dtype) if power == 1 else np.einsum("ij,ij->i", A, A, dtype=dtype)
-
-
-def _micro_kernel(name: str, layout: Any, width: int) -> Any:
-    """The kernel as `layer_rows` calls it for so many padded inputs."""
-    from gpurbf.kernels import amx, packing, products
-    from gpurbf.kernels.layer import MicroKernel
-
-    enter = leave = config = 0
-    if name == "dot_amx":
-        enter, leave = products.address("enter_amx"), products.address("leave_amx")
-        config = amx.CONFIGURATION.ctypes.data
-    return MicroKernel(
-        address=products.address(name),
-        enter=enter,
-        leave=leave,
-        config=config,
-        rows=layout.rows,
-        strip=layout.panels,
-        group=layout.x_group,
-        width=width,
-        blank=np.empty(0, layout.x_dtype),
-        word=packing.word_of(layout.x_group, layout.x_dtype),
-    )
-
-
-def _block(layout: Any, width: int, wanted: int | None) -> int:
-    """Rows that are packed at a time: those that are wanted, or as many as are good."""
-    from gpurbf.kernels.consumers import CHUNK
-
-    row_bytes = width * layout.x_dtype.itemsize
-    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
-    most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
-    most = min(most, _MOST_BYTES // row_bytes)
-    least = max(CHUNK, layout.rows)
-    return max(least, most // least * least)
-
-
-def taken(X: np.ndarray, exact: bool) -> np.ndarray:
-    """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
-    dtype = np.uint8 if exact else np.float32 if X.dtype == np.float32 else np.float64
-    rows = np.ascontiguousarray(X, dtype).view()
-    rows.flags.writeable = False
-    return rows
 
 
 def run(
@@ -260,7 +61,7 @@ def run(
             for i in range(-(-n // rows)):
                 task(i)
         size, itemsize = n * operand.m, part.dtype.itemsize
-        count(operations=2 * size * X.shape[1], kind=part.arithmetic)
+        count(operations=int(2 * size * X.shape[1] * part.density), kind=part.arithmetic)
         count(nbytes=n * X.shape[1] * X.itemsize + part.centers.panels.nbytes)
         count(nbytes=consumer.scores.nbytes if fused else size * itemsize)
         if fused:

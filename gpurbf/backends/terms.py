@@ -22,9 +22,9 @@ from gpurbf.backends import Lattice
 
 # No rows or inputs are chosen.
 ALL = np.empty(0, np.intp)
-# Inputs in which all centers are equal are looked for in so many numbers, and left out if they are
-# this part of all; rows looked at a time.
-_WORTH_A_LOOK, _WORTH_LEAVING, _ROWS = 1 << 16, 0.05, 512
+# Inputs in which centers are equal are looked for in so many numbers, and left out if they are this
+# part of all in a strip; centers that tell, every other of them as many as a strip has.
+_WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
 # Largest n for which 255² n stays below 2³¹, and the same in whole groups and slices of any kernel.
 INT32_FEATURES = 33_025
 PIECE = INT32_FEATURES // 64 * 64
@@ -87,25 +87,28 @@ def pieces(n: int, lattice: Lattice | None) -> list[slice]:
     return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
 
 
-def varying_inputs(C: np.ndarray) -> np.ndarray:
-    """The inputs that not all centers have in common; ALL if that is hardly any or all of them.
+def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
+    """What most centers (m, n) have in each input; None where that is hardly ever a strip of them.
 
-    The others add to a squared distance what they add to the sample's norm, and nothing to the
-    product: pixels at the margin of images, for one.
+    Shifted by it they are zero, and add nothing to products: margins of images, categories in
+    columns of 0 and 1. NaN where there is no such number; 0 is the only one if they are not
+    shifted.
     """
-    if C.size < _WORTH_A_LOOK:
-        return ALL
-    equal = np.flatnonzero(C[-1] == C[0])
-    for start in range(0, len(C), _ROWS):
-        if len(equal) < _WORTH_LEAVING * C.shape[1]:
-            return ALL
-        equal = equal[(C[start : start + _ROWS, equal] == C[0, equal]).all(axis=0)]
-    varying = np.delete(np.arange(C.shape[1]), equal)
-    worth = len(equal) >= _WORTH_LEAVING * C.shape[1] and len(varying) > 0
-    return varying if worth else ALL
+    if C.size < _WORTH_A_LOOK or len(C) < _SAMPLE:
+        return None
+    sample = C[:: len(C) // _SAMPLE][:_SAMPLE]
+    if shifted:  # what more than half of them have is their median
+        usual = np.partition(sample, _SAMPLE // 2, axis=0)[_SAMPLE // 2].astype(np.float64)
+    else:
+        usual = np.zeros(C.shape[1])
+    equal = sample == usual
+    often = 2 * equal.sum(axis=0) > _SAMPLE
+    if (often & equal[::2].all(axis=0)).mean() < _WORTH_LEAVING:
+        return None
+    return np.where(often, usual, np.nan)
 
 
-def mean_center(C: np.ndarray, varying: np.ndarray) -> np.ndarray:
-    """The mean center, exact where all are equal if some inputs are known to vary."""
-    mean = C.mean(axis=0, dtype=np.float64)
-    return np.where(np.isin(np.arange(len(mean)), varying), mean, C[0]) if len(varying) else mean
+def shift_of(C: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
+    """The mean center, and what most centers have where that is known."""
+    mean: np.ndarray = C.mean(axis=0, dtype=np.float64)
+    return mean if usual is None else np.where(np.isnan(usual), mean, usual)

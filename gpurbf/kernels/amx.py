@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from gpurbf.kernels.llvm import int32_at
+
 ROWS, PANELS, GROUP = 32, 2, 64  # of a block; inputs a step
 TILE = 1024  # bytes of a tile register
 
@@ -70,29 +72,29 @@ _store0, _store1, _store2, _store3 = (
 _load_x0, _load_x1, _load_c0, _load_c1 = (
     _instruction("llvm.x86.tileloadd64", t, operands=2) for t in range(4, 8)
 )
-# unsigned rows, signed centers, as everywhere
-_dot00 = _instruction("llvm.x86.tdpbusd", 0, 4, 6)
-_dot01 = _instruction("llvm.x86.tdpbusd", 1, 4, 7)
-_dot10 = _instruction("llvm.x86.tdpbusd", 2, 5, 6)
-_dot11 = _instruction("llvm.x86.tdpbusd", 3, 5, 7)
+# signed rows, unsigned centers, as everywhere
+_dot00 = _instruction("llvm.x86.tdpbsud", 0, 4, 6)
+_dot01 = _instruction("llvm.x86.tdpbsud", 1, 4, 7)
+_dot10 = _instruction("llvm.x86.tdpbsud", 2, 5, 6)
+_dot11 = _instruction("llvm.x86.tdpbsud", 3, 5, 7)
 
 
-def dot_amx(x, c, c_stride, steps, out, out_stride):
+def dot_amx(x, places, c, c_stride, steps, out, out_stride):
     """out (32 × 32 int32) = the products of `steps` · 64 inputs."""
     _zero0()
     _zero1()
     _zero2()
     _zero3()
-    for _ in range(steps):
-        _load_x0(x, 64)
+    for step in range(steps):
+        rows = x + int32_at(places + 4 * step)
+        _load_x0(rows, 64)
         _load_c0(c, 64)
         _dot00()
         _load_c1(c + c_stride, 64)
         _dot01()
-        _load_x1(x + TILE, 64)
+        _load_x1(rows + TILE, 64)
         _dot10()
         _dot11()
-        x += 2 * TILE
         c += TILE
     _store0(out, out_stride)
     _store1(out + 64, out_stride)

@@ -19,7 +19,7 @@ from gpurbf.kernels.consumers import CHUNK, Consumer, call_consumer
 from gpurbf.kernels.epilogue import Epilogue
 from gpurbf.kernels.llvm import (
     borrowed,
-    call_product,
+    call_listed,
     call_setup,
     keep,
     placed,
@@ -49,26 +49,34 @@ class Centers(NamedTuple):
     """Packed centers, and what makes distances or dot products of their products with samples."""
 
     panels: np.ndarray
+    strips: np.ndarray  # which steps each strip of panels takes: see `packing.strips_of`
+    places: np.ndarray
     m: int
     terms: np.ndarray  # of each center, padded with zeros like the panels
     shift: np.ndarray  # what samples lose before they are packed; its dtype is that of their sums
     linear: np.number  # coefficients of a row's sum and sum of squares in its term
     quadratic: np.number
-    kept: np.ndarray  # inputs that are packed, if not all: centers are equal in the others
 
 
 @inner()
-def multiply(x, n_panels, kernel, C, first, count, P):
-    """P = products of packed rows x with `count` centers from `first` on."""
-    x_size, c_step = kernel.blank.itemsize, C.itemsize * LANES * kernel.width
-    rows, columns = kernel.rows, kernel.strip * LANES
+def multiply(x, n_panels, kernel, centers, first, count, P):
+    """P = products of packed rows x with `count` centers from `first` on.
+
+    `centers` are the panels, strips and places of `Centers`.
+    """
+    panels, strips, places = centers
+    panel = kernel.rows * kernel.width * x.itemsize
+    step = LANES * kernel.group * panels.itemsize
+    columns = kernel.strip * LANES
     for j in range(0, count, columns):
-        c = C.ctypes.data + (first + j) // LANES * c_step
+        strip = (first + j) // columns
+        steps = strips[strip, 1]
+        taken = places.ctypes.data + strips[strip, 0] * places.itemsize
+        c = panels.ctypes.data + strips[strip, 2]
         for p in range(n_panels):
-            panel = x.ctypes.data + p * rows * kernel.width * x_size
-            call_product(
-                kernel.address, panel, c, c_step, kernel.width // kernel.group,
-                P.ctypes.data + (p * rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
+            call_listed(
+                kernel.address, x.ctypes.data + p * panel, taken, c, steps * step, steps,
+                P.ctypes.data + (p * kernel.rows * BLOCK + j) * P.itemsize, BLOCK * P.itemsize,
             )  # fmt: skip
 
 
@@ -99,10 +107,9 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     x, lines, P, row_terms, H = (
         borrowed(x), borrowed(lines), borrowed(P), borrowed(row_terms), borrowed(H),
     )  # fmt: skip
-    X, chosen, shift, kept = (
-        borrowed(X), borrowed(chosen), borrowed(centers.shift), borrowed(centers.kept),
-    )  # fmt: skip
+    X, chosen, shift = borrowed(X), borrowed(chosen), borrowed(centers.shift)
     all_terms = borrowed(centers.terms)
+    packed = borrowed(centers.panels), borrowed(centers.strips), borrowed(centers.places)
     if kernel.enter != 0:
         call_setup(kernel.enter, kernel.config)
     for i in range(begin, end, block):
@@ -117,14 +124,14 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
             kernel.word,
             lines,
             x,
-            (chosen, kept),
+            chosen,
         )
         for r in range(n_rows):
             row_terms[r] = centers.quadratic * squares[r] + centers.linear * totals[r]
         for first in range(0, m, BLOCK):
             count = min(BLOCK, m - first)
             n_panels = -(-n_rows // kernel.rows)
-            multiply(x, n_panels, kernel, centers.panels, first, count, P)
+            multiply(x, n_panels, kernel, packed, first, count, P)
             terms = all_terms[first : first + count]
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)

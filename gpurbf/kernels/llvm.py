@@ -90,6 +90,24 @@ def call_product(typing_context, function, x, c, c_stride, steps, out, out_strid
 
 
 @intrinsic
+def call_listed(typing_context, function, x, places, c, c_stride, steps, out, out_stride):
+    """The same for one that takes the steps of a list."""
+    return types.void(*(types.intp,) * 8), call_by_address
+
+
+@intrinsic
+def int32_at(typing_context, address):
+    """The number at an address."""
+
+    def generate(context, builder, signature, args):
+        word = ir.IntType(32)
+        number = builder.load(builder.inttoptr(args[0], word.as_pointer()), align=4)
+        return builder.sext(number, ir.IntType(64))
+
+    return types.intp(types.intp), generate
+
+
+@intrinsic
 def call_setup(typing_context, function, config):
     """Call `enter_amx` or `leave_amx` by its address."""
     return types.void(types.intp, types.intp), call_by_address

@@ -72,17 +72,14 @@ def scatter_four(lines, count, panel, place, rows, word):
 
 
 @inner()
-def pack(X, begin, end, shift, rows, group, word, lines, panels, some=None):
+def pack(X, begin, end, shift, rows, group, word, lines, panels, chosen=None):
     """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
 
     `lines` is scratch for four padded rows; their length and dtype are those of the panels. Groups
-    move in units of the dtype of `word` (see `word_of`). `some` are rows and inputs, an
-    empty array for all: instead of X[begin:end] it is X[rows[begin:end]], and only those inputs,
-    ascending, are packed, one a group, but the sums are of all.
+    move in units of the dtype of `word` (see `word_of`). If rows are `chosen`, it is
+    X[chosen[begin:end]].
     """
     width, n_panels = lines.shape[1], -(-(end - begin) // rows)
-    if some is not None and len(some[1]):
-        width = len(some[1])
     target = panels.view(word.dtype)
     size = group * lines.itemsize // word.itemsize
     n_words = width * lines.itemsize // word.itemsize
@@ -95,17 +92,14 @@ def pack(X, begin, end, shift, rows, group, word, lines, panels, some=None):
         line = lines[place % 4]
         if begin + r < end:
             row = begin + r
-            if some is not None and len(some[0]):
-                row = some[0][row]
+            if chosen is not None and len(chosen):
+                row = chosen[row]
             totals[r], squares[r] = convert_row(X[row], shift, line[: X.shape[1]])
-            if some is not None:
-                for j in range(len(some[1])):
-                    line[j] = line[some[1][j]]
         else:
             line[:] = 0
         panel = target[r // rows * panel_size :][:panel_size]
         if size > 1 or place // 4 * 4 + 4 > rows:
-            scatter(line[:width].view(word.dtype), panel, place, rows, size)
+            scatter(line.view(word.dtype), panel, place, rows, size)
         elif place % 4 == 3:
             scatter_four(lines, n_words, panel, place - 3, rows, word)
     return totals[: end - begin], squares[: end - begin]
@@ -118,30 +112,86 @@ def word_of(group, dtype):
 
 
 @cached(nogil=True)
-def pack_chosen(X, chosen, kept, shift, blank, word, quadratic, panels, terms):
-    """Real numbers X[chosen] less shift as panels of centers; the terms of their squared norms."""
+def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
+    """Pack m centers X less shift, or X[chosen], in panels of 16; their terms, zero beyond.
+
+    `column` are the coefficients of a term, see `backends.terms.Coefficients`.
+    """
+    quadratic, linear, constant = column
     width = panels.size // terms.size
-    lines = aligned_like(blank, 4 * X.shape[1]).reshape(4, X.shape[1])
-    some = borrowed(chosen), borrowed(kept)
-    _, squares = pack(
-        borrowed(X), 0, len(chosen), borrowed(shift), LANES, 1, word,
-        borrowed(lines), borrowed(panels), some,
+    lines = aligned_like(panels, 4 * width).reshape(4, width)
+    totals, squares = pack(
+        borrowed(X), 0, m, borrowed(shift), LANES, group, word,
+        borrowed(lines), borrowed(panels), borrowed(chosen),
     )  # fmt: skip
     keep(lines)
-    for j in range(terms.size):
-        terms[j] = quadratic * squares[j] if j < len(chosen) else 0
-    panels[-(-len(chosen) // LANES) * LANES * width :] = 0
+    for j in range(m):
+        terms[j] = quadratic * squares[j] + linear * totals[j] + constant
+    terms[m:] = 0
+    panels[-(-m // LANES) * LANES * width :] = 0
 
 
-def pack_centers(C, n_panels, width, group, dtype):
-    """The same for centers, once per layer: n_panels of 16 rows, the inputs padded to width."""
-    m, n = C.shape
-    padded = np.zeros((n_panels * LANES, width), dtype)
-    padded[:m, :n] = C
-    panels = aligned(padded.size, dtype)
-    shape = (n_panels, LANES, width // group, group)
-    panels.reshape(n_panels, width // group, LANES, group)[:] = padded.reshape(shape).swapaxes(1, 2)
-    return panels
+def strips_of(kernel, panels, sparse):
+    """Which steps of a micro-kernel each strip of packed centers takes.
+
+    All of them; if the centers are sparse, those in which not all of a strip is zero, which is
+    moved to the front of `panels`.
+
+    Returns
+    -------
+    strips : intp array of shape (n_strips, 3)
+        First of its steps in `places`, how many there are, and bytes of `panels` before it.
+    places : int32 array
+        Bytes between the beginning of a panel of rows and a step.
+    """
+    n_steps, strip = kernel.width // kernel.group, kernel.strip
+    words = panels.view(np.uint64).reshape(
+        -1, strip, n_steps, LANES * kernel.group // 8 * panels.itemsize
+    )
+    steps = np.arange(n_steps, dtype=np.int32) * (
+        kernel.rows * kernel.group * kernel.blank.itemsize
+    )
+    strips = np.zeros((len(words), 3), np.intp)
+    if sparse:
+        places = np.empty(len(words) * n_steps, np.int32)
+        return strips, places[: leave_out(words, steps, strips, places)]
+    strips[:, 1] = n_steps
+    strips[:, 2] = np.arange(len(words)) * words[0].nbytes
+    return strips, steps
+
+
+def density(kernel, strips):
+    """The part of all steps that the strips take."""
+    return float(strips[:, 1].mean()) * kernel.group / kernel.width
+
+
+@cached(nogil=True)
+def leave_out(words, steps, strips, places):
+    """The same for sparse centers, [strip][panel][step][words]; how many places are used."""
+    n_strips, n_panels, n_steps, size = words.shape
+    flat, target, used = words.reshape(words.size), 0, 0
+    for s in range(n_strips):
+        first = used
+        for k in range(n_steps):
+            found = np.uint64(0)
+            for p in range(n_panels):
+                for w in range(size):
+                    found |= words[s, p, k, w]
+            if found:
+                places[used] = k
+                used += 1
+        if used == first:  # a kernel takes at least one step
+            places[used] = 0
+            used += 1
+        strips[s] = first, used - first, target * words.itemsize
+        for p in range(n_panels):
+            for k in places[first:used]:
+                for w in range(size):  # never beyond where it comes from
+                    flat[target] = words[s, p, k, w]
+                    target += 1
+        for i in range(first, used):
+            places[i] = steps[places[i]]
+    return used
 
 
 def fill_panels(panels, A):

@@ -10,30 +10,32 @@ from gpurbf.kernels import amx, scores
 from gpurbf.kernels.caching import cached_cfunc
 from gpurbf.kernels.scores import partial_tile as partial
 from gpurbf.kernels.tiles import KINDS, OPERATIONS, PRODUCTS, tile
+from gpurbf.kernels.tiles import listed_tile as listed
 
+# ruff: noqa: E501
 # One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
 # fmt: off
 _FUNCTIONS = {
     "dot_amx": amx.dot_amx,
-    "dot_avx512vnni": lambda x, c, s, k, o, t: tile("dot_avx512vnni", x, c, s, k, o, t),
-    "dot_avxvnni": lambda x, c, s, k, o, t: tile("dot_avxvnni", x, c, s, k, o, t),
-    "dot_avx2": lambda x, c, s, k, o, t: tile("dot_avx2", x, c, s, k, o, t),
-    "dot_generic": lambda x, c, s, k, o, t: tile("dot_generic", x, c, s, k, o, t),
-    "dot32_avx512": lambda x, c, s, k, o, t: tile("dot32_avx512", x, c, s, k, o, t),
-    "dot32_avx2": lambda x, c, s, k, o, t: tile("dot32_avx2", x, c, s, k, o, t),
-    "dot32_generic": lambda x, c, s, k, o, t: tile("dot32_generic", x, c, s, k, o, t),
-    "dot64_avx512": lambda x, c, s, k, o, t: tile("dot64_avx512", x, c, s, k, o, t),
-    "dot64_avx2": lambda x, c, s, k, o, t: tile("dot64_avx2", x, c, s, k, o, t),
-    "dot64_generic": lambda x, c, s, k, o, t: tile("dot64_generic", x, c, s, k, o, t),
-    "manhattan_avx512": lambda x, c, s, k, o, t: tile("manhattan_avx512", x, c, s, k, o, t),
-    "manhattan_avx2": lambda x, c, s, k, o, t: tile("manhattan_avx2", x, c, s, k, o, t),
-    "manhattan_generic": lambda x, c, s, k, o, t: tile("manhattan_generic", x, c, s, k, o, t),
-    "manhattan32_avx512": lambda x, c, s, k, o, t: tile("manhattan32_avx512", x, c, s, k, o, t),
-    "manhattan32_avx2": lambda x, c, s, k, o, t: tile("manhattan32_avx2", x, c, s, k, o, t),
-    "manhattan32_generic": lambda x, c, s, k, o, t: tile("manhattan32_generic", x, c, s, k, o, t),
-    "manhattan64_avx512": lambda x, c, s, k, o, t: tile("manhattan64_avx512", x, c, s, k, o, t),
-    "manhattan64_avx2": lambda x, c, s, k, o, t: tile("manhattan64_avx2", x, c, s, k, o, t),
-    "manhattan64_generic": lambda x, c, s, k, o, t: tile("manhattan64_generic", x, c, s, k, o, t),
+    "dot_avx512vnni": lambda x, p, c, s, k, o, t: listed("dot_avx512vnni", x, p, c, s, k, o, t),
+    "dot_avxvnni": lambda x, p, c, s, k, o, t: listed("dot_avxvnni", x, p, c, s, k, o, t),
+    "dot_avx2": lambda x, p, c, s, k, o, t: listed("dot_avx2", x, p, c, s, k, o, t),
+    "dot_generic": lambda x, p, c, s, k, o, t: listed("dot_generic", x, p, c, s, k, o, t),
+    "dot32_avx512": lambda x, p, c, s, k, o, t: listed("dot32_avx512", x, p, c, s, k, o, t),
+    "dot32_avx2": lambda x, p, c, s, k, o, t: listed("dot32_avx2", x, p, c, s, k, o, t),
+    "dot32_generic": lambda x, p, c, s, k, o, t: listed("dot32_generic", x, p, c, s, k, o, t),
+    "dot64_avx512": lambda x, p, c, s, k, o, t: listed("dot64_avx512", x, p, c, s, k, o, t),
+    "dot64_avx2": lambda x, p, c, s, k, o, t: listed("dot64_avx2", x, p, c, s, k, o, t),
+    "dot64_generic": lambda x, p, c, s, k, o, t: listed("dot64_generic", x, p, c, s, k, o, t),
+    "manhattan_avx512": lambda x, p, c, s, k, o, t: listed("manhattan_avx512", x, p, c, s, k, o, t),
+    "manhattan_avx2": lambda x, p, c, s, k, o, t: listed("manhattan_avx2", x, p, c, s, k, o, t),
+    "manhattan_generic": lambda x, p, c, s, k, o, t: listed("manhattan_generic", x, p, c, s, k, o, t),
+    "manhattan32_avx512": lambda x, p, c, s, k, o, t: listed("manhattan32_avx512", x, p, c, s, k, o, t),
+    "manhattan32_avx2": lambda x, p, c, s, k, o, t: listed("manhattan32_avx2", x, p, c, s, k, o, t),
+    "manhattan32_generic": lambda x, p, c, s, k, o, t: listed("manhattan32_generic", x, p, c, s, k, o, t),
+    "manhattan64_avx512": lambda x, p, c, s, k, o, t: listed("manhattan64_avx512", x, p, c, s, k, o, t),
+    "manhattan64_avx2": lambda x, p, c, s, k, o, t: listed("manhattan64_avx2", x, p, c, s, k, o, t),
+    "manhattan64_generic": lambda x, p, c, s, k, o, t: listed("manhattan64_generic", x, p, c, s, k, o, t),
     "score32_avx512": lambda x, c, s, k, o, t: tile("score32_avx512", x, c, s, k, o, t),
     "score32_avx2": lambda x, c, s, k, o, t: tile("score32_avx2", x, c, s, k, o, t),
     "score32_generic": lambda x, c, s, k, o, t: tile("score32_generic", x, c, s, k, o, t),
@@ -89,7 +91,7 @@ def _layout(kind):
 _LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | scores.KINDS).items()}
 _u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
 _LAYOUTS["dot_amx"] = Layout(
-    amx.ROWS, amx.PANELS, _u8, amx.GROUP, _s8, 4, amx.GROUP, _s32, PRODUCTS
+    amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, amx.GROUP, _s32, PRODUCTS
 )
 
 
@@ -98,13 +100,19 @@ def product(name):
     return _LAYOUTS[name]
 
 
+def signature(name):
+    """Its arguments: addresses and bytes, see `tiles`."""
+    listed = name.startswith(("dot", "manhattan"))
+    return types.void(*(types.intp,) * (7 if listed else 6))
+
+
 @once
 def compiled(name):
     """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
     if name in ("enter_amx", "leave_amx"):
         function = amx.enter if name == "enter_amx" else amx.leave
         return cached_cfunc(types.void(types.intp))(function)
-    return cached_cfunc(types.void(*(types.intp,) * 6))(_FUNCTIONS[name])
+    return cached_cfunc(signature(name))(_FUNCTIONS[name])
 
 
 def address(name):

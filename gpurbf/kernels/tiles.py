@@ -9,6 +9,9 @@ which `packing` laid them:
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
     out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
 
+A kernel of packed rows is told which of their steps to take: after x comes the address of a list,
+int32 bytes from x for each of the steps. The others would add zero (see `packing.strips_of`).
+
 Long sums in float32 are made in runs, each in registers and then added to `out`: one that goes on
 for n terms rounds n times at the size that it has by then.
 
@@ -54,6 +57,11 @@ class Kind(NamedTuple):
     step_stride: int = 0
     target: Target | None = None  # None: the CPU at hand
     run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
+
+    @property
+    def listed(self):
+        """Whether it takes the steps of a list."""
+        return not self.row_stride
 
 
 # dot…        integer products of lattice codes, float32 and float64 products
@@ -116,8 +124,9 @@ def _instruction(builder, name, result, *args):
 
 def _vpdpbusd(builder, total, x, c):
     # These operand types are the ones of old LLVM versions; newer ones convert them on reading.
+    # Of the two factors the first is unsigned.
     return _instruction(
-        builder, f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}", total.type, total, x, c
+        builder, f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}", total.type, total, c, x
     )
 
 
@@ -182,7 +191,7 @@ class Operation(NamedTuple):
     total: ir.Type
     result: ir.Type
     group: int
-    x: type  # of rows and of centers, whose codes are stored minus 128 where `c` is signed
+    x: type  # of rows, whose codes are stored minus 128 where it is int8, and of centers
     c: type
     arithmetic: str  # what profiles and ceilings call it
 
@@ -201,8 +210,8 @@ _widened = (_f32, _f64, _f64, 1, np.float32, np.float64)
 PAIRS = "16-bit products"
 PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
-    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
-    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _u8, _s8, PRODUCTS),
+    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
+    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
     "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PRODUCTS),
     "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
     "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
@@ -234,10 +243,13 @@ def _broadcast(builder, number, width):
     return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_i32, width), None))
 
 
-def build(builder, kind, x, c, c_stride, steps, out, out_stride):
-    """Write the loop over the steps and the store of the sums, once or for each run."""
+def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
+    """Write the loop over the steps and the store of the sums, once or for each run.
+
+    `places` is the address of the list of steps; for a kind without one 0, as a number.
+    """
     if not kind.run:
-        sums, _, _ = _sum(builder, kind, x, c, c_stride, steps)
+        sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps)
         _store(builder, kind, sums, out, out_stride)
         return
     start, run = builder.block, builder.append_basic_block("run")
@@ -248,10 +260,10 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
     builder.branch(run)
 
     builder.position_at_end(run)
-    x_now, c_now, left = (builder.phi(_i64) for _ in range(3))
+    x_now, places_now, c_now, left = (builder.phi(_i64) for _ in range(4))
     some = builder.icmp_signed("<", left, _i64(kind.run))
     steps_now = builder.select(some, left, _i64(kind.run))
-    sums, x_next, c_next = _sum(builder, kind, x_now, c_now, c_stride, steps_now)
+    sums, *following_places = _sum(builder, kind, x_now, places_now, c_now, c_stride, steps_now)
     builder.cbranch(builder.icmp_signed("==", left, steps), first, further)
 
     builder.position_at_end(first)
@@ -264,10 +276,10 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
 
     builder.position_at_end(following)
     left_next = builder.sub(left, steps_now)
-    for phi, at_first, then in (
-        (x_now, x, x_next),
-        (c_now, c, c_next),
-        (left, steps, left_next),
+    for phi, at_first, then in zip(
+        (x_now, places_now, c_now, left),
+        (x, places, c, steps),
+        (*following_places, left_next),
     ):
         phi.add_incoming(at_first, start)
         phi.add_incoming(then, following)
@@ -275,23 +287,29 @@ def build(builder, kind, x, c, c_stride, steps, out, out_stride):
     builder.position_at_end(end)
 
 
-def _sum(builder, kind, x, c, c_stride, steps):
-    """Write the loop over some steps; the sums, and where the steps after them begin in x and c."""
+def _sum(builder, kind, x, places, c, c_stride, steps):
+    """Write the loop over some steps.
+
+    Returns the sums, and where the steps after them begin: x, their places in it, c.
+    """
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
     totals = ir.VectorType(operation.total, kind.width)
     size = byte_size(operation.operand)
     vectors = LANES // kind.width
     row_stride = kind.row_stride or size
-    step_stride = kind.step_stride or kind.rows * size
 
     start = builder.block
     loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
     builder.branch(loop)
 
     builder.position_at_end(loop)
-    step, x_now, c_now = (builder.phi(_i64) for _ in range(3))
+    step, x_now, places_now, c_now = (builder.phi(_i64) for _ in range(4))
     old = [[builder.phi(totals) for _ in range(kind.panels * vectors)] for _ in range(kind.rows)]
+    rows_now = x_now
+    if kind.listed:
+        place = builder.load(pointer_to(builder, places_now, 0, _i32), align=4)
+        rows_now = builder.add(x_now, builder.sext(place, _i64))
     centers = []
     for panel in range(kind.panels):
         address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
@@ -300,14 +318,20 @@ def _sum(builder, kind, x, c, c_stride, steps):
             centers.append(builder.load(pointer, align=kind.width * size))
     new = []
     for row in range(kind.rows):
-        pointer = pointer_to(builder, x_now, row * row_stride, operation.operand)
+        pointer = pointer_to(builder, rows_now, row * row_stride, operation.operand)
         x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
         new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
     next_step = builder.add(step, _i64(1))
-    x_next, c_next = builder.add(x_now, _i64(step_stride)), builder.add(c_now, _i64(LANES * size))
+    x_next, places_next = x_now, places_now
+    if kind.listed:
+        places_next = builder.add(places_now, _i64(4))
+    else:
+        x_next = builder.add(x_now, _i64(kind.step_stride))
+    c_next = builder.add(c_now, _i64(LANES * size))
     for phi, first, following in (
         (step, _i64(0), next_step),
         (x_now, x, x_next),
+        (places_now, places, places_next),
         (c_now, c, c_next),
     ):
         phi.add_incoming(first, start)
@@ -319,7 +343,7 @@ def _sum(builder, kind, x, c, c_stride, steps):
             phi.add_incoming(total, loop)
     builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
     builder.position_at_end(end)
-    return new, x_next, c_next
+    return new, x_next, places_next, c_next
 
 
 def _store(builder, kind, rows, out, out_stride, *, add=False):
@@ -350,7 +374,20 @@ def tile(typing_context, name, x, c, c_stride, steps, out, out_stride):
 
     def generate(context, builder, signature, args):
         compile_for(builder, kind.target)
-        build(builder, kind, *args[1:])
+        build(builder, kind, args[1], _i64(0), *args[2:])
         return context.get_dummy_value()
 
     return types.void(name, *(types.intp,) * 6), generate
+
+
+@intrinsic(prefer_literal=True)
+def listed_tile(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
+    """One that takes the steps of a list."""
+    kind = KINDS[name.literal_value]
+
+    def generate(context, builder, signature, args):
+        compile_for(builder, kind.target)
+        build(builder, kind, *args[1:])
+        return context.get_dummy_value()
+
+    return types.void(name, *(types.intp,) * 7), generate

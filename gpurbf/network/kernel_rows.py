@@ -107,11 +107,13 @@ class KernelRows:
             self._layers[0, len(X)] = probe
         # Where the backend takes rows and centers out of X by itself, and what it makes them like.
         # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
-        copied = self._sparse or whole or X.lattice is not None
-        copied = copied or X.values.dtype.kind != "f" or not X.values.flags.c_contiguous
+        copied = self._sparse or whole or not X.values.flags.c_contiguous
+        copied = copied or (X.lattice is None and X.values.dtype.kind != "f")
         self._indexed = None if copied else chosen.indexed
         if self._indexed is not None:
-            self._like = self._indexed.like(X.values, activation, self.dtype)
+            self._like = self._indexed.like(X.values, activation, self.dtype, X.lattice)
+            if self._like is None:
+                self._indexed = None
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()

@@ -12,6 +12,7 @@ from numba import carray, cfunc, types
 
 from gpurbf.backends import Activation, BackendUnavailable, Lattice, cpu, numba_
 from gpurbf.kernels import amx, packing, products
+from gpurbf.kernels.layer import MicroKernel
 from gpurbf.kernels.tiles import LANES
 from tests.kernels.test_products import pack
 
@@ -19,7 +20,7 @@ COMPILE = """
 from numba import cfunc, types
 from gpurbf.kernels import activation, amx
 integer, real = types.intp, types.float64
-for function, count in ((amx.dot_amx, 6), (amx.enter, 1), (amx.leave, 1)):
+for function, count in ((amx.dot_amx, 7), (amx.enter, 1), (amx.leave, 1)):
     print(cfunc(types.void(*(integer,) * count))(function)._library.get_asm_str())
 print("PROFILE")
 signature = types.void(types.CPointer(types.float32), integer, real, real, integer)
@@ -45,7 +46,7 @@ def assembly():
 
 def test_kernel_is_tile_instructions(assembly):
     for instruction, count in (
-        ("tdpbusd", 4),
+        ("tdpbsud", 4),
         ("tileloadd", 4),
         ("tilezero", 4),
         ("tilestored", 4),
@@ -57,7 +58,7 @@ def test_kernel_is_tile_instructions(assembly):
 
 def test_accumulators_meet_the_operands_they_are_meant_for(assembly):
     # AT&T order: centers, rows, sums.
-    found = re.findall(r"tdpbusd\s+%tmm(\d), %tmm(\d), %tmm(\d)", assembly)
+    found = re.findall(r"tdpbsud\s+%tmm(\d), %tmm(\d), %tmm(\d)", assembly)
     assert set(found) == {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
 
 
@@ -86,9 +87,9 @@ def emulated(monkeypatch):
             target[:] = source
 
     def dot(total, x, c):
-        # dst[m][n] += Σ_k Σ_i u8 a[m][4k + i] · s8 b[k][4n + i]
-        a = tiles[x].astype(np.int64).reshape(16, 16, 4)
-        b = tiles[c].view(np.int8).astype(np.int64).reshape(16, 16, 4)
+        # dst[m][n] += Σ_k Σ_i s8 a[m][4k + i] · u8 b[k][4n + i]
+        a = tiles[x].view(np.int8).astype(np.int64).reshape(16, 16, 4)
+        b = tiles[c].astype(np.int64).reshape(16, 16, 4)
         tiles[total].view(np.int32)[:] += np.einsum("mki,kni->mn", a, b).astype(np.int32)
 
     for t in range(4):
@@ -99,22 +100,31 @@ def emulated(monkeypatch):
     for total, (x, c) in enumerate([(4, 6), (4, 7), (5, 6), (5, 7)]):
         name = f"_dot{total // 2}{total % 2}"
         monkeypatch.setattr(amx, name, lambda total=total, x=x, c=c: dot(total, x, c))
+    monkeypatch.setattr(amx, "int32_at", lambda at: ctypes.c_int32.from_address(int(at)).value)
     return addresses
 
 
-@pytest.mark.parametrize("n", [1, 64, 130])
-def test_emulated_tiles_give_the_products_of_packed_operands(emulated, n):
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n", [1, 64, 130, 300])
+def test_emulated_tiles_give_the_products_of_packed_operands(emulated, n, sparse):
     rng = np.random.default_rng(n)
-    X, C = rng.integers(0, 256, (32, n)).astype(np.uint8), rng.integers(-128, 128, (32, n))
+    X, C = rng.integers(-128, 128, (32, n)).astype(np.int8), rng.integers(0, 256, (32, n))
+    C, zero = C.astype(np.uint8), np.zeros(n, np.int32)
+    C[:, 40:200] = 0
     product = products.product("dot_amx")
     width = products.padded(n, product.depth)
-    c = packing.pack_centers(C, 2, width, product.c_group, np.int8)
-    x = packing.aligned(32 * width, np.uint8)
-    pack(X, np.zeros(n, np.int32), product.rows, product.x_group, x)
+    c, x = packing.aligned(32 * width, np.uint8), packing.aligned(32 * width, np.int8)
+    pack(C, zero, LANES, product.c_group, c, np.zeros((4, width), np.uint8))
+    pack(X, zero, product.rows, product.x_group, x)
+    kernel = MicroKernel(0, 0, 0, 0, 32, 2, 64, width, np.empty(0, np.int8), np.empty(0))
+    ((_, steps, _),), places = packing.strips_of(kernel, c, sparse)
+    assert steps == ({1: 1, 64: 1, 130: 1, 300: 3}[n] if sparse else width // 64)
     out = packing.aligned(32 * 48, np.int32).reshape(32, 48)
     out[:] = 77
-    c_stride = LANES * width
-    amx.dot_amx(x.ctypes.data, c.ctypes.data, c_stride, width // 64, out.ctypes.data, 48 * 4)
+    amx.dot_amx(
+        x.ctypes.data, places.ctypes.data, c.ctypes.data, LANES * 64 * int(steps), int(steps),
+        out.ctypes.data, 48 * 4,
+    )  # fmt: skip
     np.testing.assert_array_equal(out[:, :32], X.astype(np.int64) @ C.T)
     assert (out[:, 32:] == 77).all()
     assert all(address % 64 == 0 for address in emulated)
@@ -125,8 +135,8 @@ def stand_in(monkeypatch):
     """A kernel of the same signature and layout that any CPU can run, chosen as if it were AMX."""
     calls = []
 
-    def dot(x, c, c_stride, steps, out, out_stride):
-        a = carray(x, (steps, 32, 64))
+    def dot(x, places, c, c_stride, steps, out, out_stride):
+        a, first = carray(x, 1 << 20), carray(places, steps)
         for row in range(32):
             for column in range(32):
                 panel, lane = column // 16, column % 16
@@ -134,13 +144,14 @@ def stand_in(monkeypatch):
                 total = 0
                 for k in range(steps * 64):
                     center = b[panel * c_stride + k // 4 * 64 + lane * 4 + k % 4]
-                    total += np.int32(a[k // 64, row, k % 64]) * np.int32(center)
+                    number = a[first[k // 64] + 64 * row + k % 64]
+                    total += np.int32(number) * np.int32(center)
                 carray(out, 32 * out_stride // 4)[row * out_stride // 4 + column] = total
 
-    byte, signed, word = (types.CPointer(t) for t in (types.uint8, types.int8, types.int32))
+    signed, byte, word = (types.CPointer(t) for t in (types.int8, types.uint8, types.int32))
     size = types.intp
     compiled = {
-        "dot_amx": cfunc(types.void(byte, signed, size, size, word, size))(dot),
+        "dot_amx": cfunc(types.void(signed, word, byte, size, size, word, size))(dot),
         "enter_amx": ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(lambda a: calls.append(("enter", a))),
         "leave_amx": ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(lambda a: calls.append(("leave", a))),
     }

@@ -21,9 +21,10 @@ ONES = """
 import pretend
 import numpy as np
 from gpurbf.kernels import amx, products
-x, c, out = np.ones(2048, np.uint8), np.ones(2048, np.int8), np.zeros((32, 32), np.int32)
+x, c, out = np.ones(2048, np.int8), np.ones(2048, np.uint8), np.zeros((32, 32), np.int32)
+first = np.zeros(1, np.int32)
 enter, dot, leave = (products.compiled(f"{name}_amx").ctypes for name in ("enter", "dot", "leave"))
-operands = x.ctypes.data, c.ctypes.data, 1024, 1, out.ctypes.data, 128
+operands = x.ctypes.data, first.ctypes.data, c.ctypes.data, 1024, 1, out.ctypes.data, 128
 """
 OBEYED = "enter(amx.CONFIGURATION.ctypes.data); dot(*operands); assert (out == 64).all()"
 FORBIDDEN = {

@@ -18,7 +18,7 @@ import ctypes, sys
 import numpy as np
 import tight
 from gpurbf.kernels import packing
-panels = packing.pack_centers(np.ones((33, 50), np.int8), 3, 52, 4, np.int8)
+panels = packing.pack_many(np.ones((33, 20)), np.float32)
 last = panels.ctypes.data + panels.nbytes - 1 + int(sys.argv[1])
 ctypes.memset(last, 7, 1) if sys.argv[2] == "write" else ctypes.string_at(last, 1)
 """

@@ -50,33 +50,67 @@ def test_a_lattice_is_its_numbers(metric, lattice):
     np.testing.assert_allclose(outputs(X, C, activation, lattice=lattice), exact, 1e-13, 1e-13)
 
 
+def sparse_rows(N, n, seed=0):
+    """Most are 0 in most inputs, all in a tenth, the first 40 in half, and none in the first 3."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 256, (N, n)).astype(np.uint8)
+    X[:, 3:][rng.random((N, n - 3)) < 0.8] = 0
+    X[:, n // 4 : n // 4 + n // 10] = X[:40, n // 2 :] = 0
+    return X
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+@pytest.mark.parametrize("lattice", [PIXELS, Lattice(16.0, 128), None])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_inputs_that_all_centers_have_in_common_count_where_samples_differ(dtype, monkeypatch):
+def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
+    kernel, dtype, lattice, metric, monkeypatch
+):
+    monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
+    C, (X, _) = sparse_rows(150, 200), codes(40, 1, 200)
+    A, B = X.astype(np.float64), C.astype(np.float64)
+    if lattice is None:
+        # What most centers have is another number in each input, and none has it a bit less.
+        usual = np.linspace(-1, 1, 200) if metric == "euclidean" else 0.0
+        A, B = (A / 99 + usual).astype(dtype), np.where(C, C / 99 + usual, usual).astype(dtype)
+        X, C = A, B
+        A, B = A.astype(np.float64), B.astype(np.float64)
+    else:
+        A, B = ((Z - lattice.zero) / lattice.denominator for Z in (A, B))
+    activation = Activation(metric, "linear" if metric == "dot" else "identity")
+    operand = numba_.prepare(C, activation, np.dtype(dtype), lattice)
+    (part,) = operand.parts
+    assert part.packing.sparse == (metric != "manhattan")
+    assert (part.density < 1) == (metric != "manhattan")
+    H = numba_.outputs(operand, X, np.empty((40, 150), dtype))
+    expected = reference.METRICS[metric](A, B) ** (1 if metric == "dot" else 2)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(H, expected, tolerance, tolerance * np.abs(expected).max())
+
+
+def test_dense_centers_take_all_inputs(monkeypatch):
     monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
     rng = np.random.default_rng(0)
-    X, C = rng.normal(size=(50, 40)).astype(dtype), rng.normal(size=(70, 40)).astype(dtype)
-    C[:, 3:30] = np.linspace(-1, 1, 27)
-    operand = numba_.prepare(C, DISTANCE, np.dtype(dtype), None)
-    assert operand.parts[0].kernel.width == 13
-    H = numba_.outputs(operand, X, np.empty((50, 70), dtype))
-    expected = reference.euclidean(X.astype(float), C.astype(float)) ** 2
-    np.testing.assert_allclose(H, expected, 1e-5 if dtype == np.float32 else 1e-13)
+    for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
+        (part,) = numba_.prepare(C, DISTANCE, np.dtype(np.float64), None).parts
+        assert not part.packing.sparse and part.density == 1
+        np.testing.assert_array_equal(part.packing.shift, C.mean(axis=0))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, monkeypatch):
     monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(90, 20)).astype(dtype)
-    X[:, 5:11] = 2
-    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 0.1)
+    X, lattice, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64)
+    if dtype != np.uint8:
+        X, lattice, out = (X + 2).astype(dtype), None, np.dtype(dtype)
+    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
-    operand = indexed.prepare(indexed.like(X, activation, np.dtype(dtype)), X, centers)
-    H = np.full((80, 47), np.inf, dtype)
+    operand = indexed.prepare(indexed.like(X, activation, out, lattice), X, centers)
+    H = np.full((80, 47), np.inf, out)
     indexed.outputs(operand, X, rows, H, places)
     expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
-    tolerance = 2e-5 if dtype == np.float32 else 1e-12
+    tolerance = 2e-5 if out == np.float32 else 1e-12
     np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
     assert np.isinf(np.delete(H, places, axis=0)).all()
 

@@ -11,7 +11,8 @@ from gpurbf.kernels import scores, tiles
 def code(name, kind, build):
     """A module of one function, the kernel of addresses and sizes."""
     module, size = ir.Module(name), ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [size] * 6), "kernel")
+    count = 7 if build is tiles.build else 6
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [size] * count), "kernel")
     builder = ir.IRBuilder(function.append_basic_block())
     tiles.compile_for(builder, kind.target)
     build(builder, kind, *function.args)

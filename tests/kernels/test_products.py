@@ -8,9 +8,11 @@ import pytest
 from numba import njit
 
 from gpurbf.backends import cpu
+from gpurbf.backends.packed import _micro_kernel
 from gpurbf.backends.peak import peak
 from gpurbf.backends.weighted import GroupedWeights, times
 from gpurbf.kernels import packing, products, scores
+from gpurbf.kernels.layer import MicroKernel
 from gpurbf.kernels.tiles import AVX2, AVXVNNI, KINDS, LANES
 
 
@@ -112,27 +114,32 @@ def test_groups_of_centers_have_weights_for_their_own_outputs(sizes, own, dtype)
 PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
 
 
-def evaluate(name, X, C):
+def evaluate(name, X, C, sparse=False):
     """All products of rows and centers by one kernel, packed as the driver packs them."""
     product = products.product(name)
     width = products.padded(X.shape[1], product.depth)
+    kernel = _micro_kernel(name, product, width)
     n_panels = products.padded(len(C), LANES * product.panels) // LANES
-    c = packing.pack_centers(C, n_panels, width, product.c_group, product.c_dtype)
+    c = packing.aligned(n_panels * LANES * width, product.c_dtype)
+    c[:] = 0
+    zero = np.zeros(X.shape[1], np.int32)
+    pack(C, zero, LANES, product.c_group, c)
+    strips, places = packing.strips_of(kernel, c, sparse)
     x_panels = products.padded(len(X), product.rows) // product.rows
     x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
-    zero = np.zeros(X.shape[1], np.int32)
     pack(X, zero, product.rows, product.x_group, x)
     out = np.full((x_panels * product.rows, n_panels * LANES), 77, product.out_dtype)
     call = products.compiled(name).ctypes
-    c_stride = LANES * width * product.c_dtype.itemsize
+    step = LANES * product.x_group * product.c_dtype.itemsize
     for p in range(x_panels):
-        for q in range(0, n_panels, product.panels):
+        for q, (first, steps, place) in enumerate(strips.tolist()):
             call(
                 x.ctypes.data + p * product.rows * width * x.itemsize,
-                c.ctypes.data + q * c_stride,
-                c_stride,
-                width // product.x_group,
-                out[p * product.rows :, q * LANES :].ctypes.data,
+                places[first:].ctypes.data,
+                c.ctypes.data + place,
+                steps * step,
+                steps,
+                out[p * product.rows :, q * product.panels * LANES :].ctypes.data,
                 out.strides[0],
             )
     return out[: len(X), : len(C)]
@@ -143,8 +150,8 @@ def operands(name, N, m, n, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.choice([0, 1, 127, 128, 254, 255], (N, n)).astype(np.uint8)
     C = rng.choice([0, 1, 127, 128, 254, 255], (m, n)).astype(np.uint8)
-    if products.product(name).c_dtype != np.uint8:
-        return X, (C.astype(np.int16) - 128).astype(products.product(name).c_dtype)
+    if products.product(name).x_dtype == np.int8:
+        return (X.astype(np.int16) - 128).astype(np.int8), C
     return X, C
 
 
@@ -163,6 +170,33 @@ def test_codes_give_exact_integers_in_every_kernel(name, shape):
         pytest.skip(f"{name}: the CPU lacks its instructions")
     X, C = operands(name, *shape)
     np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
+
+
+@pytest.mark.parametrize("m", [5, 32, 70])
+@pytest.mark.parametrize("name", [name for name in PACKED if name.startswith("dot")])
+def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    X, C = operands(name, 30, m, 200)
+    C[:, 30:90] = 0
+    C[: m // 2, 100:] = 0
+    C[40:] = 0
+    np.testing.assert_array_equal(evaluate(name, X, C, sparse=True), exact(name, X, C))
+
+
+def test_a_strip_takes_the_steps_in_which_one_of_its_centers_is_not_zero():
+    C = np.zeros((64, 40), np.float32)
+    C[3, 7] = C[31, 20] = C[0, 39] = C[32, 0] = C[63, 0] = 1
+    kernel = MicroKernel(0, 0, 0, 0, 12, 2, 1, 40, np.empty(0, np.float32), np.empty(0, np.uint32))
+    panels = np.empty(64 * 40, np.float32)
+    pack(C, np.zeros(40), LANES, 1, panels)
+    strips, places = packing.strips_of(kernel, panels, True)
+    np.testing.assert_array_equal(strips, [[0, 3, 0], [3, 1, 2 * 3 * 64]])
+    np.testing.assert_array_equal(places, np.array([7, 20, 39, 0]) * 12 * 4)
+    kept = [panels[:96].reshape(2, 3, LANES), panels[96:128].reshape(2, 1, LANES)]
+    for block, rows, inputs in zip(kept, (C[:32], C[32:]), ([7, 20, 39], [0])):
+        expected = rows[:, inputs].reshape(2, LANES, -1).swapaxes(1, 2)
+        np.testing.assert_array_equal(block, expected)
 
 
 @pytest.mark.parametrize("name", [name for name in PACKED if KINDS[name].run])
@@ -195,15 +229,21 @@ def test_packing_is_a_transposition_of_padded_blocks(rows, group, N, n):
     np.testing.assert_array_equal(squares, np.square(X, dtype=np.int64).sum(axis=1))
 
 
+@pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("m, n, group", [(1, 1, 4), (33, 17, 4), (16, 64, 1), (5, 0, 2)])
-def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group):
+def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group, chosen):
     C = np.random.default_rng(0).integers(0, 256, (m, n)).astype(np.uint8)
     width, n_panels = products.padded(n, group), products.padded(m, 32) // LANES
-    panels = np.zeros(n_panels * LANES * width, np.uint8)
-    pack(C, np.zeros(n, np.int32), LANES, group, panels)
-    packed = packing.pack_centers(C, n_panels, width, group, np.uint8)
-    np.testing.assert_array_equal(packed, panels)
-    assert packed.ctypes.data % 64 == 0
+    panels, zero = np.zeros(n_panels * LANES * width, np.uint8), np.zeros(n, np.int32)
+    totals, squares = pack(C, zero, LANES, group, panels)
+    order = np.arange(m)[::-1].copy() if chosen else np.empty(0, np.intp)
+    given, word = (C[::-1].copy() if chosen else C), packing.word_of(group, np.uint8)
+    found, terms = np.full(panels.shape, 77, np.uint8), np.full(n_panels * LANES, 77, np.int32)
+    column = np.int32(1), np.int32(-6), np.int32(5)
+    packing.pack_centers(given, m, order, zero, group, word, column, found, terms)
+    np.testing.assert_array_equal(found, panels)
+    np.testing.assert_array_equal(terms[:m], squares - 6 * totals + 5)
+    assert not terms[m:].any()
 
 
 @pytest.mark.parametrize("name", KINDS | scores.KINDS)
@@ -235,12 +275,12 @@ INNER = {
 
 @pytest.mark.parametrize("name", INNER)
 def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
-    from numba import cfunc, types
+    from numba import cfunc
 
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")
     # Code that comes from the disk cache cannot be inspected.
-    function = cfunc(types.void(*(types.intp,) * 6))(products._FUNCTIONS[name])
+    function = cfunc(products.signature(name))(products._FUNCTIONS[name])
     assembly = function._library.get_asm_str()
     kind = (KINDS | scores.KINDS)[name]
     lanes = scores.PARTS if name in scores.KINDS else LANES

@@ -113,7 +113,7 @@ static void store(unsigned t, uint8_t *address, int64_t stride)
         memcpy(address + row * stride, unit.data[t][row], unit.columns[t]);
 }
 
-/* TDPBUSD: sums of four products of unsigned bytes of a and signed bytes of b. */
+/* TDPBSUD: sums of four products of signed bytes of a and unsigned bytes of b. */
 static int dot(unsigned total, unsigned a, unsigned b)
 {
     if (!usable(total) || !usable(a) || !usable(b) || total == a || total == b || a == b)
@@ -127,8 +127,8 @@ static int dot(unsigned total, unsigned a, unsigned b)
                 uint32_t sum; /* wraps, as the instruction does */
                 memcpy(&sum, unit.data[total][m] + 4 * n, 4);
                 for (int i = 0; i < 4; i++)
-                    sum += (uint32_t)((int)unit.data[a][m][4 * k + i] *
-                                      (int)(int8_t)unit.data[b][k][4 * n + i]);
+                    sum += (uint32_t)((int)(int8_t)unit.data[a][m][4 * k + i] *
+                                      (int)unit.data[b][k][4 * n + i]);
                 memcpy(unit.data[total][m] + 4 * n, &sum, 4);
             }
     return 1;
@@ -136,7 +136,7 @@ static int dot(unsigned total, unsigned a, unsigned b)
 
 static int execute(const struct instruction *i)
 {
-    enum { NONE, P66, PF3, PF2 };
+    enum { NONE, PF3 = 2, PF2 };
     int plain = i->opcode == 0x49 && !i->in_memory && i->rm == 0;
     if (i->opcode == 0x49 && i->in_memory && i->prefix == NONE && i->reg == 0) {
         counted[0]++;
@@ -162,7 +162,7 @@ static int execute(const struct instruction *i)
             return 1;
         }
     }
-    if (i->opcode == 0x5E && !i->in_memory && i->prefix == P66) {
+    if (i->opcode == 0x5E && !i->in_memory && i->prefix == PF3) {
         counted[2]++;
         return dot(i->reg, i->rm, i->vvvv);
     }
