@@ -101,8 +101,8 @@ class BackendUnavailable(RuntimeError):
 class Indexed(NamedTuple):
     """The layer of samples and centers that are rows of one array, not copied.
 
-    ``like(X, activation, dtype, lattice)`` is an operand without centers of use, or None where
-    rows would have to be copied all the same, and
+    ``like(X, activation, dtype, lattice)`` is an operand without centers of use and the array X
+    as the other two take it, or None where rows would have to be copied all the same;
     ``prepare(operand, X, chosen)`` is that one with X[chosen] for centers;
     ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
     the first ones if ``places`` is None.

@@ -15,10 +15,10 @@ __all__ = ["INDEXED"]
 
 def like(
     X: np.ndarray, activation: Activation, dtype: Any, lattice: Lattice | None
-) -> packed.PackedCenters | None:
+) -> tuple[packed.PackedCenters, np.ndarray] | None:
     """What `prepare` makes operands of; None if their inputs come in several parts."""
     operand = packed.prepare(X[:1], activation, dtype, lattice, among=X)
-    return operand if operand.fused else None
+    return packed.shifted(operand, X) if operand.fused else None
 
 
 def prepare(

@@ -55,9 +55,10 @@ AGAIN = 0.05
 class _Limit(blas.Limit):
     """How many threads may be at work on something, and how many helpers are now."""
 
-    def __init__(self, most: int, outer: _Limit | None) -> None:
+    def __init__(self, most: int, outer: _Limit | None, cores: int) -> None:
         super().__init__(most)
         self.outer, self.helpers = outer, 0
+        self.cores = cores  # that the process may use
 
     def chain(self) -> list[_Limit]:
         """This limit and those around it, the outermost last."""
@@ -93,10 +94,13 @@ def _cores() -> int:
     """How many threads the process may use: the least of what Numba and NumPy's BLAS are told.
 
     joblib's workers set both through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets the second.
+    ``threadpoolctl.threadpool_limits`` sets the second. Within a limit it is what it was before:
+    asking all libraries takes as long as a small block of a layer.
     """
     from gpurbf.kernels import numba
 
+    if (limit := _limit.get()) is not None:
+        return limit.cores
     return max(1, min([numba.config.NUMBA_NUM_THREADS, *blas.found()]))
 
 
@@ -124,7 +128,8 @@ def limited(n_jobs: int | None) -> Iterator[None]:
         yield
         return
     outer = _limit.get()
-    limit = _Limit(min(joblib.effective_n_jobs(n_jobs), thread_limit()), outer)
+    cores = _cores()
+    limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)
     try:
         _limit.set(limit)
         blas.enter(limit)
@@ -181,7 +186,7 @@ def _claimed(wanted: int) -> Iterator[int]:
     """How many helpers this thread may have now; they are its own in the block."""
     cores, outer = _cores(), _limit.get()
     most = _own_limit(cores)
-    limit = outer or _Limit(most, None)
+    limit = outer or _Limit(most, None, cores)
     chain = limit.chain()
     caller, helpers, outermost = chain[-1], 0, False
     try:

@@ -5,6 +5,7 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -112,6 +113,14 @@ def word_of(group, dtype):
 
 
 @cached(nogil=True)
+def shift_rows(begin, end, X, shift, Z):
+    """Z[begin:end] = X[begin:end] less shift."""
+    X, Z, shift = borrowed(X), borrowed(Z), borrowed(shift)
+    for i in range(begin, end):
+        convert_row(X[i], shift, Z[i])
+
+
+@cached(nogil=True)
 def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
     """Pack m centers X less shift, or X[chosen], in panels of 16; their terms, zero beyond.
 
@@ -144,29 +153,32 @@ def strips_of(kernel, panels, sparse):
     places : int32 array
         Bytes between the beginning of a panel of rows and a step.
     """
-    n_steps, strip = kernel.width // kernel.group, kernel.strip
-    words = panels.view(np.uint64).reshape(
-        -1, strip, n_steps, LANES * kernel.group // 8 * panels.itemsize
-    )
-    steps = np.arange(n_steps, dtype=np.int32) * (
-        kernel.rows * kernel.group * kernel.blank.itemsize
-    )
-    strips = np.zeros((len(words), 3), np.intp)
-    if sparse:
-        places = np.empty(len(words) * n_steps, np.int32)
-        return strips, places[: leave_out(words, steps, strips, places)]
+    n_steps, words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
+    x_step = kernel.rows * kernel.group * kernel.blank.itemsize
+    n_strips = panels.nbytes // (8 * words * n_steps * kernel.strip)
+    if not sparse:
+        return _all_steps(n_strips, n_steps, x_step, 8 * words * n_steps * kernel.strip)
+    strips, places = np.empty((n_strips, 3), np.intp), np.empty(n_strips * n_steps, np.int32)
+    blocks = panels.view(np.uint64).reshape(n_strips, kernel.strip, n_steps, words)
+    return strips, places[: leave_out(blocks, x_step, strips, places)]
+
+
+@lru_cache(maxsize=64)
+def _all_steps(n_strips, n_steps, x_step, strip_bytes):
+    """The same for dense centers, shared by all who want so many."""
+    strips = np.zeros((n_strips, 3), np.intp)
     strips[:, 1] = n_steps
-    strips[:, 2] = np.arange(len(words)) * words[0].nbytes
-    return strips, steps
+    strips[:, 2] = np.arange(n_strips) * strip_bytes
+    return strips, np.arange(n_steps, dtype=np.int32) * np.int32(x_step)
 
 
 def density(kernel, strips):
-    """The part of all steps that the strips take."""
+    """The part of all steps that strips take."""
     return float(strips[:, 1].mean()) * kernel.group / kernel.width
 
 
 @cached(nogil=True)
-def leave_out(words, steps, strips, places):
+def leave_out(words, x_step, strips, places):
     """The same for sparse centers, [strip][panel][step][words]; how many places are used."""
     n_strips, n_panels, n_steps, size = words.shape
     flat, target, used = words.reshape(words.size), 0, 0
@@ -190,7 +202,7 @@ def leave_out(words, steps, strips, places):
                     flat[target] = words[s, p, k, w]
                     target += 1
         for i in range(first, used):
-            places[i] = steps[places[i]]
+            places[i] *= x_step
     return used
 
 

@@ -111,9 +111,11 @@ class KernelRows:
         copied = copied or (X.lattice is None and X.values.dtype.kind != "f")
         self._indexed = None if copied else chosen.indexed
         if self._indexed is not None:
-            self._like = self._indexed.like(X.values, activation, self.dtype, X.lattice)
-            if self._like is None:
+            like = self._indexed.like(X.values, activation, self.dtype, X.lattice)
+            if like is None:
                 self._indexed = None
+            else:
+                self._like, self._rows = like
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
@@ -226,10 +228,10 @@ class KernelRows:
         if self._indexed is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:
-            self._indexed.outputs(layer, self.X.values, samples, out, places)
+            self._indexed.outputs(layer, self._rows, samples, out, places)
         else:
             H = np.empty((len(samples), out.shape[1]), self.dtype)
-            self._indexed.outputs(layer, self.X.values, samples, H, None)
+            self._indexed.outputs(layer, self._rows, samples, H, None)
             out[slice(None) if places is None else places] = H
 
     @staged("prepare", "centers packed, norms")
@@ -239,7 +241,7 @@ class KernelRows:
             return self._layer(self.X[columns])
         if isinstance(columns, slice):
             columns = np.arange(columns.start, columns.stop)
-        return self._indexed.prepare(self._like, self.X.values, columns)
+        return self._indexed.prepare(self._like, self._rows, columns)
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied before, a few at a time."""

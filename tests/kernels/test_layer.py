@@ -96,23 +96,26 @@ def test_dense_centers_take_all_inputs(monkeypatch):
         np.testing.assert_array_equal(part.packing.shift, C.mean(axis=0))
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
-def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, monkeypatch):
+def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monkeypatch):
     monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
     rng = np.random.default_rng(0)
-    X, lattice, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64)
+    X, lattice, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64 if wide else np.float32)
     if dtype != np.uint8:
-        X, lattice, out = (X + 2).astype(dtype), None, np.dtype(dtype)
+        X, lattice = (X + 2).astype(dtype), None
     activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
-    operand = indexed.prepare(indexed.like(X, activation, out, lattice), X, centers)
+    before = X.copy()
+    like, held = indexed.like(X, activation, out, lattice)
     H = np.full((80, 47), np.inf, out)
-    indexed.outputs(operand, X, rows, H, places)
+    indexed.outputs(indexed.prepare(like, held, centers), held, rows, H, places)
     expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
     tolerance = 2e-5 if out == np.float32 else 1e-12
     np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
     assert np.isinf(np.delete(H, places, axis=0)).all()
+    np.testing.assert_array_equal(X, before)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
