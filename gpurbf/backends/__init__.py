@@ -103,7 +103,8 @@ class Indexed(NamedTuple):
 
     ``like(X, activation, dtype, lattice)`` is an operand without centers of use and the array X
     as the other two take it, or None where rows would have to be copied all the same;
-    ``prepare(operand, X, chosen)`` is that one with X[chosen] for centers;
+    ``prepare(operand, X, chosen, fresh)`` is that one with X[chosen] for centers, and itself if
+    it is told that its own were the same but for the slice of fresh ones;
     ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
     the first ones if ``places`` is None.
     """

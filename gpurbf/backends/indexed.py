@@ -22,9 +22,19 @@ def like(
 
 
 def prepare(
-    operand: packed.PackedCenters, X: np.ndarray, chosen: np.ndarray
+    operand: packed.PackedCenters,
+    X: np.ndarray,
+    chosen: np.ndarray,
+    fresh: slice | None = None,
 ) -> packed.PackedCenters:
-    """The operand with X[chosen] for centers, shifted as its own."""
+    """The operand with X[chosen] for centers, shifted as its own.
+
+    The operand itself, renewed in place, if none but the fresh ones are others than they were.
+    """
+    if fresh is not None and packed.renew(
+        operand.parts[0], packed.taken(X, operand.exact), chosen, fresh
+    ):
+        return operand
     part = packed.with_centers(operand.parts[0], packed.taken(X, operand.exact), chosen)
     return replace(operand, parts=(part,), m=len(chosen))
 

@@ -13,7 +13,7 @@ from gpurbf.backends.terms import ALL, pieces, shift_of, terms_of, unit, usual_i
 from gpurbf.backends.threads import parallel_for
 from gpurbf.backends.tuning import precision_of, tile_for
 
-__all__ = ["PackedCenters", "Part", "prepare", "shifted", "taken", "with_centers"]
+__all__ = ["PackedCenters", "Part", "prepare", "renew", "shifted", "taken", "with_centers"]
 
 # Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
 # for 1 MiB where the system does not tell.
@@ -182,17 +182,46 @@ def with_centers(part: Part, C: np.ndarray, chosen: np.ndarray | None = None) ->
     from gpurbf.kernels import packing, products
     from gpurbf.kernels.tiles import LANES
 
-    kernel, old, how = part.kernel, part.centers, part.packing
+    kernel, old = part.kernel, part.centers
     m = len(C if chosen is None else chosen)
     size = products.padded(m, LANES * kernel.strip)
     panels = packing.aligned(size * kernel.width, old.panels.dtype)
     terms = np.empty(size, old.terms.dtype)
-    rows = ALL if chosen is None else chosen
-    packing.pack_centers(C, m, rows, how.shift, how.group, how.word, how.column, panels, terms)
-    strips, places = packing.strips_of(kernel, panels, how.sparse)
+    strips, places = _fill(part, C, m, ALL if chosen is None else chosen, panels, terms)
     centers = old._replace(panels=panels, strips=strips, places=places, m=m, terms=terms)
-    density = packing.density(kernel, strips) if how.sparse else 1.0
-    return part._replace(centers=centers, density=density)
+    share = float(strips[:, 1].mean()) * kernel.group / kernel.width if part.packing.sparse else 1.0
+    return part._replace(centers=centers, density=share)
+
+
+def renew(part: Part, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
+    """Put C[chosen][fresh] in the places of those centers, if they are whole strips."""
+    from gpurbf.kernels.tiles import LANES
+
+    kernel, own = part.kernel, part.centers
+    strip = LANES * kernel.strip
+    if len(chosen) != own.m or fresh.start % strip or fresh.stop % strip:
+        return False
+    if fresh.start == fresh.stop:
+        return True
+    panels = own.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
+    some = chosen[fresh]
+    strips, places = _fill(part, C, len(some), some, panels, own.terms[fresh])
+    if part.packing.sparse:
+        n_steps, first = kernel.width // kernel.group, fresh.start // strip
+        own.strips[first : first + len(strips), 1] = strips[:, 1]
+        own.places[first * n_steps :][: len(places)] = places
+    return True
+
+
+def _fill(
+    part: Part, C: np.ndarray, m: int, rows: np.ndarray, panels: np.ndarray, terms: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pack m centers; what `packing.strips_of` says of them."""
+    from gpurbf.kernels import packing
+
+    how = part.packing
+    packing.pack_centers(C, m, rows, how.shift, how.group, how.word, how.column, panels, terms)
+    return packing.strips_of(part.kernel, panels, how.sparse)
 
 
 def shifted(operand: PackedCenters, X: np.ndarray) -> tuple[PackedCenters, np.ndarray]:

@@ -143,8 +143,8 @@ def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
 def strips_of(kernel, panels, sparse):
     """Which steps of a micro-kernel each strip of packed centers takes.
 
-    All of them; if the centers are sparse, those in which not all of a strip is zero, which is
-    moved to the front of `panels`.
+    All of them; if the centers are sparse, those in which not all of a strip is zero, which are
+    moved to its front.
 
     Returns
     -------
@@ -156,11 +156,12 @@ def strips_of(kernel, panels, sparse):
     n_steps, words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
     x_step = kernel.rows * kernel.group * kernel.blank.itemsize
     n_strips = panels.nbytes // (8 * words * n_steps * kernel.strip)
-    if not sparse:
-        return _all_steps(n_strips, n_steps, x_step, 8 * words * n_steps * kernel.strip)
-    strips, places = np.empty((n_strips, 3), np.intp), np.empty(n_strips * n_steps, np.int32)
-    blocks = panels.view(np.uint64).reshape(n_strips, kernel.strip, n_steps, words)
-    return strips, places[: leave_out(blocks, x_step, strips, places)]
+    strips, places = _all_steps(n_strips, n_steps, x_step, 8 * words * n_steps * kernel.strip)
+    if sparse:
+        strips, places = strips.copy(), np.empty(n_strips * n_steps, np.int32)
+        strips[:, 0] = np.arange(n_strips) * n_steps
+        leave_out(panels.view(np.uint64), kernel.strip, words, x_step, strips, places)
+    return strips, places
 
 
 @lru_cache(maxsize=64)
@@ -172,38 +173,31 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
     return strips, np.arange(n_steps, dtype=np.int32) * np.int32(x_step)
 
 
-def density(kernel, strips):
-    """The part of all steps that strips take."""
-    return float(strips[:, 1].mean()) * kernel.group / kernel.width
-
-
 @cached(nogil=True)
-def leave_out(words, x_step, strips, places):
-    """The same for sparse centers, [strip][panel][step][words]; how many places are used."""
-    n_strips, n_panels, n_steps, size = words.shape
-    flat, target, used = words.reshape(words.size), 0, 0
-    for s in range(n_strips):
-        first = used
+def leave_out(panels, n_panels, size, x_step, strips, places):
+    """The same for sparse centers, as words: strips of so many panels, steps of `size` words."""
+    n_steps = len(places) // len(strips)
+    for s in range(len(strips)):
+        own, taken = panels[s * n_panels * n_steps * size :], places[s * n_steps :]
+        count = 0
         for k in range(n_steps):
             found = np.uint64(0)
             for p in range(n_panels):
                 for w in range(size):
-                    found |= words[s, p, k, w]
-            if found:
-                places[used] = k
-                used += 1
-        if used == first:  # a kernel takes at least one step
-            places[used] = 0
-            used += 1
-        strips[s] = first, used - first, target * words.itemsize
+                    found |= own[(p * n_steps + k) * size + w]
+            if found or (count == 0 and k == n_steps - 1):  # a kernel takes at least one step
+                taken[count] = k
+                count += 1
+        target = 0
         for p in range(n_panels):
-            for k in places[first:used]:
+            for i in range(count):
+                source = (p * n_steps + taken[i]) * size
                 for w in range(size):  # never beyond where it comes from
-                    flat[target] = words[s, p, k, w]
+                    own[target] = own[source + w]
                     target += 1
-        for i in range(first, used):
-            places[i] *= x_step
-    return used
+        for i in range(count):
+            taken[i] *= x_step
+        strips[s, 1] = count
 
 
 def fill_panels(panels, A):

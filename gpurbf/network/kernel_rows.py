@@ -206,25 +206,37 @@ class KernelRows:
         subtract_rows(X, samples, -weights, v)
         return row_products(rows.values, v[:, None])[:, 0]
 
+    @staged("prepare", "centers packed, norms")
+    def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
+        """The layer whose centers are those samples, or its operand, for :meth:`values`.
+
+        Made of the one `before`, which changes, if that had the same but for the fresh ones.
+        """
+        if self._indexed is None:
+            return self._layer(self.X[samples])
+        if before is None:
+            before, fresh = self._like, None
+        return self._indexed.prepare(before, self._rows, samples, fresh)
+
     def values(
         self,
         samples: np.ndarray,
-        columns: slice | np.ndarray,
+        columns: Any,
         out: Any,
         places: np.ndarray | None = None,
     ) -> None:
         """Write K[samples, columns] into out, or into those rows of it.
 
-        A slice of columns is a class, whose layer is kept.
+        A slice of columns is a class, whose layer is kept; else they are what :meth:`over` gave.
         """
+        layer = columns
         if isinstance(columns, slice):
             key = columns.start, columns.stop
             with self._lock:
                 layer = self._layers.get(key)
                 if layer is None:
-                    layer = self._layers[key] = self._over(columns)
-        else:
-            layer = self._over(columns)
+                    layer = self.over(np.arange(columns.start, columns.stop))
+                    self._layers[key] = layer
         if self._indexed is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:
@@ -233,15 +245,6 @@ class KernelRows:
             H = np.empty((len(samples), out.shape[1]), self.dtype)
             self._indexed.outputs(layer, self._rows, samples, H, None)
             out[slice(None) if places is None else places] = H
-
-    @staged("prepare", "centers packed, norms")
-    def _over(self, columns: slice | np.ndarray) -> Any:
-        """The layer whose centers are those samples, or its operand."""
-        if self._indexed is None:
-            return self._layer(self.X[columns])
-        if isinstance(columns, slice):
-            columns = np.arange(columns.start, columns.stop)
-        return self._indexed.prepare(self._like, self._rows, columns)
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied before, a few at a time."""

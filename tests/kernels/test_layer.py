@@ -118,6 +118,35 @@ def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monk
     np.testing.assert_array_equal(X, before)
 
 
+@pytest.mark.parametrize("fresh", [slice(0, 128), slice(128, 256), slice(100, 256), slice(0, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, monkeypatch):
+    monkeypatch.setattr(terms, "_WORTH_A_LOOK", 0)
+    X, lattice = sparse_rows(500, 60), PIXELS
+    if dtype != np.uint8:
+        X, lattice = (X + 2).astype(dtype), None
+    like, held = indexed.like(
+        X, Activation(metric, "gaussian", 1e-5), np.dtype(np.float32), lattice
+    )
+
+    def outputs(operand, n):
+        H = np.empty((90, n), np.float32)
+        indexed.outputs(operand, held, np.arange(90), H)
+        return H
+
+    order = np.random.default_rng(0).permutation(500)
+    before, after = order[:256], order[:256].copy()
+    after[fresh] = order[256 : 256 + len(after[fresh])]
+    operand = indexed.prepare(like, held, before)
+    renewed = indexed.prepare(operand, held, after, fresh)
+    assert (renewed is operand) == (fresh.start != 100)
+    anew = indexed.prepare(like, held, after)
+    np.testing.assert_array_equal(outputs(renewed, 256), outputs(anew, 256))
+    fewer = indexed.prepare(renewed, held, after[:64], slice(0, 64))
+    np.testing.assert_array_equal(outputs(fewer, 64), outputs(anew, 256)[:, :64])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):

@@ -191,10 +191,10 @@ def test_a_strip_takes_the_steps_in_which_one_of_its_centers_is_not_zero():
     panels = np.empty(64 * 40, np.float32)
     pack(C, np.zeros(40), LANES, 1, panels)
     strips, places = packing.strips_of(kernel, panels, True)
-    np.testing.assert_array_equal(strips, [[0, 3, 0], [3, 1, 2 * 3 * 64]])
-    np.testing.assert_array_equal(places, np.array([7, 20, 39, 0]) * 12 * 4)
-    kept = [panels[:96].reshape(2, 3, LANES), panels[96:128].reshape(2, 1, LANES)]
-    for block, rows, inputs in zip(kept, (C[:32], C[32:]), ([7, 20, 39], [0])):
+    np.testing.assert_array_equal(strips, [[0, 3, 0], [40, 1, 2 * 40 * 64]])
+    for (first, count, begin), rows, inputs in zip(strips, (C[:32], C[32:]), ([7, 20, 39], [0])):
+        np.testing.assert_array_equal(places[first : first + count], np.array(inputs) * 12 * 4)
+        block = panels[begin // 4 :][: 2 * count * LANES].reshape(2, count, LANES)
         expected = rows[:, inputs].reshape(2, LANES, -1).swapaxes(1, 2)
         np.testing.assert_array_equal(block, expected)
 

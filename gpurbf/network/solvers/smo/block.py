@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpurbf.backends.loops_smo import mirror_rows
@@ -19,12 +21,14 @@ class WorkingBlock:
     def __init__(self, kernel: Kernel, samples: np.ndarray) -> None:
         self.kernel, self.samples = kernel, samples
         self._K = np.empty((0, 0), np.float32)
+        self._columns: Any = None
 
     def of(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members], valid until the next call, of whose members all but some stay."""
         n, samples = len(members), self.samples[members]
         if len(self._K) != n:
             self._K, fresh = np.empty((n, n), np.float32), slice(0, n)
-        self.kernel.values(samples[fresh], samples, self._K[fresh])
+        self._columns = self.kernel.over(samples, self._columns, fresh)
+        self.kernel.values(samples[fresh], self._columns, self._K[fresh])
         mirror_rows(self._K, fresh)
         return self._K

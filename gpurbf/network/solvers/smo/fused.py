@@ -55,7 +55,7 @@ class FusedPair:
         """K of all samples, float32."""
         n = len(self.samples)
         K = np.empty((n, n), np.float32)
-        self.kernel.values(self.samples, self.samples, K)
+        self.kernel.values(self.samples, self.kernel.over(self.samples), K)
         return MatrixPair(K, self.diagonal, slice(0, n), slice(n, n))
 
     def subtract(

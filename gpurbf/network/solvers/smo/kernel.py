@@ -40,16 +40,19 @@ class Kernel(Protocol):
     rounds: Callable[..., Rounds] | None
     description: str
 
+    def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
+        """Samples as columns of :meth:`values`.
+
+        ``before`` are columns that are not needed any more, of the same samples but for a slice of
+        fresh ones.
+        """
+
     def values(
-        self,
-        samples: np.ndarray,
-        columns: slice | np.ndarray,
-        out: Any,
-        places: np.ndarray | None = None,
+        self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
     ) -> None:
         """Write K[samples, columns] into ``out``, or into those rows of it.
 
-        A slice of columns is a class, an array any samples.
+        A slice of columns is a class; any others are what :meth:`over` gave.
         """
 
     def gathered(self, samples: np.ndarray) -> Any:
