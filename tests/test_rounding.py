@@ -111,7 +111,8 @@ def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
         (5000, "auto", "float32", True),
         (5000, "float32", "float32", False),
         (5000, "float64", "float64", False),
-        (3000, "auto", "float64", False),
+        (1500, "auto", "float32", True),
+        (1000, "auto", "float64", False),
     ],
 )
 def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dtype, looked_after):
@@ -127,6 +128,19 @@ def test_rows_are_float64_where_float32_loses_too_much():
     X = np.random.default_rng(1).normal(size=(5000, 5)) * [1, 1, 1, 1, 1e4]
     rows = KernelRows(look(X), Activation("euclidean", "gaussian", 0.2), "auto", "auto")
     assert rows.dtype == np.float64 and "too much" in rows.description
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_values_between_samples_are_float64_where_that_is_asked_for(codes, backend):
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 255, (1200, 12)).astype(np.uint8) if codes else rng.normal(size=(1200, 12))
+    activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
+    rows = KernelRows(look(X), activation, backend, "auto")
+    some = rng.permutation(1200)[:70]
+    truth = reference.hidden(X[some], X[some], *activation[:3])
+    assert rows.dtype == np.float32
+    assert rows.between(some).dtype == np.float64
+    np.testing.assert_allclose(rows.between(some), truth, atol=1e-12)
 
 
 @pytest.mark.parametrize("wide", [True, False])

@@ -35,6 +35,10 @@ class Matrix:
         self.wide += wide
         return (self.K if wide else self.K + self.blurred)[np.ix_(rows, samples)] @ weights
 
+    def between(self, samples):
+        self.wide += 1
+        return self.K[np.ix_(samples, samples)]
+
     def over(self, samples, before=None, fresh=None):
         return samples
 
@@ -170,9 +174,13 @@ def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkey
         assert solution.beta == pytest.approx(same.beta, abs=1e-3)
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, False, "whole", "matrix"])
 def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
     monkeypatch.setattr(pairs, "recompute", lambda *_: not kept)
+    if kept in ("whole", "matrix"):
+        monkeypatch.setattr(binary, "WHOLE", 80)
+    if kept == "matrix":
+        monkeypatch.setattr(pairs, "MATRIX", 1000)
     K, starts = problem()
     monkeypatch.setattr(Matrix, "rounding", 1e-4)
     rng = np.random.default_rng(0)
@@ -182,6 +190,22 @@ def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
         assert solution.converged
         assert truth["violation"] < 1.5e-3
     assert kernel.wide > 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_rounding_never_ends_the_kernel_is_float64(whole, small_sets, monkeypatch):
+    """Steps on a kernel that is not the one of f would go round in circles."""
+    if whole:
+        monkeypatch.setattr(binary, "WHOLE", 80)
+    K, starts = problem(sizes=(40, 40))
+    monkeypatch.setattr(Matrix, "rounding", 1e-2)
+    rng = np.random.default_rng(0)
+    noise = 1e-2 * rng.normal(size=K.shape)
+    blurred = noise + noise.T
+    solutions, _ = solve(K, starts, 1e4, ready=False, blurred=blurred, tol=1e-4, max_iter=200_000)
+    ((solution, truth),) = judged(K, starts, 1e4, solutions)
+    assert solution.converged
+    assert truth["violation"] < 2e-4
 
 
 def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_own(monkeypatch):
@@ -340,6 +364,21 @@ def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):
     slow, _ = solve(K, starts, 1e3, ready=False)
     assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-4)
     assert fast[0].steps < slow[0].steps / 2
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_free_samples_together_save_steps_where_single_ones_creep(ready, small_sets, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 4))
+    starts = np.array([0, 60, 120])
+    K = (X @ X.T).astype(np.float32).astype(float)
+    fast, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
+    monkeypatch.setattr(binary, "_WORTH", 0)
+    slow, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
+    assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-6)
+    assert fast[0].steps < slow[0].steps / 2
+    ((_, truth),) = judged(K, starts, 100.0, fast)
+    assert truth["feasible"] and truth["violation"] < 2e-6
 
 
 def test_a_pair_can_be_ended_from_outside(small_sets):

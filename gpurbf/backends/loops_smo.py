@@ -51,6 +51,43 @@ def solve_block(
     return smo.solve_block(tuple(rows), diagonal, low, high, beta, f, goal, max_steps)
 
 
+def begin_pair(
+    K: np.ndarray,
+    a: slice,
+    b: slice,
+    diagonal: np.ndarray,
+    C: np.ndarray,
+    goal: float,
+    max_steps: int,
+) -> tuple[int, float, bool, np.ndarray, tuple[float, float, float]]:
+    """See :func:`gpurbf.kernels.smo.begin_pair`."""
+    from gpurbf.kernels import smo
+
+    n_a, n_b = a.stop - a.start, b.stop - b.start
+    with stage("output training", "inner steps"):
+        found = smo.begin_pair(K, a.start, n_a, b.start, n_b, diagonal, C, goal, max_steps)
+        count(operations=12 * found[0] * (n_a + n_b), kind="float64")
+    return found
+
+
+def solve_free(
+    rows: Any,
+    low: np.ndarray,
+    high: np.ndarray,
+    beta: np.ndarray,
+    f: np.ndarray,
+    goal: float,
+    most: int,
+    values: int,
+) -> int:
+    """See :func:`gpurbf.kernels.free.solve_free`."""
+    from gpurbf.kernels import free
+
+    steps, read = free.solve_free(tuple(rows), low, high, beta, f, goal, most, values)
+    count(operations=2 * read, kind="float64", nbytes=rows.K.itemsize * read)
+    return steps
+
+
 def mirror_rows(K: np.ndarray, fresh: slice) -> None:
     """See :func:`gpurbf.kernels.smo.mirror_rows`."""
     from gpurbf.kernels import smo

@@ -91,6 +91,9 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
         yield f"SVC, {kernel}", svc, 2
         if kernel == "linear":  # whose outputs are float64 for float32 samples too
             yield f"SVC, {kernel}, four classes", svc, 4
+    # One whose sets creep.
+    creeping = gpurbf.SVC(C=100, gamma=0.01, max_iter=20_000, backend=backend)
+    yield "SVC, many steps", creeping, 2
     for metric in METRICS:
         for kernel in PROFILES:
             layer = gpurbf.RBFLayer(20, kernel=kernel, metric=metric, backend=backend)

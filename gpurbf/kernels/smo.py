@@ -214,6 +214,73 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     return result
 
 
+@_inner
+def _begin(rows, diagonal, C, n_first, goal, max_steps):
+    """See `begin_pair`; arrays that are there until the caller returns."""
+    n = len(C)
+    ends, points, closed = np.empty((3, n)), np.empty((2, n)), np.empty((2, n))
+    for k in range(n):
+        y = 1.0 if k < n_first else -1.0
+        ends[0, k], ends[1, k], ends[2, k] = min(y * C[k], 0.0), max(y * C[k], 0.0), y
+        points[0, k], points[1, k] = 0.0, y
+    own, point, scratch = borrowed(ends), borrowed(points), borrowed(closed)
+    rows = (
+        borrowed(rows.K), borrowed(rows.there), borrowed(rows.source),
+        rows.first, rows.n_first, rows.second,
+    )  # fmt: skip
+    steps, violation, stuck = _steps(
+        rows, diagonal, own[0], own[1], point[0], point[1], scratch, goal, max_steps
+    )
+    about, finite = summary(point[0], point[1], own[2], C), True
+    for k in range(n):
+        finite &= np.isfinite(point[1, k])
+    keep(ends)
+    keep(closed)
+    return steps, violation if finite else np.nan, stuck, points, about
+
+
+@_compiled
+def begin_pair(K, first, n_first, second, n_second, diagonal, C, goal, max_steps):
+    """The first steps of a pair of classes in a ready matrix, all of them if those are enough.
+
+    Parameters
+    ----------
+    K : array of shape (N, N)
+    first, n_first, second, n_second : int
+        Where the classes begin in it, and their samples.
+    diagonal, C : float64 array of shape (N,)
+        Of K; upper bounds of alpha.
+    goal, max_steps
+        See `solve_block`.
+
+    Returns
+    -------
+    steps, violation, stuck
+        See `solve_block`; the violation is not a number if an f is not finite.
+    points : float64 array of shape (2, n_first + n_second)
+        Beta and f.
+    about : tuple of float
+        See `summary`.
+    """
+    n = n_first + n_second
+    own = np.empty((2, n))
+    for k in range(n):
+        i = first + k if k < n_first else second + k - n_first
+        own[0, k], own[1, k] = diagonal[i], C[i]
+    values = borrowed(own)
+    there = np.zeros(n if n < len(K) else 0, np.uint8)
+    if n == len(K):
+        result = _begin(Rows(K, there, K, 0, 0, 0), values[0], values[1], n_first, goal, max_steps)
+    else:
+        part = np.empty((n, n), K.dtype)
+        rows = Rows(part, there, K, first, n_first, second)
+        result = _begin(rows, values[0], values[1], n_first, goal, max_steps)
+        keep(part)
+    keep(there)
+    keep(own)
+    return result
+
+
 @_compiled
 def subtract_rows(rows, first, slots, change, f, begin, end):
     """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.

@@ -197,6 +197,12 @@ class KernelRows:
         with self.working():
             return to_host(layer.scores(rows, weights[:, None]))[:, 0]
 
+    def between(self, samples: np.ndarray) -> np.ndarray:
+        """K[samples][:, samples] in float64."""
+        some = self.X[samples]
+        with self.working():
+            return to_host(self._layer(some, np.float64).outputs(some))
+
     def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """X[rows] (X[samples]ᵀ weights) in float64."""
         X = self.X.values

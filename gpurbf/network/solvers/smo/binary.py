@@ -11,18 +11,21 @@ import numpy as np
 from gpurbf._stages import count, stage
 from gpurbf.backends.loops_smo import (
     all_rows,
+    begin_pair,
     gained,
     gather,
     open_ends,
     put_back,
     solve_block,
+    solve_free,
     summary,
     worst,
 )
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
+from gpurbf.network.solvers.smo.matrix import MatrixPair
 
-__all__ = ["Solution", "solve_binary", "working_set_size"]
+__all__ = ["Solution", "begin_on_matrix", "solve_binary", "working_set_size"]
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
 # steps, or one a sample, those go on alone that may still move, if they are this part of all.
@@ -44,6 +47,10 @@ _LONG = 3
 _FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
 _CALL = 50_000_000
+# After a step a member free samples are solved for together if that costs no more: what it reads
+# for one value read by a step in the same time, directions at the most, and how much closer than to
+# the goal it is to come.
+_WORTH, _DIRECTIONS, _CLOSER = 50, 1000, 0.5
 
 
 @dataclass
@@ -63,6 +70,46 @@ class Solution:
     converged: bool
 
 
+def begin_on_matrix(
+    K: np.ndarray,
+    a: slice,
+    b: slice,
+    diagonal: np.ndarray,
+    C: np.ndarray,
+    tol: float,
+    max_iter: int,
+) -> tuple[Solution, np.ndarray, bool]:
+    """A step a sample for a pair of classes in a ready matrix, in one call: most need no more.
+
+    Parameters
+    ----------
+    K : ndarray of shape (N, N)
+    a, b : slice
+        The classes' samples.
+    diagonal, C : ndarray of shape (N,)
+    tol, max_iter
+        See :func:`solve_binary`.
+
+    Returns
+    -------
+    solution : Solution
+        Where these steps end.
+    f : ndarray of shape (n,)
+        What is left of y there.
+    ended : bool
+        Whether no step can follow.
+    """
+    most = max(100, a.stop - a.start + b.stop - b.start)
+    most = most if max_iter < 0 else min(most, max_iter)
+    steps, violation, stuck, points, about = begin_pair(K, a, b, diagonal, C, tol, most)
+    if violation != violation:
+        raise FloatingPointError("not finite")
+    intercept, objective, gap = about
+    done = violation < tol
+    solution = Solution(points[0], intercept, steps, violation, objective, gap, done)
+    return solution, points[1], stuck or steps < most or steps == max_iter
+
+
 def solve_binary(
     kernel: PairKernel,
     y: np.ndarray,
@@ -70,6 +117,7 @@ def solve_binary(
     tol: float,
     max_iter: int,
     check: Callable[[int, float], bool],
+    begun: tuple[np.ndarray, np.ndarray, int] | None = None,
 ) -> Solution:
     """Minimise ``beta·K beta / 2 - y·beta`` with ``0 <= y beta <= C`` and ``sum(beta) = 0``.
 
@@ -87,6 +135,8 @@ def solve_binary(
     check : callable
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
+    begun : (beta, f, steps), optional
+        Where the first steps of a pair of up to `WHOLE` samples have led.
 
     Raises
     ------
@@ -95,9 +145,9 @@ def solve_binary(
     """
     ends = C * y
     low, high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
-    beta, f = np.zeros(len(y)), y.copy()
-    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check)
-    steps, violation = problem.whole() if len(y) <= WHOLE else problem.by_working_sets()
+    beta, f, steps = (np.zeros(len(y)), y.copy(), 0) if begun is None else begun
+    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, float(beta @ beta))
+    steps, violation = problem.whole(steps) if len(y) <= WHOLE else problem.by_working_sets()
     intercept, objective, gap = summary(beta, f, y, C)
     return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
 
@@ -119,12 +169,28 @@ class _Problem:
     evaluated: int = 0
     plane: Plane = field(init=False)
 
-    def whole(self) -> tuple[int, float]:
-        """All samples are the working set; between looks at all of them, those that may move."""
+    def whole(self, steps: int) -> tuple[int, float]:
+        """All samples are the working set, until rounding of K is of no concern either."""
         kernel, n = self.kernel.whole(), len(self.f)
         rows = kernel.rows()
+        while True:
+            before = self.beta.copy() if self.kernel.rounding else self.beta
+            steps, violation = self._on_matrix(kernel, rows, steps)
+            change = self.beta - before
+            self.squares += float(change @ change)
+            if violation >= self.tol or self._trusted(self.tol):
+                return steps, violation
+            self._evaluate()
+            if self.evaluated == _AGAIN:
+                K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
+                kernel = MatrixPair(K, self.kernel.diagonal, slice(0, n), slice(n, n))
+                rows = kernel.rows()
+
+    def _on_matrix(self, kernel: Any, rows: Any, steps: int) -> tuple[int, float]:
+        """Between looks at all samples, those that may move go on alone."""
+        n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
-        steps, pause = 0, max(_PAUSE, n)
+        pause = max(_PAUSE, n)
         while True:
             steps, violation, ended = self._inner(
                 rows, *arrays, goal=self.tol, steps=steps, most=pause
@@ -161,12 +227,13 @@ class _Problem:
                 raise FloatingPointError("not finite")
             if not self._trusted(max(violation, self.tol)):
                 self._evaluate()
+                self.plane.forget()
                 continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
             members, fresh = _working_set(up, down, members, fresh, size)
             parts = gather(members, self.kernel.diagonal, low, high, beta, f)
-            K = self.kernel.block(members, fresh)
+            K = self.kernel.block(members, fresh, self.evaluated >= _AGAIN)
             goal = max(self.tol, (LOOSE if creeping else INNER) * violation)
             done = self._inner(all_rows(K), *parts, goal=goal, steps=steps)[0]
             if done == steps:
@@ -213,7 +280,6 @@ class _Problem:
         self.kernel.subtract(support, self.beta[support], self.f, wide=True)
         self.squares = 0.0
         self.evaluated += 1
-        self.plane.forget()
 
     def _inner(
         self,
@@ -233,7 +299,7 @@ class _Problem:
         The steps in all, the violation, and whether that is the end: not if it is for having done
         as many as these may be.
         """
-        call, last = max(100, _CALL // len(f)), steps + most
+        call, last, since = max(100, min(len(f), _CALL // len(f))), steps + most, 0
         if self.max_iter >= 0:
             last = min(last, self.max_iter)
         while True:
@@ -242,13 +308,19 @@ class _Problem:
                 done, violation, stuck = solve_block(rows, diagonal, low, high, beta, f, goal, left)
                 # For each sample, one to find the receiver, seven the giver, four to update f.
                 count(operations=12 * done * len(f), kind="float64", nbytes=rows.K.nbytes)
-            steps += done
+            steps, since = steps + done, since + done
             if not np.isfinite(f).all():
                 raise FloatingPointError("not finite")
             if stuck or done < left or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation, True
             if steps == last:
                 return steps, violation, False
+            with stage("output training", "free samples"):
+                most = int(min(_DIRECTIONS, last - steps))
+                values = _WORTH * len(f) * since
+                found = solve_free(rows, low, high, beta, f, _CLOSER * goal, most, values)
+            steps += found
+            since = 0 if found else since
 
 
 def working_set_size(n: int) -> int:

@@ -23,9 +23,14 @@ class WorkingBlock:
         self._K = np.empty((0, 0), np.float32)
         self._columns: Any = None
 
-    def of(self, members: np.ndarray, fresh: slice) -> np.ndarray:
-        """K[members][:, members], valid until the next call, of whose members all but some stay."""
+    def of(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+        """K[members][:, members], valid until the next call, of whose members all but some stay.
+
+        In float64 if it is to be wide, and so are the next ones then.
+        """
         n, samples = len(members), self.samples[members]
+        if wide:
+            return self.kernel.between(samples)
         if len(self._K) != n:
             self._K, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)

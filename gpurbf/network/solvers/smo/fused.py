@@ -47,9 +47,9 @@ class FusedPair:
         self._rows = kernel.gathered(self.samples)
         self._block = WorkingBlock(kernel, self.samples)
 
-    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
-        """K[members][:, members], float32."""
-        return self._block.of(members, fresh)
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+        """K[members][:, members]."""
+        return self._block.of(members, fresh, wide)
 
     def whole(self) -> MatrixPair:
         """K of all samples, float32."""

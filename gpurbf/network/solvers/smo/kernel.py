@@ -63,6 +63,9 @@ class Kernel(Protocol):
     ) -> np.ndarray:
         """K[rows, samples] @ weights of gathered rows, nothing stored; wide: in float64."""
 
+    def between(self, samples: np.ndarray) -> np.ndarray:
+        """K[samples][:, samples] in float64."""
+
     def working(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
 
@@ -76,10 +79,11 @@ class PairKernel(Protocol):
     diagonal: np.ndarray
     rounding: float
 
-    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members], an array that may be kept until the next call.
 
-        All but the fresh members are those of the last call, in their places.
+        All but the fresh members are those of the last call, in their places. In float64 if it is
+        to be wide.
         """
 
     def whole(self) -> MatrixPair:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 
 from gpurbf.backends.threads import parallel_for
 from gpurbf.network.solvers.smo import binary
-from gpurbf.network.solvers.smo.binary import Solution, solve_binary
+from gpurbf.network.solvers.smo.binary import Solution, begin_on_matrix, solve_binary
 from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
@@ -23,7 +24,7 @@ __all__ = ["MATRIX", "solve_pairs"]
 
 # Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
 # beyond where every pair of classes wants all of its own.
-MATRIX = 4096
+MATRIX = 1024
 # Below so many samples a second thread costs more than it brings.
 _ALONE = 400
 
@@ -80,7 +81,8 @@ def solve_pairs(
     budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
-        task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal)
+        made = kernel if kernel.matrix is None else None
+        task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal, made)
         if len(K) < _ALONE:
             for p in range(len(problems.pairs)):
                 task(p)
@@ -134,10 +136,23 @@ class _Problems:
         self._quit_early = False
         self.stop = self._schedule.stop
 
-    def solve_on_matrix(self, K: np.ndarray, diagonal: np.ndarray, p: int) -> None:
-        """Solve a pair whose kernel is a part of a ready matrix."""
+    def solve_on_matrix(
+        self, K: np.ndarray, diagonal: np.ndarray, made: Kernel | None, p: int
+    ) -> None:
+        """Solve a pair whose kernel is a part of a ready matrix, which was made of a kernel."""
+        a, b = self._classes_of(p)
+        n = a.stop - a.start + b.stop - b.start
         with self._schedule.failing():
-            self._solve(p, MatrixPair(K, diagonal, *self._classes_of(p)))
+            if n > binary.WHOLE or (made is not None and made.rounding):
+                self._solve(p, MatrixPair(K, diagonal, a, b, made))
+                return
+            limit = 0 if self._quit_early else self.max_iter
+            solution, f, ended = begin_on_matrix(K, a, b, diagonal, self.C, self.tol, limit)
+            if ended or self._check(p, solution.steps, solution.violation):
+                self._end(p, solution)
+            else:
+                begun = solution.beta, f, solution.steps
+                self._solve(p, MatrixPair(K, diagonal, a, b, made), begun)
 
     def solve_in_blocks(self, kernel: Kernel) -> None:
         """Solve pairs until none is left, their kernel evaluated block by block."""
@@ -168,14 +183,17 @@ class _Problems:
         a, b = self.pairs[p]
         return self.classes[a], self.classes[b]
 
-    def _solve(self, p: int, kernel: PairKernel) -> None:
+    def _solve(self, p: int, kernel: PairKernel, begun: Any = None) -> None:
         a, b = self._classes_of(p)
         C = np.concatenate([self.C[a], self.C[b]])
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0
         limit = 0 if self._quit_early else self.max_iter
         check = functools.partial(self._check, p)
-        solution = self.solutions[p] = solve_binary(kernel, y, C, self.tol, limit, check)
+        self._end(p, solve_binary(kernel, y, C, self.tol, limit, check, begun))
+
+    def _end(self, p: int, solution: Solution) -> None:
+        self.solutions[p] = solution
         if self._solved(p, solution):
             self._quit_early = True
 

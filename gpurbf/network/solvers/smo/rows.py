@@ -100,9 +100,9 @@ class CachedPair:
         over_b.pair_with(a)
         self._block = WorkingBlock(kernel, self.samples)
 
-    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members]."""
-        return self._block.of(members, fresh)
+        return self._block.of(members, fresh, wide)
 
     def whole(self) -> MatrixPair:
         """K of all samples, float32."""
