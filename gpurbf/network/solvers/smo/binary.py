@@ -25,7 +25,7 @@ from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
 
-__all__ = ["Solution", "begin_on_matrix", "solve_binary", "working_set_size"]
+__all__ = ["Solution", "begin_on_matrix", "of_no_concern", "solve_binary", "working_set_size"]
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
 # steps, or one a sample, those go on alone that may still move, if they are this part of all.
@@ -47,7 +47,7 @@ _LONG = 3
 _FEW = 4
 # Kernel values that an uninterrupted call may read; some 20 ms.
 _CALL = 50_000_000
-# After a step a member free samples are solved for together if that costs no more: what it reads
+# After so many steps free samples are solved for together if that costs no more: what it reads
 # for one value read by a step in the same time, directions at the most, and how much closer than to
 # the goal it is to come.
 _WORTH, _DIRECTIONS, _CLOSER = 50, 1000, 0.5
@@ -79,7 +79,7 @@ def begin_on_matrix(
     tol: float,
     max_iter: int,
 ) -> tuple[Solution, np.ndarray, bool]:
-    """A step a sample for a pair of classes in a ready matrix, in one call: most need no more.
+    """The first steps of a pair of classes in a ready matrix, in one call: most need no more.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    most = max(100, a.stop - a.start + b.stop - b.start)
+    most = max(_PAUSE, a.stop - a.start + b.stop - b.start)
     most = most if max_iter < 0 else min(most, max_iter)
     steps, violation, stuck, points, about = begin_pair(K, a, b, diagonal, C, tol, most)
     if violation != violation:
@@ -108,6 +108,11 @@ def begin_on_matrix(
     done = violation < tol
     solution = Solution(points[0], intercept, steps, violation, objective, gap, done)
     return solution, points[1], stuck or steps < most or steps == max_iter
+
+
+def of_no_concern(rounding: float, squares: float, violation: float) -> bool:
+    """Whether what rounding of values does to f, given changes of beta, is small beside it."""
+    return DEVIATIONS * rounding * squares**0.5 <= TRUSTED * violation
 
 
 def solve_binary(
@@ -270,8 +275,7 @@ class _Problem:
         """Whether rounding of kernel values has moved f by little beside the violation."""
         if self.evaluated >= _AGAIN:
             return True
-        error = DEVIATIONS * self.kernel.rounding * self.squares**0.5
-        return error <= TRUSTED * violation
+        return of_no_concern(self.kernel.rounding, self.squares, violation)
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""
@@ -299,7 +303,7 @@ class _Problem:
         The steps in all, the violation, and whether that is the end: not if it is for having done
         as many as these may be.
         """
-        call, last, since = max(100, min(len(f), _CALL // len(f))), steps + most, 0
+        call, last, since = min(max(_PAUSE, len(f)), _CALL // len(f)), steps + most, 0
         if self.max_iter >= 0:
             last = min(last, self.max_iter)
         while True:

@@ -11,7 +11,12 @@ import numpy as np
 
 from gpurbf.backends.threads import parallel_for
 from gpurbf.network.solvers.smo import binary
-from gpurbf.network.solvers.smo.binary import Solution, begin_on_matrix, solve_binary
+from gpurbf.network.solvers.smo.binary import (
+    Solution,
+    begin_on_matrix,
+    of_no_concern,
+    solve_binary,
+)
 from gpurbf.network.solvers.smo.fused import FusedPair, recompute
 from gpurbf.network.solvers.smo.kernel import Kernel, PairKernel
 from gpurbf.network.solvers.smo.matrix import MatrixPair
@@ -143,15 +148,19 @@ class _Problems:
         a, b = self._classes_of(p)
         n = a.stop - a.start + b.stop - b.start
         with self._schedule.failing():
-            if n > binary.WHOLE or (made is not None and made.rounding):
+            if n > binary.WHOLE:
                 self._solve(p, MatrixPair(K, diagonal, a, b, made))
                 return
             limit = 0 if self._quit_early else self.max_iter
             solution, f, ended = begin_on_matrix(K, a, b, diagonal, self.C, self.tol, limit)
-            if ended or self._check(p, solution.steps, solution.violation):
+            beta, rounding = solution.beta, 0.0 if made is None else made.rounding
+            ended = ended or self._check(p, solution.steps, solution.violation)
+            if solution.converged:
+                ended = of_no_concern(rounding, float(beta @ beta), self.tol)
+            if ended:
                 self._end(p, solution)
             else:
-                begun = solution.beta, f, solution.steps
+                begun = beta, f, solution.steps
                 self._solve(p, MatrixPair(K, diagonal, a, b, made), begun)
 
     def solve_in_blocks(self, kernel: Kernel) -> None:
