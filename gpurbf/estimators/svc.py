@@ -107,7 +107,7 @@ class SVC(
     coef_ : ndarray or CSR of shape (n_pairs, n_features)
         Weights of the features; only for "linear".
     n_iter_ : ndarray of shape (n_pairs,)
-        Steps.
+        Steps, of two samples or along a conjugate direction of many.
     violation_, dual_gap_, objective_ : ndarray of shape (n_pairs,)
         At the end: largest violation of the optimality conditions; primal minus dual objective;
         dual objective (LIBSVM's sign: it is minimised).

@@ -321,7 +321,7 @@ class _Problem:
                 return steps, violation, False
             with stage("output training", "free samples"):
                 most = int(min(_DIRECTIONS, last - steps))
-                values = _WORTH * len(f) * since
+                values = min(_WORTH * len(f) * since, 20 * _CALL)
                 found = solve_free(rows, low, high, beta, f, _CLOSER * goal, most, values)
             steps += found
             since = 0 if found else since
