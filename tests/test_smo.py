@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.backends.loops_smo import all_rows, solve_block
 from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
@@ -281,27 +280,6 @@ def test_limit_of_steps_is_kept_exactly(limit, ready, small_sets):
     assert not any(solution.converged for solution in solutions)
 
 
-def test_steps_that_numbers_cannot_hold_end_the_loop():
-    # The best step is lost beside coefficients of 1e20.
-    beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
-    low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
-    K = np.array([[1.0, 0.0], [0.0, 1.0]])
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(2), low, high, beta, f, 1e-3, 100)
-    assert (steps, violation, stuck) == (0, 2.0, True)
-
-
-def test_a_step_that_one_of_two_numbers_cannot_hold_is_not_the_end():
-    # The best pair is of equal samples, the one next to its bound by less than the other's last
-    # bit: the other, which is at a bound, stays there and must not be taken for free.
-    beta, f = np.array([-1e-15, 30.0, -30.0, 0.0]), np.array([5.0, 4.9, 1.0, -1.0])
-    low, high = np.array([-30.0, 0.0, -30.0, -30.0]), np.array([0.0, 30.0, 0.0, 0.0])
-    K = np.eye(4)
-    K[0, 1] = K[1, 0] = 1.0
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(4), low, high, beta, f, 1e-3, 100)
-    assert steps > 1 and not stuck and violation < 1e-3
-    assert f[beta < high].max() - f[beta > low].min() == violation
-
-
 @pytest.mark.parametrize("ready", [True, False])
 def test_not_a_number_is_an_error(ready):
     K, starts = problem()
@@ -315,46 +293,6 @@ def test_a_number_that_is_not_finite_outside_the_set_is_an_error(small_sets):
     K[5, 70], K[70, 5] = np.inf, np.inf
     with pytest.raises(FloatingPointError):
         solve(K, starts, 1.0, ready=False)
-
-
-def test_the_point_ahead_is_the_best_of_its_plane():
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(30, 30))
-    K, y = A @ A.T, np.sign(rng.normal(size=30))
-    moves = rng.normal(size=(2, 30))
-    moves -= moves.mean(axis=1, keepdims=True)
-    plane, beta = Plane(30), np.zeros(30)
-    points = [beta, beta + moves[0], beta + moves[0] + moves[1]]
-    bound = np.full(30, 1e9)
-    for beta in points:
-        assert plane.ahead(-bound, bound, 30) is None
-        plane.add(beta, y - K @ beta)
-    ahead = plane.ahead(-bound, bound, 0)
-    assert len(ahead.members) == 0
-    beta, f = ahead.point
-    assert f == pytest.approx(y - K @ beta, abs=1e-6)
-    slope = np.abs(moves @ (y - K @ points[2])).max()
-    assert moves @ f == pytest.approx([0, 0], abs=1e-5 * slope)
-    assert np.linalg.matrix_rank(np.vstack([moves, beta]), 1e-6) == 2
-
-
-def test_the_point_ahead_keeps_bounds_and_sum():
-    rng = np.random.default_rng(1)
-    A = rng.normal(size=(40, 10))
-    K, y = A @ A.T + np.eye(40), np.sign(rng.normal(size=40))
-    plane, bound = Plane(40), np.full(40, 0.05)
-    for scale in (0, 1e-3, 2.5e-3):
-        move = np.where(np.arange(40) < 20, 1.0, -1.0) * scale
-        plane.add(move, y - K @ move)
-    plane.add(move + 1e-4 * (y - y.mean()), y - K @ (move + 1e-4 * (y - y.mean())))
-    ahead = plane.ahead(-bound, bound, 40)
-    beta, f = ahead.point
-    assert np.abs(beta).max() <= 0.05 + 1e-15
-    assert len(ahead.members) > 0
-    assert beta.sum() == pytest.approx(0, abs=1e-12)
-    f -= ahead.change @ K[ahead.members]
-    assert f == pytest.approx(y - K @ beta, abs=1e-9)
-    assert plane.ahead(-bound, bound, 0) is None
 
 
 def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):

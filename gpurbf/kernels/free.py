@@ -12,7 +12,7 @@ import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import borrowed, keep, larger, smaller, use_widest_vectors
-from gpurbf.kernels.smo import Rows, _row
+from gpurbf.kernels.smo import Rows, _row, subtract_rows
 
 # The kernel between free samples is gathered again when fewer than this part of them are free.
 _LEFT = 0.75
@@ -42,24 +42,6 @@ def _gradient(f, free, left, out):
     return largest
 
 
-@_summing
-def _add_rows(K, factors, out):
-    """``out += factors @ K``, four rows at a time; rows without factors are passed over."""
-    use_widest_vectors()
-    n, count = len(out), len(factors)
-    for i in range(0, count - 3, 4):
-        a, b, c, d = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
-        if a == 0.0 and b == 0.0 and c == 0.0 and d == 0.0:
-            continue
-        A, B, C, D = K[i], K[i + 1], K[i + 2], K[i + 3]
-        for k in range(n):
-            out[k] += (a * A[k] + b * B[k]) + (c * C[k] + d * D[k])
-    for i in range(count - count % 4, count):
-        a, A = factors[i], K[i]
-        for k in range(n):
-            out[k] += a * A[k]
-
-
 @_inner
 def _room(beta, low, high, direction, out):
     """How far each beta may go; the least of all."""
@@ -82,7 +64,7 @@ def _go(step, beta, f, low, high, free, direction, effect, room):
         bound = high[k] if way > 0.0 else low[k]
         reached = smaller(larger(beta[k] + step * way, low[k]), high[k])
         beta[k] = bound if room[k] <= step else reached
-        f[k] -= step * effect[k]
+        f[k] += step * effect[k]
     for k in range(len(beta)):
         inside = (low[k] < beta[k]) & (beta[k] < high[k])
         free[k] = 1.0 if inside else 0.0
@@ -90,7 +72,7 @@ def _go(step, beta, f, low, high, free, direction, effect, room):
 
 
 @_inner
-def _ascend(K, state, goal, most):
+def _ascend(K, places, state, goal, most):
     """Conjugate gradients until few are left or nothing is to be done; whether it is the former."""
     # Not unpacked at once: that would make arrays of any stride of them, and no vectors.
     beta, low, high = state[0], state[1], state[2]
@@ -107,8 +89,8 @@ def _ascend(K, state, goal, most):
             direction[k] = gradient[k] + factor * direction[k]
             effect[k] = 0.0
         before = square
-        _add_rows(K, direction, effect)
-        slope, curvature = _product(gradient, direction), _product(direction, effect)
+        subtract_rows(K, 0, places, direction, effect, 0, n)
+        slope, curvature = _product(gradient, direction), -_product(direction, effect)
         best = slope / curvature if curvature > 0.0 else np.inf
         step = min(best, _room(beta, low, high, direction, room))
         if not 0.0 < slope < np.inf or not step < np.inf:
@@ -147,7 +129,7 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
     """
     use_widest_vectors()
     n, steps, read, again = len(f), 0, 0, True
-    members, rows = np.empty(n, np.intp), Rows(*rows)
+    members, places, rows = np.empty(n, np.intp), np.arange(n), Rows(*rows)
     while again:
         m = 0
         for k in range(n):
@@ -164,18 +146,12 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
             state[0, i], state[1, i], state[2, i] = beta[k], low[k], high[k]
             state[3, i], state[4, i] = f[k], 1.0
         limit = min(most - steps, (values - read) // (m * m))
-        done, again = _ascend(borrowed(K), borrowed(state), goal, limit)
+        done, again = _ascend(borrowed(K), places[:m], borrowed(state), goal, limit)
         steps += done
-        read += (done + 1) * m * m
-        for i in range(m):
-            k = members[i]
-            change = state[0, i] - beta[k]
-            if change != 0.0:
-                row = _row(rows, k)
-                for j in range(n):
-                    f[j] -= change * np.float64(row[j])
-                beta[k] = state[0, i]
-                read += n
+        read += (done + 1) * m * m + m * n
+        change = state[0] - beta[members[:m]]
+        beta[members[:m]] = state[0]
+        subtract_rows(rows.K, 0, members[:m], change, f, 0, n)
         keep(K)
         keep(state)
     return steps, read
