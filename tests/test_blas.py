@@ -1,8 +1,11 @@
 """BLAS libraries work with the least of the limits in force, and are left as they were."""
 
 import itertools
+import os
 import random
+import subprocess
 import sys
+import textwrap
 import threading
 from types import SimpleNamespace
 
@@ -163,3 +166,46 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
         assert everything() == before, at
         at += 1
     assert at > 20
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
+def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
+    """One dot product of 12,000 numbers made the fit of MNIST take half as long again."""
+    code = """
+        import os
+        import time
+
+        import numpy as np
+        import scipy.linalg
+        from sklearn.datasets import make_classification, make_moons
+
+        from gpurbf import SVC
+
+        def ran():
+            times = {}
+            for thread in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+                with open(f"/proc/self/task/{thread}/schedstat") as file:
+                    times[thread] = int(file.read().split()[0])
+            return times
+
+        A = np.eye(600)
+        (A @ A, scipy.linalg.solve(A, A), time.sleep(0.3))
+        begin = ran()
+        assert begin  # of NumPy and SciPy, as many as may be
+        tables = {
+            (n, d, k): make_classification(n, d, n_informative=d // 2, n_classes=k, random_state=0)
+            for n, d, k in [(12_000, 10, 2), (3000, 20, 3), (1000, 20, 2), (300, 20, 9)]
+        }
+        for name, (X, y) in (tables | {"moons": make_moons(11_000, random_state=0)}).items():
+            for kernel in ("rbf", "linear"):
+                model = SVC(kernel=kernel, max_iter=3000).fit(X, y)
+                for some in (X, X[:1], X.astype(np.float32)):
+                    model.predict(some)
+                now = ran()
+                assert {thread: now[thread] for thread in begin} == begin, (name, kernel)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "assert begin " in done.stderr:
+        pytest.skip("one processor: BLAS has no other thread")
+    assert done.returncode == 0, done.stderr

@@ -151,7 +151,9 @@ def solve_binary(
     ends = C * y
     low, high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
     beta, f, steps = (np.zeros(len(y)), y.copy(), 0) if begun is None else begun
-    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, float(beta @ beta))
+    # A product of more than 10,000 numbers would wake a BLAS's threads, which then spin.
+    squares = 0.0 if begun is None else float(beta @ beta)
+    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, squares)
     steps, violation = problem.whole(steps) if len(y) <= WHOLE else problem.by_working_sets()
     intercept, objective, gap = summary(beta, f, y, C)
     return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
