@@ -3,9 +3,13 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
+import scipy.sparse as sp
 
+from gpurbf.network import gamma
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.gamma import resolve_gamma
+from gpurbf.network.over_rows import over_rows
 
 RNG = np.random.default_rng(0)
 V = RNG.normal(size=3000) * 10.0 ** RNG.integers(-300, 300, 3000)
@@ -32,6 +36,35 @@ def test_what_is_not_finite_is_said_and_not_added():
 def test_gamma_is_the_same_bits_for_every_order_and_repeated_is_weighted():
     X, w = RNG.normal(size=(5000, 7)), RNG.integers(1, 4, 5000)
     order = RNG.permutation(5000)
-    gamma = resolve_gamma("scale", X, weights=w.astype(float))
-    assert gamma == resolve_gamma("scale", X[order], weights=w[order].astype(float))
-    assert gamma == resolve_gamma("scale", np.repeat(X, w, axis=0))
+    found = resolve_gamma("scale", X, weights=w.astype(float))
+    assert found == resolve_gamma("scale", X[order], weights=w[order].astype(float))
+    assert found == resolve_gamma("scale", np.repeat(X, w, axis=0))
+
+
+@pytest.mark.parametrize("offset", [0, 3.8, 3.9, 10, 1e4, 1e8, -1e12])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+def test_scale_keeps_its_digits_where_data_are_far_from_zero(offset, weighted, make):
+    X = RNG.normal(size=(300, 7)) + offset
+    w = RNG.integers(1, 4, 300).astype(float) if weighted else None
+    terms = [Fraction(x) for x in (np.repeat(X, w.astype(int), axis=0) if weighted else X).ravel()]
+    mean = sum(terms) / len(terms)
+    variance = sum((x - mean) ** 2 for x in terms) / len(terms)
+    # Rows that are summed about zero lose up to four bits of those that they were rounded to.
+    off = abs(resolve_gamma("scale", make(X), weights=w) * 7 * float(variance) - 1)
+    assert off < 16 * np.finfo(float).eps
+
+
+def test_data_that_lie_about_zero_are_looked_at_once(monkeypatch):
+    looks = []
+
+    def watched(task, *args, **options):
+        looks.append(task)
+        return over_rows(task, *args, **options)
+
+    monkeypatch.setattr(gamma, "over_rows", watched)
+    X = RNG.normal(size=(300, 7))
+    for offset, expected in ((0, 1), (3.5, 1), (4.5, 2)):
+        looks.clear()
+        gamma.resolve_gamma("scale", X + offset)
+        assert len(looks) == expected

@@ -21,7 +21,7 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
-from gpurbf.network.gamma import TOTAL
+from gpurbf.network.gamma import SUMS
 
 __all__ = ["Blocks", "ClassMass", "at_home", "row_blocks"]
 
@@ -179,8 +179,8 @@ class Blocks:
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
-        if task is TOTAL and self.reader.wanted:
-            return functools.reduce(merge, (fact.total for fact in self.facts))
+        if task is SUMS and self.reader.wanted:
+            return functools.reduce(merge, (fact.sums for fact in self.facts))
         parts = self.each(name, _Asked(task, merge, y, weights))
         return self.tasks.total(name, functools.partial(_reduced, merge), parts)
 

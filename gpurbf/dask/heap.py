@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,19 +20,25 @@ _MAP_FROM, _TRIM_FROM, _KEPT = -3, -1, 32 << 20
 # The variables that set them; Dask's nanny sets the second. The first is 128 KiB else.
 _MAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
 
+# Seconds without a task after which it goes back: those of one fit follow each other sooner.
+_IDLE = 1.0
+
 _lock = Lock()
 _running = 0
+# Gives all back when its time has come; None if there is nothing to give.
+_waiting: threading.Timer | None = None
 
 
 @contextmanager
 def kept_heap() -> Iterator[None]:
-    """Undo, for as long as a task runs, what Dask's nanny does to its workers' memory.
+    """Undo, until tasks have ended, what Dask's nanny does to its workers' memory.
 
     It sets a variable by which they give back what is free at once. That also ends the rule by
     which glibc stops to map new memory for each array beyond 128 KiB, and each of its pages takes
-    about as long to appear as what is done in it. Afterwards all goes back, in one step.
+    about as long to appear as what is done in it. When no task has come for a second all goes back,
+    in one step.
     """
-    global _running
+    global _running, _waiting
     libc: Any = None
     if sys.platform == "linux" and _TRIM_VARIABLE in os.environ:
         libc = ctypes.CDLL(None)
@@ -40,8 +47,20 @@ def kept_heap() -> Iterator[None]:
         return
     map_from = int(os.environ.get(_MAP_VARIABLE, "131072"), 0)
     trim_from = int(os.environ[_TRIM_VARIABLE], 0)
+
+    def give_back() -> None:
+        global _waiting
+        with _lock.held:
+            if not _running:
+                libc.mallopt(_MAP_FROM, map_from)
+                libc.mallopt(_TRIM_FROM, trim_from)
+                libc.malloc_trim(0)
+                _waiting = None
+
     with _lock.held:
         _running += 1
+        if _waiting is not None:
+            _waiting.cancel()
         libc.mallopt(_MAP_FROM, max(_KEPT, map_from))
         libc.mallopt(_TRIM_FROM, max(2 * _KEPT, trim_from))
     try:
@@ -50,6 +69,6 @@ def kept_heap() -> Iterator[None]:
         with _lock.held:
             _running -= 1
             if not _running:
-                libc.mallopt(_MAP_FROM, map_from)
-                libc.mallopt(_TRIM_FROM, trim_from)
-                libc.malloc_trim(0)
+                _waiting = threading.Timer(_IDLE, give_back)
+                _waiting.daemon = True
+                _waiting.start()

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 
 from gpurbf.estimators._validation import check_weights, check_X
-from gpurbf.network.gamma import TOTAL
+from gpurbf.network.gamma import SUMS
 
 __all__ = ["Facts", "Reader", "Rows"]
 
@@ -19,7 +19,7 @@ __all__ = ["Facts", "Reader", "Rows"]
 class Facts(NamedTuple):
     """What is known of a block: rows given and those of weight > 0, what must agree, labels.
 
-    ``total`` is what gamma asks of the block first, if it will.
+    ``sums`` are what gamma asks of the block, if it will.
     """
 
     n_given: int
@@ -29,7 +29,7 @@ class Facts(NamedTuple):
     dtype: np.dtype
     labels: Any
     counts: Any
-    total: Any
+    sums: Any
 
 
 class Rows(NamedTuple):
@@ -70,8 +70,8 @@ class Reader(NamedTuple):
     """Makes what tasks work on of a block as it was given; rows of weight 0 are left out.
 
     ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
-    below zero count as zero if they may be ``negative``. A block's look brings its `TOTAL` if that
-    is ``wanted``: a look less.
+    below zero count as zero if they may be ``negative``. A block's look brings its `SUMS` if they
+    are ``wanted``: a look less.
     """
 
     model: Any
@@ -95,12 +95,12 @@ class Reader(NamedTuple):
         if y is not None:
             labels, counts = np.unique(y if used is None else y[used > 0], return_counts=True)
         n_rows = X.shape[0] if used is None else np.count_nonzero(used)
-        total = None
+        sums = None
         if self.wanted:
             some = slice(None) if used is None or used.all() else used > 0
-            total = TOTAL(X[some], None, None if used is None else used[some], 0)
+            sums = SUMS(X[some], None, None if used is None else used[some], 0)
         names = getattr(model, "feature_names_in_", None)
-        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels, counts, total)
+        return Facts(X.shape[0], int(n_rows), X.shape[1], names, X.dtype, labels, counts, sums)
 
     def rows(self, X: Any, y: Any, weights: Any) -> Rows:
         """The rows of a block that was looked at before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 from operator import add
 from typing import Any
 
@@ -14,11 +15,13 @@ from gpurbf.backends.threads import parallel_for
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.over_rows import over_rows
 
-__all__ = ["TOTAL", "resolve_gamma"]
+__all__ = ["SUMS", "resolve_gamma"]
 
 _SAMPLE = 1000
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
 _TILE = 1 << 17  # numbers that stay in cache
+# A variance is a difference of two sums where it is this part of the first: four bits at the most.
+_DIGITS = 16
 
 
 def resolve_gamma(
@@ -66,29 +69,35 @@ def resolve_gamma(
 
 
 def _variance(X: Any, weights: np.ndarray | None) -> float:
-    """The weighted variance of all entries, whatever the dtype, in two passes.
+    """The weighted variance of all entries, whatever the dtype.
 
-    Rows are summed in float64 each by itself and added up exactly: no order or part shows.
+    Rows are summed in float64 each by itself and added up exactly: no order or part shows. One
+    look finds the sums of x and of x²; where most of those is their mean's square, which takes
+    digits with it, a second look finds that of (x - mean)².
     """
     mass = X.shape[0] if weights is None else over_rows(_mass, add, X, None, weights, **_PARTS)
     mass *= X.shape[1]
 
-    def mean(about: float | None) -> float:
-        task = TOTAL if about is None else functools.partial(_sum_of_rows, about)
-        return float(over_rows(task, add, X, None, weights, **_PARTS) / mass)
+    def means(task: Any) -> tuple[Any, Any]:
+        total, squares = over_rows(task, add, X, None, weights, **_PARTS)
+        return total / mass, squares / mass
 
-    return mean(mean(None))
+    mean, square = means(SUMS)
+    if isinstance(square, Fraction) and (square - mean**2) * _DIGITS >= square:
+        return float(square - mean**2)
+    mean, square = means(functools.partial(_sums_of_rows, float(mean)))
+    return float(square - mean**2 if isinstance(square, Fraction) else square)
 
 
 def _mass(X: Any, y: None, weights: np.ndarray, first: int) -> Any:
     return exact_sum(weights)
 
 
-def _sum_of_rows(
-    about: float | None, X: Any, y: None, weights: np.ndarray | None, first: int
-) -> Any:
-    """The exact sum of all rows' sums of x, or of (x - about)²."""
-    sums = np.empty(X.shape[0])
+def _sums_of_rows(
+    about: float, X: Any, y: None, weights: np.ndarray | None, first: int
+) -> np.ndarray:
+    """The exact sums of all rows' sums of x - about and of its square."""
+    sums = np.empty((2, X.shape[0]))
     n_rows = max(
         1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
     )  # a CSR's size is its entries
@@ -98,41 +107,41 @@ def _sum_of_rows(
 
     def tile(i: int) -> None:
         rows = slice(i * n_rows, (i + 1) * n_rows)
+        own = sums[:, rows]
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
             if sp.issparse(X):
                 part = X[rows].astype(np.float64)
                 part.sum_duplicates()
-                part.data, stored = _term(part.data, about), np.diff(part.indptr)
+                part.data -= about
                 # The entries that are not stored are zero.
-                rest = (X.shape[1] - stored) * _term(np.zeros(1), about)
-                sums[rows] = part @ ones + rest
+                zeros = X.shape[1] - np.diff(part.indptr)
+                own[0] = part @ ones - zeros * about
+                part.data *= part.data
+                own[1] = part @ ones + zeros * about * about
                 return
             try:
                 kept = spare.pop()
             except IndexError:
                 kept = np.empty((n_rows, X.shape[1]))
-            values = kept[: len(sums[rows])]
-            values[:] = X[rows]
-            sums[rows] = _term(values, about).sum(axis=1)
+            values = kept[: own.shape[1]]
+            values[:] = X[rows]  # twice as fast as to subtract from integers
+            if about:
+                values -= about
+            values.sum(axis=1, out=own[0])
+            np.square(values, out=values).sum(axis=1, out=own[1])
             spare.append(kept)
 
-    if len(sums) <= n_rows:  # over before anyone would have been asked for help
+    if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
         tile(0)
     else:
-        parallel_for(tile, -(-len(sums) // n_rows))
-    return exact_sum(sums, weights)
+        parallel_for(tile, -(-X.shape[0] // n_rows))
+    both = np.empty(2, object)
+    both[:] = exact_sum(sums[0], weights), exact_sum(sums[1], weights)
+    return both
 
 
 # What gamma="scale" asks of all rows first, see `over_rows`.
-TOTAL = functools.partial(_sum_of_rows, None)
-
-
-def _term(values: np.ndarray, about: float | None) -> np.ndarray:
-    """The values, or (values - about)² in their place."""
-    if about is None:
-        return values
-    values -= about
-    return np.square(values, out=values)
+SUMS = functools.partial(_sums_of_rows, 0.0)
 
 
 def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:
