@@ -58,11 +58,11 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         blocks = Blocks.of(self, model, X, y, sample_weight)
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
+            weighted = blocks.with_class_weights(model.class_weight)
+            calibration = weighted.take(rbf.calibration_rows(len(blocks)))  # on their way here
             model._choose_layer(blocks, blocks, blocks.weights)
             solver = _solver(model, len(model.centers_))
-            blocks = blocks.with_class_weights(model.class_weight)
-            calibration = blocks.take(rbf.calibration_rows(len(blocks)))
-            sums = Summing(blocks, model, getattr(solver, "alpha", 0.0))
+            sums = Summing(weighted, model, getattr(solver, "alpha", 0.0))
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
             normal = sums.result()

@@ -78,15 +78,16 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     mass = X.shape[0] if weights is None else over_rows(_mass, add, X, None, weights, **_PARTS)
     mass *= X.shape[1]
 
-    def means(task: Any) -> tuple[Any, Any]:
+    def found(task: Any) -> tuple[float, float, float]:
         total, squares = over_rows(task, add, X, None, weights, **_PARTS)
-        return total / mass, squares / mass
+        mean, square = total / mass, squares / mass
+        exact = isinstance(square, Fraction)
+        return float(mean), float(square), float(square - mean**2 if exact else square)
 
-    mean, square = means(SUMS)
-    if isinstance(square, Fraction) and (square - mean**2) * _DIGITS >= square:
-        return float(square - mean**2)
-    mean, square = means(functools.partial(_sums_of_rows, float(mean)))
-    return float(square - mean**2 if isinstance(square, Fraction) else square)
+    mean, square, variance = found(SUMS)
+    if _DIGITS * variance < square or not np.isfinite(square):
+        mean, square, variance = found(functools.partial(_sums_of_rows, mean))
+    return variance
 
 
 def _mass(X: Any, y: None, weights: np.ndarray, first: int) -> Any:
