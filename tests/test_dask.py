@@ -206,7 +206,8 @@ def kill_once(i, part, log, after):
 def test_a_worker_that_is_killed_costs_time_only(tmp_path):
     from dask.delayed import delayed
 
-    # Blocks are read by three passes before HᵀH, and by one before the classes come together.
+    # Blocks are read by three passes before HᵀH (the draw of centers shares one with the rows for
+    # calibration), and by one before the classes come together.
     cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 19), "SVC": ({}, 7)}
     with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
         with distributed.Client(cluster) as client:

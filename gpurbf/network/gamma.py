@@ -75,29 +75,23 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     look finds the sums of x and of x²; where most of those is their mean's square, which takes
     digits with it, a second look finds that of (x - mean)².
     """
-    mass = X.shape[0] if weights is None else over_rows(_mass, add, X, None, weights, **_PARTS)
-    mass *= X.shape[1]
 
     def found(task: Any) -> tuple[float, float, float]:
-        total, squares = over_rows(task, add, X, None, weights, **_PARTS)
-        mean, square = total / mass, squares / mass
+        mass, total, squares = over_rows(task, add, X, None, weights, **_PARTS)
+        mean, square = total / (mass * X.shape[1]), squares / (mass * X.shape[1])
         exact = isinstance(square, Fraction)
         return float(mean), float(square), float(square - mean**2 if exact else square)
 
     mean, square, variance = found(SUMS)
     if _DIGITS * variance < square or not np.isfinite(square):
-        mean, square, variance = found(functools.partial(_sums_of_rows, mean))
+        return found(functools.partial(_sums_of_rows, mean))[2]
     return variance
-
-
-def _mass(X: Any, y: None, weights: np.ndarray, first: int) -> Any:
-    return exact_sum(weights)
 
 
 def _sums_of_rows(
     about: float, X: Any, y: None, weights: np.ndarray | None, first: int
 ) -> np.ndarray:
-    """The exact sums of all rows' sums of x - about and of its square."""
+    """The exact sums of all rows' weights, and of their sums of x - about and of its square."""
     sums = np.empty((2, X.shape[0]))
     n_rows = max(
         1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
@@ -136,9 +130,10 @@ def _sums_of_rows(
         tile(0)
     else:
         parallel_for(tile, -(-X.shape[0] // n_rows))
-    both = np.empty(2, object)
-    both[:] = exact_sum(sums[0], weights), exact_sum(sums[1], weights)
-    return both
+    found = np.empty(3, object)
+    found[0] = X.shape[0] if weights is None else exact_sum(weights)
+    found[1], found[2] = (exact_sum(own, weights) for own in sums)
+    return found
 
 
 # What gamma="scale" asks of all rows first, see `over_rows`.
