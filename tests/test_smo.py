@@ -16,7 +16,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, working = np, staticmethod(nullcontext)
-    cost, linear, rounding, blurred, rounds = 100.0, False, 0.0, 0.0, None
+    cost, linear, rounding, blurred, compiled, rounds = 100.0, False, 0.0, 0.0, False, None
 
     def room(self):
         return np.inf
@@ -353,11 +353,12 @@ def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
     rng = np.random.default_rng(0)
     K = rng.normal(size=(30, 30)).astype(np.float32)
     cache = rows.RowCache(Matrix(K, False), slice(10, 20), slots.Budget(budget_rows * 40))
-    for partner in (slice(20, 30), slice(0, 10), slice(20, 30)):
-        cache.pair_with(partner)
-        samples = np.r_[10:20, partner]
+    for partner in (slice(20, 30), slice(0, 10), slice(0, 4), slice(20, 30)):
+        first = partner.start == 20
+        samples = np.r_[10:20, partner] if first else np.r_[partner, 10:20]
+        cache.pair_with(samples, first)
         for _ in range(20):
-            members = rng.permutation(20)[: rng.integers(1, 20)]
+            members = rng.permutation(len(samples))[: rng.integers(1, len(samples))]
             out = np.empty((len(members), 10), np.float32)
             cache.read(members, out)
             assert np.array_equal(out, K[samples[members], 10:20])

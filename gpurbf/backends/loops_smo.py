@@ -89,10 +89,10 @@ def solve_free(
 
 
 def mirror_rows(K: np.ndarray, fresh: slice) -> None:
-    """See :func:`gpurbf.kernels.smo.mirror_rows`."""
-    from gpurbf.kernels import smo
+    """See :func:`gpurbf.kernels.sets.mirror_rows`."""
+    from gpurbf.kernels import sets
 
-    smo.mirror_rows(K, fresh.start, fresh.stop)
+    sets.mirror_rows(K, fresh.start, fresh.stop)
 
 
 def open_ends(
@@ -123,34 +123,49 @@ def look_ahead(
     return sets.look_ahead(*points, low, high, ridge, point, back)
 
 
-def worst(up: np.ndarray, down: np.ndarray, kept: np.ndarray, n: int) -> np.ndarray:
-    """See :func:`gpurbf.kernels.sets.worst`."""
+def next_set(
+    beta: np.ndarray,
+    f: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    diagonal: np.ndarray,
+    scratch: np.ndarray,
+    previous: np.ndarray,
+    newest: slice,
+    size: int,
+    goal: float,
+) -> tuple[float, tuple[np.ndarray, slice, np.ndarray]]:
+    """See :func:`gpurbf.kernels.sets.next_set`; which members are new is a slice."""
     from gpurbf.kernels import sets
 
-    return sets.worst(up, down, kept, n)
+    last = newest.stop == len(previous)
+    violation, members, begin, end, values = sets.next_set(
+        beta, f, low, high, diagonal, scratch, previous, last, size, goal
+    )
+    return violation, (members, slice(begin, end), values)
 
 
-def gather(members: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """See :func:`gpurbf.kernels.sets.gather`."""
+def pick(numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """See :func:`gpurbf.kernels.sets.pick`."""
     from gpurbf.kernels import sets
 
-    return sets.gather(members, *values)
+    return sets.pick(numbers, places)
+
+
+def remember(point: np.ndarray, beta: np.ndarray, f: np.ndarray) -> None:
+    """See :func:`gpurbf.kernels.sets.remember`."""
+    from gpurbf.kernels import sets
+
+    sets.remember(point, beta, f)
 
 
 def put_back(
     members: np.ndarray, inside: np.ndarray, beta: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """See :func:`gpurbf.kernels.sets.put_back`."""
     from gpurbf.kernels import sets
 
     return sets.put_back(members, inside, beta)
-
-
-def count_absent(members: np.ndarray, slot_of: np.ndarray) -> int:
-    """See :func:`gpurbf.kernels.sets.count_absent`."""
-    from gpurbf.kernels import sets
-
-    return sets.count_absent(members, slot_of)
 
 
 def place(
@@ -161,11 +176,12 @@ def place(
     filled: int,
     clock: int,
     vacant: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    final: bool,
+) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     """See :func:`gpurbf.kernels.sets.place`."""
     from gpurbf.kernels import sets
 
-    return sets.place(members, slot_of, owner, used, filled, clock, vacant)
+    return sets.place(members, slot_of, owner, used, filled, clock, vacant, final)
 
 
 def gained(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import borrowed, keep, larger, smaller, use_widest_vectors
-from gpurbf.kernels.smo import Rows, _row, subtract_rows
+from gpurbf.kernels.smo import Rows, _row, subtract
+from gpurbf.kernels.turns import begin_kernel, end_kernel
 
 # The kernel between free samples is gathered again when fewer than this part of them are free.
 _LEFT = 0.75
@@ -89,7 +90,7 @@ def _ascend(K, places, state, goal, most):
             direction[k] = gradient[k] + factor * direction[k]
             effect[k] = 0.0
         before = square
-        subtract_rows(K, 0, places, direction, effect, 0, n)
+        subtract(K, 0, places, direction, effect, 0, n)
         slope, curvature = _product(gradient, direction), -_product(direction, effect)
         best = slope / curvature if curvature > 0.0 else np.inf
         step = min(best, _room(beta, low, high, direction, room))
@@ -128,6 +129,7 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         Kernel values.
     """
     use_widest_vectors()
+    begin_kernel()
     n, steps, read, again = len(f), 0, 0, True
     members, places, rows = np.empty(n, np.intp), np.arange(n), Rows(*rows)
     while again:
@@ -151,7 +153,8 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         read += (done + 1) * m * m + m * n
         change = state[0] - beta[members[:m]]
         beta[members[:m]] = state[0]
-        subtract_rows(rows.K, 0, members[:m], change, f, 0, n)
+        subtract(rows.K, 0, members[:m], change, f, 0, n)
         keep(K)
         keep(state)
+    end_kernel()
     return steps, read

@@ -28,6 +28,7 @@ from gpurbf.kernels.llvm import (
 )
 from gpurbf.kernels.packing import aligned_like, pack
 from gpurbf.kernels.tiles import BLOCK, LANES
+from gpurbf.kernels.turns import begin_kernel, end_kernel
 
 
 class MicroKernel(NamedTuple):
@@ -90,6 +91,7 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     layer of a few samples would notice.
     """
     use_widest_vectors()
+    begin_kernel()
     kernel, centers = MicroKernel(*kernel), Centers(*centers)
     own = placed(consumer)
     epilogue, consumer = Epilogue(*epilogue), Consumer(*consumer)
@@ -149,3 +151,4 @@ def layer_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consumer
     if kernel.leave != 0:
         call_setup(kernel.leave, kernel.config)
     keep(memory)
+    end_kernel()

@@ -13,6 +13,7 @@ from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import borrowed, keep, transpose4, use_widest_vectors
 from gpurbf.kernels.scores import PARTS
 from gpurbf.kernels.tiles import BLOCK, LANES
+from gpurbf.kernels.turns import begin_kernel, end_kernel
 
 
 def aligned(shape, dtype):
@@ -126,6 +127,7 @@ def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
 
     `column` are the coefficients of a term, see `backends.terms.Coefficients`.
     """
+    begin_kernel()
     quadratic, linear, constant = column
     width = panels.size // terms.size
     lines = aligned_like(panels, 4 * width).reshape(4, width)
@@ -138,6 +140,7 @@ def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
         terms[j] = quadratic * squares[j] + linear * totals[j] + constant
     terms[m:] = 0
     panels[-(-m // LANES) * LANES * width :] = 0
+    end_kernel()
 
 
 def strips_of(kernel, panels, sparse):
@@ -176,6 +179,7 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
 @cached(nogil=True)
 def leave_out(panels, n_panels, size, x_step, strips, places):
     """The same for sparse centers, as words: strips of so many panels, steps of `size` words."""
+    begin_kernel()
     n_steps = len(places) // len(strips)
     for s in range(len(strips)):
         own, taken = panels[s * n_panels * n_steps * size :], places[s * n_steps :]
@@ -198,6 +202,7 @@ def leave_out(panels, n_panels, size, x_step, strips, places):
         for i in range(count):
             taken[i] *= x_step
         strips[s, 1] = count
+    end_kernel()
 
 
 def fill_panels(panels, A):

@@ -1,19 +1,24 @@
 """Around the steps of SVC's solver: working sets chosen, gathered and put back, rows' places.
 
-Each takes some microseconds, less than a thread takes to wake up. So these keep the GIL: two pairs
-of classes side by side would wait for each other more often than they work here.
+What takes some microseconds, less than a thread takes to wake up, keeps the GIL (`_short`): two
+pairs of classes side by side would wait for each other more often than they work here. A set is
+chosen without it, all in one call.
 """
 
 import numpy as np
 
 from gpurbf.kernels import smo
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import use_widest_vectors
+from gpurbf.kernels.llvm import transpose4, use_widest_vectors
+from gpurbf.kernels.turns import begin_kernel, end_kernel
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
 
 _key = smo._key  # an integer ordered as a float64 is
+_compiled = cached(nogil=True, error_model="numpy")
 _short = cached(error_model="numpy")
+_inner = inner(error_model="numpy")
 
 
 @inner()
@@ -53,8 +58,8 @@ def _largest(keys, n, out):
     return n
 
 
-@_short
-def worst(up, down, kept, n):
+@_inner
+def _worst(up, down, kept, n):
     """The n largest of `up`, then the n smallest of `down`, at other places than kept ones.
 
     Infinite ones, -inf of `up` and inf of `down`, are not there.
@@ -76,44 +81,125 @@ def worst(up, down, kept, n):
     return found[: rising + falling]
 
 
-@_short
-def gather(members, diagonal, low, high, beta, f):
-    """Those numbers of the members, one row each."""
+@_compiled
+def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
+    """The working set after the previous one: its newer half, and the worst of all others.
+
+    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
+    where it is, and the others take the place of the older half.
+
+    Parameters
+    ----------
+    beta, f, low, high, diagonal : float64 array of shape (n,)
+    scratch : float64 array of shape (2, n)
+    previous : intp array
+        The members of the last set.
+    last : bool
+        Whether its newer half are the last of them.
+    size : int
+        Members at the most.
+    goal : float
+        None is chosen if the violation is below.
+
+    Returns
+    -------
+    violation : float
+        Of all samples; not a number if an f is not finite.
+    members : intp array
+    begin, end : int
+        Which of them are not from the previous set.
+    values : float64 array of shape (5, len(members))
+        Their diagonal, low, high, beta and f.
+    """
+    begin_kernel()
+    up, down = scratch[0], scratch[1]
+    violation = smo.open_ends(beta, low, high, f, up, down)
+    if not violation >= goal:
+        end_kernel()
+        return violation, np.empty(0, np.intp), 0, 0, np.empty((5, 0))
+    half = len(previous) // 2
+    kept = previous[half:] if last else previous[:half]
+    others = _worst(up, down, kept, (size - len(kept)) // 2)
+    begin = 0 if last else len(kept)
+    end = begin + len(others)
+    members = np.empty(len(kept) + len(others), np.intp)
+    members[begin:end] = others
+    members[end if last else 0 :][: len(kept)] = kept
     values = np.empty((5, len(members)))
     for k in range(len(members)):
         i = members[k]
         values[0, k], values[1, k], values[2, k] = diagonal[i], low[i], high[i]
         values[3, k], values[4, k] = beta[i], f[i]
-    return values
+    end_kernel()
+    return violation, members, begin, end, values
+
+
+@_short
+def pick(numbers, places):
+    """``numbers[places]``; NumPy gives up the GIL for it."""
+    return numbers[places]
+
+
+@_short
+def remember(point, beta, f):
+    """Copy beta and f into the point (2, n)."""
+    use_widest_vectors()
+    for k in range(len(beta)):
+        point[0, k], point[1, k] = beta[k], f[k]
+
+
+@_compiled
+def mirror_rows(K, begin, end):
+    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
+
+    Written tile by tile, so that both sides stay in the first cache.
+    """
+    begin_kernel()
+    word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
+    for first, last in ((0, begin), (end, len(K))):
+        for top in range(first, last, _TILE):
+            for left in range(begin, end, _TILE):
+                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+                if (bottom - top) % 4 or (right - left) % 4:
+                    for i in range(top, bottom):
+                        for j in range(left, right):
+                            K[i, j] = K[j, i]
+                    continue
+                for i in range(top, bottom, 4):
+                    for j in range(left, right, 4):
+                        source = address + j * stride + i * K.itemsize
+                        target = address + i * stride + j * K.itemsize
+                        transpose4(word, source, stride, target, stride)
+    end_kernel()
 
 
 @_short
 def put_back(members, inside, beta):
-    """Write beta of the members; those whose beta changes, and by how much."""
+    """Write beta of the members; those whose beta changes, by how much, and the sum of squares."""
     changed, change, n = np.empty_like(members), np.empty_like(inside), 0
+    squares = 0.0
     for k in range(len(members)):
         i = members[k]
         changed[n], change[n] = i, inside[k] - beta[i]
+        squares += change[n] * change[n]
         n += inside[k] != beta[i]
         beta[i] = inside[k]
-    return changed[:n], change[:n]
+    return changed[:n], change[:n], squares
 
 
 @_short
-def count_absent(members, slot_of):
-    """How many of the members are in no slot."""
-    n = 0
-    for i in members:
-        n += slot_of[i] < 0
-    return n
-
-
-@_short
-def place(members, slot_of, owner, used, filled, clock, vacant):
+def place(members, slot_of, owner, used, filled, clock, vacant, final):
     """Slots of the members, the first `filled` ones; those that were in none, and where they are.
 
-    Vacant slots are taken in order, then the longest unused.
+    Vacant slots are taken in order, then the longest unused: if that is final. Else nothing is done
+    where some would have to give way, and how many comes first of the results, 0 where none does.
     """
+    absent = 0
+    for i in members:
+        absent += slot_of[i] < 0
+    if absent > vacant and not final:
+        return absent - vacant, members[:0], members[:0], members[:0]
+    members = members[:filled]
     slots, n = slot_of[members], 0
     missing = np.empty_like(members)
     for k in range(len(members)):
@@ -152,7 +238,7 @@ def place(members, slot_of, owner, used, filled, clock, vacant):
             s = where[found]
             slots[k], owner[s], used[s], slot_of[members[k]] = s, members[k], clock, s
             found += 1
-    return slots, missing[:n], where
+    return 0, slots, missing[:n], where
 
 
 @_short

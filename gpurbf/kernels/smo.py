@@ -17,14 +17,13 @@ from gpurbf.kernels.llvm import (
     keep,
     larger,
     smaller,
-    transpose4,
     use_widest_vectors,
 )
+from gpurbf.kernels.turns import begin_kernel, end_kernel
 
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
 _STRIP = 64
-_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
 COLUMNS = 2048
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -176,6 +175,15 @@ def _steps(rows, diagonal, low, high, beta, f, closed, goal, max_steps):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
 
 
+@_inner
+def _finite(f):
+    """Whether all are."""
+    finite = True
+    for k in range(len(f)):
+        finite &= np.isfinite(f[k])
+    return finite
+
+
 @_compiled
 def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
@@ -195,23 +203,26 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     -------
     steps : int
     violation : float
-        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged.
+        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged, not
+        a number if an f is not finite.
     stuck : bool
         Whether the best step is too small for the floating-point numbers at hand.
     """
     use_widest_vectors()
+    begin_kernel()
     n = len(f)
     closed, rows = np.empty((2, n)), Rows(*rows)
     rows = (
         borrowed(rows.K), borrowed(rows.there), borrowed(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
-    result = _steps(
+    steps, violation, stuck = _steps(
         rows, borrowed(diagonal), borrowed(low), borrowed(high), borrowed(beta),
         borrowed(f), borrowed(closed), goal, max_steps,
     )  # fmt: skip
     keep(closed)
-    return result
+    end_kernel()
+    return steps, violation if _finite(f) else np.nan, stuck
 
 
 @_inner
@@ -231,12 +242,13 @@ def _begin(rows, diagonal, C, n_first, goal, max_steps):
     steps, violation, stuck = _steps(
         rows, diagonal, own[0], own[1], point[0], point[1], scratch, goal, max_steps
     )
-    about, finite = summary(point[0], point[1], own[2], C), True
-    for k in range(n):
-        finite &= np.isfinite(point[1, k])
+    about, violation = (
+        summary(point[0], point[1], own[2], C),
+        violation if _finite(point[1]) else np.nan,
+    )
     keep(ends)
     keep(closed)
-    return steps, violation if finite else np.nan, stuck, points, about
+    return steps, violation, stuck, points, about
 
 
 @_compiled
@@ -281,8 +293,8 @@ def begin_pair(K, first, n_first, second, n_second, diagonal, C, goal, max_steps
     return result
 
 
-@_compiled
-def subtract_rows(rows, first, slots, change, f, begin, end):
+@_inner
+def subtract(rows, first, slots, change, f, begin, end):
     """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.
 
     A strip of f stays in the first cache while the rows pass by.
@@ -306,26 +318,11 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
 
 
 @_compiled
-def mirror_rows(K, begin, end):
-    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
-
-    Written tile by tile, so that both sides stay in the first cache.
-    """
-    word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
-    for first, last in ((0, begin), (end, len(K))):
-        for top in range(first, last, _TILE):
-            for left in range(begin, end, _TILE):
-                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
-                if (bottom - top) % 4 or (right - left) % 4:
-                    for i in range(top, bottom):
-                        for j in range(left, right):
-                            K[i, j] = K[j, i]
-                    continue
-                for i in range(top, bottom, 4):
-                    for j in range(left, right, 4):
-                        source = address + j * stride + i * K.itemsize
-                        target = address + i * stride + j * K.itemsize
-                        transpose4(word, source, stride, target, stride)
+def subtract_rows(rows, first, slots, change, f, begin, end):
+    """See `subtract`."""
+    begin_kernel()
+    subtract(rows, first, slots, change, f, begin, end)
+    end_kernel()
 
 
 @_short

@@ -116,6 +116,7 @@ class KernelRows:
                 self._indexed = None
             else:
                 self._like, self._rows = like
+        self.compiled = self._indexed is not None
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
@@ -179,7 +180,8 @@ class KernelRows:
                 squares[start : start + _ROWS] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
             else:
                 squares[start : start + _ROWS] = np.einsum("ij,ij->i", part, part)
-        return PROFILES[str(self.activation.profile)](squares, self.activation)
+        with np.errstate(over="ignore", invalid="ignore"):  # seen in what is solved
+            return PROFILES[str(self.activation.profile)](squares, self.activation)
 
     @staged("prepare", "samples gathered")
     def gathered(self, samples: np.ndarray) -> Samples:

@@ -7,7 +7,7 @@ import pytest
 from test_smo import Matrix, judged, problem
 
 from gpurbf.backends import device_smo
-from gpurbf.backends.loops_smo import all_rows, open_ends, solve_block
+from gpurbf.backends.loops_smo import all_rows, next_set, open_ends, solve_block
 from gpurbf.kernels.cuda import smo, warps
 from gpurbf.network.solvers.smo import binary, pairs, side_by_side, solve_pairs
 
@@ -162,9 +162,9 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         np.testing.assert_array_equal(chosen[: len(kept)], kept)
         assert set(chosen[len(kept) :]) == {*rising, *falling}
         assert len(chosen) == len(kept) + len(rising) + len(falling) == len(set(chosen))
-        open_ends(beta, low, high, f, up, down)
         newest = slice(len(previous) // 2, len(previous))
-        assert set(chosen) == set(binary._working_set(up, down, previous, newest, size)[0])
+        given = beta, f, low, high, np.ones(n), np.empty((2, n))
+        assert set(chosen) == set(next_set(*given, previous, newest, size, -np.inf)[1][0])
         previous = chosen
 
 

@@ -13,13 +13,11 @@ from gpurbf.backends.loops_smo import (
     all_rows,
     begin_pair,
     gained,
-    gather,
-    open_ends,
+    next_set,
     put_back,
     solve_block,
     solve_free,
     summary,
-    worst,
 )
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.kernel import PairKernel
@@ -225,12 +223,14 @@ class _Problem:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         f, beta, low, high = self.f, self.beta, self.low, self.high
         members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
-        up, down = np.empty_like(f), np.empty_like(f)
+        scratch, diagonal = np.empty((2, len(f))), self.kernel.diagonal
         self.plane = Plane(len(f))
         steps, sets, creeping = 0, 0, False
         while True:
-            violation = open_ends(beta, low, high, f, up, down)
-            if np.isnan(violation):
+            violation, chosen = next_set(
+                beta, f, low, high, diagonal, scratch, members, fresh, size, self.tol
+            )
+            if violation != violation:
                 raise FloatingPointError("not finite")
             if not self._trusted(max(violation, self.tol)):
                 self._evaluate()
@@ -238,8 +238,7 @@ class _Problem:
                 continue
             if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation
-            members, fresh = _working_set(up, down, members, fresh, size)
-            parts = gather(members, self.kernel.diagonal, low, high, beta, f)
+            members, fresh, parts = chosen
             K = self.kernel.block(members, fresh, self.evaluated >= _AGAIN)
             goal = max(self.tol, (LOOSE if creeping else INNER) * violation)
             done = self._inner(all_rows(K), *parts, goal=goal, steps=steps)[0]
@@ -248,16 +247,18 @@ class _Problem:
             sets += 1
             creeping = sets >= MANY or done - steps >= _LONG * size
             steps = done
-            changed, change = put_back(members, parts[3], beta)
-            self._subtract(changed, change, f)
+            changed, change, squares = put_back(members, parts[3], beta)
+            self._subtract(changed, change, squares, f)
             self.plane.add(beta, f)
             if creeping:
                 self._go_ahead(len(changed) // _FEW)
 
-    def _subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``; changes are counted where they may be wrong."""
+    def _subtract(
+        self, members: np.ndarray, change: np.ndarray, squares: float, f: np.ndarray
+    ) -> None:
+        """``f -= change @ K[members]``; squares of changes are summed: each may be wrong."""
         self.kernel.subtract(members, change, f, wide=self.evaluated >= _AGAIN)
-        self.squares += float(change @ change)
+        self.squares += squares
 
     def _go_ahead(self, most: int) -> None:
         """Go on where the last two changes lead, if it is better there and takes few rows."""
@@ -265,7 +266,8 @@ class _Problem:
         ahead = plane.ahead(self.low, self.high, most)
         if ahead is None:
             return
-        self._subtract(ahead.members, ahead.change, ahead.point[1])
+        change = ahead.change
+        self._subtract(ahead.members, change, float(change @ change), ahead.point[1])
         # The difference of two objectives would be lost in rounding.
         gain, square = gained(plane.newest, ahead.point)
         if gain > 0:
@@ -315,7 +317,7 @@ class _Problem:
                 # For each sample, one to find the receiver, seven the giver, four to update f.
                 count(operations=12 * done * len(f), kind="float64", nbytes=rows.K.nbytes)
             steps, since = steps + done, since + done
-            if not np.isfinite(f).all():
+            if violation != violation:
                 raise FloatingPointError("not finite")
             if stuck or done < left or steps == self.max_iter or self.check(steps, violation):
                 return steps, violation, True
@@ -333,21 +335,3 @@ def working_set_size(n: int) -> int:
     """Samples of a working set where there are n, a multiple of 128."""
     least, most = WORKING_SET
     return min(most, max(least, n // _PART // 128 * 128))
-
-
-def _working_set(
-    up: np.ndarray, down: np.ndarray, previous: np.ndarray, newest: slice, size: int
-) -> tuple[np.ndarray, slice]:
-    """The newer half of the previous set, and the worst of those that may rise and may fall.
-
-    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
-    where it is, and the others take the place of the older half: they are the slice that comes
-    with the members.
-    """
-    half = len(previous) // 2
-    last = newest.stop == len(previous)
-    kept = previous[half:] if last else previous[:half]
-    others = worst(up, down, kept, (size - len(kept)) // 2)
-    if last:
-        return np.concatenate([others, kept]), slice(0, len(others))
-    return np.concatenate([kept, others]), slice(len(kept), len(kept) + len(others))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends.loops_smo import mirror_rows
+from gpurbf.backends.loops_smo import mirror_rows, pick
 from gpurbf.network.solvers.smo.kernel import Kernel
 
 __all__ = ["WorkingBlock"]
@@ -28,7 +28,7 @@ class WorkingBlock:
 
         In float64 if it is to be wide, and so are the next ones then.
         """
-        n, samples = len(members), self.samples[members]
+        n, samples = len(members), pick(self.samples, members)
         if wide:
             return self.kernel.between(samples)
         if len(self._K) != n:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.backends.loops_smo import look_ahead
+from gpurbf.backends.loops_smo import look_ahead, remember
 
 __all__ = ["Ahead", "Plane"]
 
@@ -50,7 +50,7 @@ class Plane:
     def add(self, beta: np.ndarray, f: np.ndarray) -> None:
         """The next point; copies are made, over the oldest."""
         self._points.insert(0, self._points.pop())
-        self._points[0][0], self._points[0][1] = beta, f
+        remember(self._points[0], beta, f)
         self._known = min(3, self._known + 1)
 
     def ahead(self, low: np.ndarray, high: np.ndarray, most: int) -> Ahead | None:

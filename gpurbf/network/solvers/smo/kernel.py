@@ -26,6 +26,8 @@ class Kernel(Protocol):
     without values. ``rounding`` is the error of a value, root mean square, beside that of exact
     distances: 0 where nobody shall look after it.
 
+    ``compiled`` tells whether values come from compiled kernels of ours, which return at once.
+
     ``rounds`` makes the `Rounds` that step on the device of `xp`, None where the CPU steps;
     ``description`` is told if there is no memory for them.
     """
@@ -37,6 +39,7 @@ class Kernel(Protocol):
     cost: float
     linear: bool
     rounding: float
+    compiled: bool
     rounds: Callable[..., Rounds] | None
     description: str
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.backends.threads import parallel_for
+from gpurbf.backends.turns import taking_turns
 from gpurbf.network.solvers.smo import binary
 from gpurbf.network.solvers.smo.binary import (
     Solution,
@@ -168,7 +169,7 @@ class _Problems:
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
         with self._schedule.failing():
             while (p := self._schedule.take()) is not None:
-                with kernel.working():
+                with kernel.working(), taking_turns(kernel.compiled):
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
                     fused = kernel.linear and n > binary.WHOLE

@@ -46,10 +46,13 @@ class RowCache:
         """What it has taken of the budget."""
         return self.slots.filled * self.slots.row_bytes
 
-    def pair_with(self, partner: slice) -> None:
-        """Members are the class's samples from now on, then the partner's; forgets the last one."""
-        self._samples = joined(self.columns, partner)
-        self.slots.pair_with(partner.stop - partner.start)
+    def pair_with(self, samples: np.ndarray, first: bool) -> None:
+        """Members are a pair's samples from now on, the class's first or not; forgets the others.
+
+        Rows of the class's own samples stay.
+        """
+        self._samples = samples
+        self.slots.pair_with(len(samples) - self.slots.n, first)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -96,8 +99,8 @@ class CachedPair:
         self.samples = joined(a, b)
         self.diagonal = kernel.diagonal[self.samples]
         self.rounding = kernel.rounding
-        over_a.pair_with(b)
-        over_b.pair_with(a)
+        over_a.pair_with(self.samples, True)
+        over_b.pair_with(self.samples, False)
         self._block = WorkingBlock(kernel, self.samples)
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
@@ -109,7 +112,7 @@ class CachedPair:
         n_a, n = self.n_a, self.n_a + self.n_b
         K = np.empty((n, n), np.float32)
         self.over_a.read(np.arange(n_a), K[:n_a, :n_a])
-        self.over_b.read(np.arange(self.n_b), K[n_a:, n_a:])
+        self.over_b.read(np.arange(n_a, n), K[n_a:, n_a:])
         across = np.empty((n_a, self.n_b), np.float32)
         self.kernel.values(self.samples[:n_a], self.over_b.columns, across)
         K[:n_a, n_a:] = across
@@ -125,6 +128,4 @@ class CachedPair:
             f -= self.kernel.weighted(rows, self.samples[members], change, wide)
             return
         self.over_a.subtract(members, change, f[: self.n_a])
-        # Over b, the samples of b come first.
-        seen_from_b = np.where(members < self.n_a, members + self.n_b, members - self.n_a)
-        self.over_b.subtract(seen_from_b, change, f[self.n_a :])
+        self.over_b.subtract(members, change, f[self.n_a :])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.backends.loops_smo import count_absent, place
+from gpurbf.backends.loops_smo import place
 
 __all__ = ["LEAST", "Budget", "Slots"]
 
@@ -56,7 +56,8 @@ class Budget:
 class Slots:
     """Places of rows: each belongs to a member or is vacant; the least used give way.
 
-    Members are the n samples of a class, then those of the class it is paired with.
+    Members are the n samples of a class and, before or after them, those of the class it is paired
+    with.
 
     Parameters
     ----------
@@ -72,17 +73,23 @@ class Slots:
         self.n, self.row_bytes, self.budget = n, row_bytes, budget
         self.filled = 0
         self._slot_of = np.full(n, -1)
+        self._own = slice(0, n)
         self._owner = np.full(capacity, -1)
         self._used = np.full(capacity, -1)
         self._clock = self._vacant = 0
 
-    def pair_with(self, n_partner: int) -> None:
-        """The class has another partner of so many samples: rows of the last one's are vacant."""
-        slots = self._slot_of[self.n :]
-        slots = slots[slots >= 0]
+    def pair_with(self, n_partner: int, first: bool) -> None:
+        """The class is the first of a pair or not; rows of its last partner's are vacant."""
+        own = self._slot_of[self._own].copy()
+        self._slot_of[self._own] = -1
+        slots = self._slot_of[self._slot_of >= 0]
         self._owner[slots] = self._used[slots] = -1
         self._vacant += len(slots)
-        self._slot_of = np.append(self._slot_of[: self.n], np.full(n_partner, -1))
+        self._own = slice(0, self.n) if first else slice(n_partner, n_partner + self.n)
+        self._slot_of = np.full(self.n + n_partner, -1)
+        self._slot_of[self._own] = own
+        there = np.flatnonzero(own >= 0)
+        self._owner[own[there]] = self._own.start + there
 
     def place(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots for as many of the members, from the first on, as fit at once.
@@ -94,21 +101,25 @@ class Slots:
             Members that were in no slot, and the ascending slots that they have now: the caller
             must evaluate these rows.
         """
-        self._grow(count_absent(members, self._slot_of) - self._vacant)
-        members = members[: self.filled]
         self._clock += 1
-        found = place(
+        wanted, *found = self._place(members, self.filled == len(self._owner))
+        if wanted:
+            self._grow(wanted)
+            _, *found = self._place(members, True)
+        slots, missing, where = found
+        self._vacant = max(0, self._vacant - len(missing))
+        return slots, missing, where
+
+    def _place(self, members: np.ndarray, final: bool) -> Any:
+        return place(
             members, self._slot_of, self._owner, self._used,
-            self.filled, self._clock, self._vacant,
+            self.filled, self._clock, self._vacant, final,
         )  # fmt: skip
-        self._vacant = max(0, self._vacant - len(found[1]))
-        return found
 
     def _grow(self, wanted: int) -> None:
         """Ask the budget for slots where vacant ones do not suffice."""
         room = min(wanted, len(self._owner) - self.filled)
-        if room > 0:
-            least = max(0, min(room, LEAST - self.filled))
-            granted = self.budget.take(room, self.row_bytes, least)
-            self.filled += granted
-            self._vacant += granted
+        least = max(0, min(room, LEAST - self.filled))
+        granted = self.budget.take(room, self.row_bytes, least)
+        self.filled += granted
+        self._vacant += granted

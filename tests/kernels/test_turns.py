@@ -1,0 +1,102 @@
+"""Kernels of SVC's solver wait for threads between two of them, for a moment at the most."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import gpurbf
+from gpurbf.backends.loops_smo import all_rows, solve_block, subtract_rows
+from gpurbf.backends.turns import taking_turns
+from gpurbf.kernels import turns
+
+
+@pytest.fixture(autouse=True)
+def nobody():
+    assert turns.between[0] == 0
+    yield
+    left, turns.between[:] = turns.between[0], 0
+    assert left == 0
+
+
+def _kernel():
+    f = np.zeros(4)
+    subtract_rows(np.ones((2, 4), np.float32), np.array([0, 1]), np.ones(2), f)
+    assert (f == -2).all()
+
+
+def test_a_thread_in_its_turn_is_counted_where_it_is_between_kernels():
+    with taking_turns():
+        assert turns.between[0] == 1
+        _kernel()
+        assert turns.between[0] == 1
+    assert turns.between[0] == 0
+    _kernel()  # without a turn
+    with taking_turns(False):
+        assert turns.between[0] == 0
+
+
+def test_who_is_never_done_keeps_others_for_a_moment_only():
+    turns.between[:] = 3
+    _kernel()
+    assert turns.between[0] == 3
+    with taking_turns():
+        _kernel()
+    assert turns.between[0] == 3
+    turns.between[:] = 0
+
+
+def test_a_kernel_ends_when_another_thread_begins_one():
+    """Who waits sees it: of many turns in two threads nearly none comes to its end alone."""
+    seen, done = [], threading.Event()
+
+    def other():
+        with taking_turns():
+            while not done.is_set():
+                _kernel()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        with taking_turns():
+            for _ in range(2000):
+                _kernel()
+                seen.append(int(turns.between[0]))
+    finally:
+        done.set()
+        thread.join()
+    assert set(seen) <= {1, 2} and turns.between[0] == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_turn_that_breaks_off_is_over(error):
+    with pytest.raises(error), taking_turns():
+        _kernel()
+        raise error
+
+
+def test_a_fit_leaves_nothing():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2400, 5)), np.repeat(np.arange(4), 600)
+    gpurbf.SVC(tol=0.1).fit(X, y)
+    assert turns.between[0] == 0
+    X[:, 0], X[7] = 1e30, -1e300
+    with pytest.raises(ValueError, match="not finite"):
+        gpurbf.SVC(kernel="poly", degree=9, gamma=1.0, tol=0.1).fit(X, y)
+
+
+def test_a_kernel_finds_numbers_that_are_not_finite():
+    ones, K = np.ones(2), np.eye(2, dtype=np.float32)
+    f = np.array([1.0, np.inf])
+    assert np.isnan(solve_block(all_rows(K), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_waits_for_nobody():
+    turns.between[:] = 2
+    child = os.fork()
+    if not child:
+        os._exit(int(turns.between[0]))
+    turns.between[:] = 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
