@@ -221,8 +221,9 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         borrowed(f), borrowed(closed), goal, max_steps,
     )  # fmt: skip
     keep(closed)
+    violation = violation if _finite(f) else np.nan
     end_kernel()
-    return steps, violation if _finite(f) else np.nan, stuck
+    return steps, violation, stuck
 
 
 @_inner

@@ -38,20 +38,27 @@ def _add(builder, number):
     builder.atomic_rmw("add", _count(builder), ir.Constant(_WORD, number), "seq_cst")
 
 
-@intrinsic
-def begin_kernel(typing_context):
-    """This thread is not between two kernels."""
+def _adding(number):
+    """An intrinsic that adds a number to it."""
 
-    def generate(context, builder, signature, args):
-        _add(builder, -1)
-        return context.get_dummy_value()
+    @intrinsic
+    def add(typing_context):
+        def generate(context, builder, signature, args):
+            _add(builder, number)
+            return context.get_dummy_value()
 
-    return types.void(), generate
+        return types.void(), generate
+
+    return add
+
+
+# This thread is not between two kernels, or is, whoever else may be.
+begin_kernel, _is_between = _adding(-1), _adding(1)
 
 
 @intrinsic
 def end_kernel(typing_context):
-    """It is from now on, which is as soon as no other thread is, or after a moment."""
+    """This thread is between two kernels, as soon as no other is or after a moment."""
 
     def generate(context, builder, signature, args):
         before = builder.block
@@ -80,11 +87,11 @@ def end_kernel(typing_context):
 
 @cached()
 def enter():
-    """This thread is between two kernels, once others are not."""
-    end_kernel()
+    """This thread is between two kernels; it has the lock, so nobody is waited for."""
+    _is_between()
 
 
 @cached()
 def leave():
-    """It is not any more."""
+    """It is no more."""
     begin_kernel()
