@@ -243,10 +243,8 @@ def _begin(rows, diagonal, C, n_first, goal, max_steps):
     steps, violation, stuck = _steps(
         rows, diagonal, own[0], own[1], point[0], point[1], scratch, goal, max_steps
     )
-    about, violation = (
-        summary(point[0], point[1], own[2], C),
-        violation if _finite(point[1]) else np.nan,
-    )
+    about = summary(point[0], point[1], own[2], C)
+    violation = violation if _finite(point[1]) else np.nan
     keep(ends)
     keep(closed)
     return steps, violation, stuck, points, about
