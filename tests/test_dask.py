@@ -113,6 +113,66 @@ def test_data_frames_and_delayed_blocks_are_taken(client, kind):
     assert model.score(blocks, names) == ours.score(data, labels)
 
 
+@pytest.mark.parametrize("rule", ["random", "stratified"])
+def test_centers_are_drawn_in_the_look_as_they_are_locally(client, rule):
+    # Blocks have other labels each, one only rows of weight zero, and rows are there twice.
+    names = np.array(["zero", "one", "two", "three", "four"])
+    order = np.argsort(y[:900] % 5, kind="stable")
+    data, labels = np.vstack([X[order], X[:300]]), names[np.append(y[order], y[:300]) % 5]
+    weights = np.append(np.ones(900), np.zeros(300))
+    weights[200:290] = 0
+    weights[1150:] = 2
+    states = [np.random.RandomState(3) for _ in range(2)]
+    model, local = (
+        module.RBFClassifier(120, centers=rule, random_state=state)
+        for module, state in zip((on_dask, gpurbf), states)
+    )
+    chunks = (200, 90, 310, 300, 250, 50)
+    model.fit(*cut(*chunks, data=(data, labels, weights)))
+    local.fit(data, labels, weights)
+    for name in ("classes_", "centers_", "center_indices_", "gamma_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(local, name))
+    assert states[0].randint(1 << 30) == states[1].randint(1 << 30)
+
+
+def counted(i, part, log):
+    with open(log, "a") as file:
+        file.write(f"{i} ")
+    return part
+
+
+@pytest.mark.parametrize(("name", "most"), [("RBFClassifier", 3), ("SVC", 2), ("RBFLayer", 2)])
+def test_blocks_that_are_not_kept_are_read_in_few_passes(client, tmp_path, name, most):
+    from dask.delayed import delayed
+
+    log = str(tmp_path / "log")
+    options = {"n_centers": 260, "random_state": 0} if name != "SVC" else {}
+    blocks = [
+        delayed(counted, pure=False)(i, part, log) for i, part in enumerate(np.array_split(X, 4))
+    ]
+    labels = [delayed(part) for part in np.array_split(y, 4)]
+    getattr(on_dask, name)(**options).fit(blocks, labels)
+    with open(log) as file:
+        read = file.read().split()
+    assert 0 < max(map(read.count, "0123")) <= most
+
+
+@pytest.mark.parametrize(
+    ("address", "direct"),
+    [("tcp://127.0.0.1:4000", True), ("inproc://192.0.2.1/1/2", True), ("tcp://10.0.0.2:1", None)],
+)
+def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
+    class Client:
+        def nthreads(self):
+            return {"tcp://127.0.0.1:3999": 1, address: 2}
+
+        def gather(self, futures, direct):
+            return futures, direct
+
+    tasks = Tasks(Client(), Settings.of(None))
+    assert tasks.gathered(["future"]) == (["future"], direct)
+
+
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_svc_is_the_local_one_to_the_bit(client, weights):
     twice = np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
@@ -206,9 +266,8 @@ def kill_once(i, part, log, after):
 def test_a_worker_that_is_killed_costs_time_only(tmp_path):
     from dask.delayed import delayed
 
-    # Blocks are read by three passes before HᵀH (the draw of centers shares one with the rows for
-    # calibration), and by one before the classes come together.
-    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 19), "SVC": ({}, 7)}
+    # Blocks are read by two passes before HᵀH, and by one before the classes come together.
+    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 13), "SVC": ({}, 7)}
     with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
         with distributed.Client(cluster) as client:
             for name, (options, after) in cases.items():
@@ -241,7 +300,7 @@ def test_tasks_have_names_that_can_be_read(client):
     on_dask.RBFClassifier(20, random_state=0).fit(*cut(1000, 797))
     on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
     names = set(client.cluster.scheduler.task_prefixes)
-    assert {"gpurbf-look", "gpurbf-hidden-layer", "gpurbf-centers", "gpurbf-pairs"} <= names
+    assert {"gpurbf-look", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
 
 
 class Recorder:

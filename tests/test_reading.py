@@ -192,7 +192,7 @@ def test_hashes_compared_in_blocks_draw_the_same_centers(monkeypatch, weighted):
     weights = rng.random(500) if weighted else None
 
     def draw():
-        return sample._race(X, y, weights, np.random.RandomState(0))
+        return sample.Race(0, by_class=True).over(X, y, weights)
 
     expected = draw()
     assert len(expected[1]) < 500  # some rows are repeated

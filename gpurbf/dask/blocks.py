@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import dask.array as da
@@ -14,14 +13,15 @@ import numpy as np
 
 from gpurbf.dask.graph import Settings, Tasks, find_client
 from gpurbf.dask.homes import Homes
-from gpurbf.dask.rows import Facts, Reader, Rows
+from gpurbf.dask.looks import Facts, Look, Looked
+from gpurbf.dask.rows import Reader, Rows
 from gpurbf.estimators._validation import (
     check_labels,
     class_factors,
     class_mass,
     overflow,
 )
-from gpurbf.network.gamma import SUMS
+from gpurbf.network.centers.sample import Race
 
 __all__ = ["Blocks", "ClassMass", "at_home", "row_blocks"]
 
@@ -41,6 +41,8 @@ class Blocks:
         Rows with those of weight 0.
     homes : Homes
         Of each block the worker.
+    known : dict
+        What tasks of `over_rows` would find.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Blocks:
         reader: Reader,
         n_given: int,
         homes: Homes,
+        known: dict[Any, Any],
     ) -> None:
         self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
-        self.n_given, self.homes = n_given, homes
+        self.n_given, self.homes, self.known = n_given, homes, known
         self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
         self.shape = int(self.starts[-1]), facts[0].n_features
         self.dtype = facts[0].dtype
@@ -69,8 +72,11 @@ class Blocks:
         sample_weight: Any = None,
         *,
         negative: bool = False,
+        race: Race | None = None,
     ) -> Blocks:
         """Look at all blocks once; ``model``, the local twin, gets what validation sets.
+
+        A race that will be asked for takes place at once, and so do sums for gamma.
 
         Raises
         ------
@@ -88,15 +94,13 @@ class Blocks:
             )
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
-        wanted = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
-        look = Reader(plain, negative, wanted).look
-        homes = Homes.of(tasks.client, blocks)
-        groups, given_as = homes.groups(), list(zip(blocks, labels, weights))
-        found = tasks.results(
-            tasks.each("look", _Each(look), [tuple(given_as[i] for i in own) for own in groups])
-        )
-        by_block = dict(zip(chain(*groups), chain(*found)))
-        every: list[Facts] = [by_block[i] for i in range(len(blocks))]
+        sums = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
+        look = Look(plain, negative, sums, race)
+        homes = Homes.of(tasks, blocks)
+        given_as = list(zip(range(len(blocks)), blocks, labels, weights))
+        groups = [tuple(given_as[i] for i in own) for own in homes.groups()]
+        looked = tasks.total("look", Looked.joined, tasks.each("look", look, groups))
+        every: list[Facts] = [looked.facts[i] for i in range(len(blocks))]
         given = np.cumsum([0] + [fact.n_given for fact in every])
         kept = [i for i, fact in enumerate(every) if fact.n_rows]
         if not kept:
@@ -110,15 +114,12 @@ class Blocks:
             each.n_features_in_ = first.n_features
             if first.names is not None:
                 each.feature_names_in_ = first.names
-        classes = None
-        if first.labels is not None:
-            found = np.unique(np.concatenate([fact.labels for fact in facts]))
-            classes = found
-            if hasattr(model, "predict"):
-                masked = bool(sum(fact.n_rows for fact in facts) < given[-1])
-                classes, _ = check_labels(found, type(model).__name__, masked)
-        reader = Reader(plain, negative, wanted, classes)
-        return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept))
+        starts, classes = np.cumsum([0] + [fact.n_rows for fact in every]), looked.labels
+        if classes is not None and hasattr(model, "predict"):
+            masked = bool(starts[-1] < given[-1])
+            classes, _ = check_labels(classes, type(model).__name__, masked)
+        reader, known = Reader(plain, negative, classes), looked.known(race, starts)
+        return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept), known)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -140,8 +141,8 @@ class Blocks:
             return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
 
         factors = class_factors(class_weight, self.classes, mass)
-        reader = self.reader._replace(factors=factors, wanted=False)
-        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes)
+        reader = self.reader._replace(factors=factors)
+        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes, {})
 
     def class_sizes(self) -> np.ndarray:
         """How many rows each class has."""
@@ -179,8 +180,8 @@ class Blocks:
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
         """See :func:`gpurbf.network.over_rows.over_rows`."""
-        if task is SUMS and self.reader.wanted:
-            return functools.reduce(merge, (fact.sums for fact in self.facts))
+        if task in self.known:
+            return self.known[task]
         parts = self.each(name, _Asked(task, merge, y, weights))
         return self.tasks.total(name, functools.partial(_reduced, merge), parts)
 
@@ -191,7 +192,7 @@ class Blocks:
         own, _ = at_home(rows, self.starts)
         coming = self.tasks.start(self.each("rows", _taken, own=own))
         asked = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
-        return lambda: Rows.in_order(self.tasks.client.gather(coming)).at(asked)
+        return lambda: Rows.in_order(self.tasks.gathered(coming)).at(asked)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.take(rows)().X
@@ -250,16 +251,6 @@ def _check_alike(facts: list[Facts]) -> None:
 
 
 @dataclass(frozen=True)
-class _Each:
-    """A function's results for some blocks."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, *blocks: tuple[Any, ...]) -> list[Any]:
-        return [self.function(*block) for block in blocks]
-
-
-@dataclass(frozen=True)
 class _OnRows:
     """Reads one block after the other for what works on their rows."""
 
@@ -271,7 +262,7 @@ class _OnRows:
 
     def _looked(self, blocks: tuple[tuple[Any, ...], ...]) -> Iterator[tuple[Any, ...]]:
         for start, given, X, y, weights, *own in blocks:
-            rows = self.reader.rows(X, y, weights)
+            rows = self.reader(X, y, weights)
             yield rows._replace(places=given + rows.places), start, *own
 
 

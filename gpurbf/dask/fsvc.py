@@ -232,7 +232,8 @@ def _trained(
 ) -> np.ndarray:
     """Output weights, from those at the start."""
     if solver.needs == "sums":
-        return solver.solve(Summing(blocks, model, 0.0).result()).W
+        normal, _ = Summing(blocks, model, 0.0).result()
+        return solver.solve(normal).W
     if solver.needs == "center targets":
         return solver.train(model._layer(), None, None, None, start=W)
     epoch = _Epoch(model, clone(solver).set_params(n_epochs=1))

@@ -20,6 +20,8 @@ __all__ = ["Settings", "Tasks", "find_client", "shared"]
 
 # Bytes that the tasks of a kind may hold together: more is sent once, and a step later.
 _HELD = 1 << 24
+# How addresses begin that only this machine, and this process, can reach.
+_HERE = ("tcp://127.0.0.1:", "tcp://[::1]:", "inproc://")
 # Results that the client merges itself.
 _FEW = 4
 
@@ -69,6 +71,8 @@ class Tasks:
 
     def __init__(self, client: distributed.Client, settings: Settings) -> None:
         self.client, self.settings = client, settings
+        # Of each worker.
+        self.threads: dict[str, int] = client.nthreads()
 
     def each(
         self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
@@ -109,7 +113,12 @@ class Tasks:
 
     def results(self, tasks: Any) -> Any:
         """What the tasks return, here."""
-        return self.client.gather(self.start(tasks))
+        return self.gathered(self.start(tasks))
+
+    def gathered(self, futures: Any) -> Any:
+        """Their results; not by way of the scheduler where all are on one machine."""
+        here = all(address.startswith(_HERE) for address in self.threads)
+        return self.client.gather(futures, direct=here or None)
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

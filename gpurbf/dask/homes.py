@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpurbf.dask.graph import Tasks
+
 __all__ = ["Homes"]
 
 # Bytes that a task takes together at the most: a worker may have moved them to its disk.
@@ -23,13 +25,14 @@ class Homes(NamedTuple):
     threads: dict[str, int]
 
     @classmethod
-    def of(cls, client: Any, blocks: list[Any]) -> Homes:
+    def of(cls, tasks: Tasks, blocks: list[Any]) -> Homes:
         """The homes of blocks."""
+        client = tasks.client
         there = client.has_what().items()
         homes = {key: worker for worker, keys in there for key in keys}
         workers = [homes.get(block.key, "") for block in blocks]
         sizes = client.nbytes(summary=False) if any(workers) else {}
-        return cls(workers, [sizes.get(block.key, 0) for block in blocks], client.nthreads())
+        return cls(workers, [sizes.get(block.key, 0) for block in blocks], tasks.threads)
 
     @property
     def n_threads(self) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import dask.array as da
+import numpy as np
+from sklearn.utils import check_random_state
 
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.twin import Twin, twin_of
 from gpurbf.estimators import layer
+from gpurbf.network.centers.sample import Race
 
 __all__ = ["RBFLayer"]
 
@@ -42,7 +46,7 @@ class RBFLayer(Twin):
         model = self._new_model()
         check_rule(model)
         y = y if isinstance(model.centers, str) else None
-        blocks = Blocks.of(self, model, X, y, sample_weight)
+        blocks = Blocks.of(self, model, X, y, sample_weight, race=race_ahead(model))
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
@@ -92,3 +96,11 @@ def check_rule(model: Any) -> None:
             "'random' or 'stratified', or give the centers as an array, for example those of a "
             "local fit on a part of the samples."
         )
+
+
+def race_ahead(model: Any) -> Race | None:
+    """The race by which the model will draw its centers, if it does."""
+    if not isinstance(rule := model.centers, str) or np.array_equal(model.gamma, "median"):
+        return None  # the median draws first
+    random_state = copy.deepcopy(check_random_state(model.random_state))
+    return Race.drawn(random_state, by_class=rule == "stratified")

@@ -12,7 +12,20 @@ import numpy as np
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.rows import Rows
 
-__all__ = ["regrouped"]
+__all__ = ["regrouped", "split"]
+
+
+def split(
+    blocks: Blocks, name: str, assign: Callable[[Rows], np.ndarray], n_parts: int
+) -> tuple[list[Any], list[list[Any]]]:
+    """Tasks that split blocks into parts, and of each part those that are a piece of it.
+
+    ``assign(rows)`` says of each row of a block in which part, 0 to n_parts - 1, it belongs.
+    """
+    own = blocks.each(f"{name}-split", _Split(assign, n_parts))
+    of_parts = [(rows, i) for i in range(n_parts) for rows in own]
+    pieces = blocks.tasks.each(f"{name}-pieces", operator.getitem, of_parts)
+    return own, [pieces[i * len(own) : (i + 1) * len(own)] for i in range(n_parts)]
 
 
 def regrouped(
@@ -20,15 +33,10 @@ def regrouped(
 ) -> list[Any]:
     """A task for each part that has all its rows, in the order in which they were given.
 
-    ``assign(rows)`` says of each row of a block in which part, 0 to n_parts - 1, it belongs. Rows
-    go from worker to worker; together the parts take as much memory as the blocks.
+    Rows go from worker to worker; together the parts take as much memory as the blocks.
     """
-    split = blocks.each(f"{name}-split", _Split(assign, n_parts))
-    pieces = blocks.tasks.each(
-        f"{name}-pieces", operator.getitem, [(rows, i) for i in range(n_parts) for rows in split]
-    )
-    own = [tuple(pieces[i * len(split) : (i + 1) * len(split)]) for i in range(n_parts)]
-    return blocks.tasks.each(name, _in_order, own)
+    _, pieces = split(blocks, name, assign, n_parts)
+    return blocks.tasks.each(name, _in_order, [tuple(own) for own in pieces])
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import dask.array as da
+import numpy as np
 
 from gpurbf.backends.threads import limited
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.layer import check_rule
+from gpurbf.dask.layer import check_rule, race_ahead
 from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import rbf
@@ -32,7 +33,7 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
 
     Notes
     -----
-    Blocks stay on their workers. To the client come the centers, 32 bytes of each distinct sample
+    Blocks stay on their workers. To the client come the centers, 40 bytes of each distinct sample
     by which they are drawn, HᵀH, and up to 1,000 samples by which probabilities are calibrated.
     Bits are those of the local fit where HᵀH is exact, see there; else the sums of blocks round in
     their own order.
@@ -55,19 +56,18 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         model = self._new_model()
         check_rule(model)
         _solver(model, 0)  # before any work
-        blocks = Blocks.of(self, model, X, y, sample_weight)
+        blocks = Blocks.of(self, model, X, y, sample_weight, race=race_ahead(model))
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)
-            calibration = weighted.take(rbf.calibration_rows(len(blocks)))  # on their way here
             model._choose_layer(blocks, blocks, blocks.weights)
             solver = _solver(model, len(model.centers_))
-            sums = Summing(weighted, model, getattr(solver, "alpha", 0.0))
+            sample = np.arange(len(blocks))[rbf.calibration_rows(len(blocks))]
+            sums = Summing(weighted, model, getattr(solver, "alpha", 0.0), sample)
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
-            normal = sums.result()
-            sample = calibration()
-            model._solve(solver, normal, sample.X, sample.y, sample.weights, keep=False)
+            normal, some = sums.result()
+            model._solve(solver, normal, some.X, some.y, some.weights, keep=False)
         self.model_ = model
         return self
 

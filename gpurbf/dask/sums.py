@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from gpurbf.backends.arrays import to_host
-from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.blocks import Blocks, at_home
 from gpurbf.dask.rows import Rows
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
@@ -24,6 +24,7 @@ __all__ = ["Summing"]
 _ROWS, _AT_ONCE, _MERGED, _SMALL = 8192, 1 << 15, 4, 1 << 23
 # Rows of HᵀH that travel as an array.
 _BAND = 256
+_NO_ROWS = np.empty(0, np.intp)
 
 
 class Summing:
@@ -36,20 +37,26 @@ class Summing:
         The local twin, with its centers.
     alpha : float
         The least relative ridge that the sums are to be solved with; 0: no exact sums.
+    sample : ndarray of int
+        Numbers of rows that come with the sums.
     """
 
-    def __init__(self, blocks: Blocks, model: Any, alpha: float) -> None:
+    def __init__(
+        self, blocks: Blocks, model: Any, alpha: float, sample: np.ndarray = _NO_ROWS
+    ) -> None:
         n_classes = len(model.classes_)
         n_outputs = 1 if n_classes == 2 else n_classes
         normal = NormalEquations(len(model.centers_), n_outputs, alpha)
         normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
         work = _Sums(model, n_outputs, normal.shift, normal.grid)
         tasks = blocks.tasks
-        parts = blocks.each("hidden-layer", work, _groups(blocks, normal))
+        own, _ = at_home(sample, blocks.starts)
+        own = {i: own.get(i, _NO_ROWS) for i in range(len(blocks.parts))}
+        parts = blocks.each("hidden-layer", work, _groups(blocks, normal), own)
         few = 4 * len(normal.G) ** 2 <= _SMALL
         totals = tasks.merged("hidden-layer", _added, parts, _MERGED, left=_MERGED if few else 1)
         futures = tasks.start([*parts, *totals])
-        self._client, self._normal = tasks.client, normal
+        self._tasks, self._normal = tasks, normal
         self._totals, self._n_parts = futures[len(parts) :], len(parts)
         del futures[len(parts) :]
         # Who waits for a part lets go of it at once.
@@ -61,15 +68,15 @@ class Summing:
     def __iter__(self) -> Iterator[Any]:
         return self._done
 
-    def result(self) -> NormalEquations:
-        """The sums of all blocks."""
+    def result(self) -> tuple[NormalEquations, Rows]:
+        """The sums of all blocks, and the sample in the order in which its rows were given."""
         for _ in self._done:
             pass
-        sums, normal = _added(*self._client.gather(self._totals)), self._normal
+        sums, normal = _added(*self._tasks.gathered(self._totals)), self._normal
         for i, band in enumerate(sums.bands):
             normal.G[i * _BAND : i * _BAND + len(band), : band.shape[1]] = band
         normal.B, normal.targets, normal.weight = sums.B, sums.targets, sums.weight
-        return normal
+        return normal, Rows.in_order([sums.sample])
 
 
 def _groups(blocks: Blocks, normal: NormalEquations) -> list[list[int]]:
@@ -93,13 +100,14 @@ class _Some(NamedTuple):
     B: np.ndarray
     targets: np.ndarray
     weight: Any
+    sample: Rows
 
     @classmethod
-    def of(cls, normal: NormalEquations) -> _Some:
-        """What is to travel of sums."""
+    def of(cls, normal: NormalEquations, sample: Rows) -> _Some:
+        """What is to travel of sums, and of the rows."""
         G, starts = to_host(normal.G), range(0, len(normal.G), _BAND)
         bands = [G[i : i + _BAND, : i + _BAND].copy() for i in starts]
-        return cls(bands, to_host(normal.B), normal.targets, normal.weight)
+        return cls(bands, to_host(normal.B), normal.targets, normal.weight, sample)
 
 
 @dataclass(frozen=True)
@@ -111,20 +119,23 @@ class _Sums:
     shift: Any
     grid: Any
 
-    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> _Some:
+    def __call__(self, looked: Iterator[tuple[Rows, int, np.ndarray]]) -> _Some:
         model, layer = self.model, self.model._layer()
         normal = NormalEquations(len(model.centers_), self.n_outputs)
         normal.shift, normal.grid = self.shift, self.grid
-        for rows, _ in looked:
+        sample = []
+        for rows, _, own in looked:
+            sample.append(rows.at(own))
             for batch in gen_batches(len(rows.X), _ROWS):
                 some = rows.at(batch)
                 normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
-        return _Some.of(normal)
+        return _Some.of(normal, Rows.joined(sample))
 
 
 def _added(*parts: _Some) -> _Some:
-    bands, *others = zip(*parts)
-    return _Some([_sum(own) for own in zip(*bands)], *map(_sum, others))
+    bands, *others, samples = zip(*parts)
+    B, targets, weight = map(_sum, others)
+    return _Some([_sum(own) for own in zip(*bands)], B, targets, weight, Rows.joined(samples))
 
 
 def _sum(values: tuple[Any, ...]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from gpurbf._stages import staged
-from gpurbf.network.centers.sample import distinct
+from gpurbf.network.centers.sample import Race
 from gpurbf.network.model import center_finder, fit_temperature, probabilities
 from gpurbf.network.solvers.ridge import OwnCenters
 
@@ -44,7 +44,7 @@ def choose_left_out(
     X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
 ) -> LeftOut:
     """Some distinct samples, by their content: neither order nor repetition changes them."""
-    found = distinct(X, codes, weights, seed=0)
+    found = Race(0, by_class=True).over(X, codes, weights)
     rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
     return LeftOut(rows, totals, center_finder(C)(X[rows]))
 

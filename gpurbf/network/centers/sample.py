@@ -8,7 +8,7 @@ centers.
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +25,9 @@ def random(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
     """Distinct samples, drawn without replacement in proportion to their weights."""
-    race = _race(X, None, weights, random_state)
-    _tell_if_short(n_centers, len(race.first))
-    return race.first[race.order()[:n_centers]]
+    found = Race.drawn(random_state, by_class=False).over(X, y, weights)
+    _tell_if_short(n_centers, len(found.first))
+    return found.first[found.order()[:n_centers]]
 
 
 def stratified(
@@ -36,16 +36,16 @@ def stratified(
     """As `random`, with every class represented in proportion to its weight (at least once)."""
     if y is None:
         raise ValueError("centers='stratified' draws by class: pass y, or use centers='random'.")
-    race = _race(X, y, weights, random_state)
-    order, labels = race.order(), race.labels
+    found = Race.drawn(random_state, by_class=True).over(X, y, weights)
+    order, labels = found.order(), found.labels
     _tell_if_short(n_centers, len(order))
-    mass = np.bincount(labels, race.totals)
+    mass = np.bincount(labels, found.totals)
     available = np.bincount(labels, minlength=len(mass))
     quotas = shares(mass, available, n_centers)
     ranked = order[np.argsort(labels[order], kind="stable")]
     starts = np.cumsum(available) - available
     chosen = [ranked[start : start + quota] for start, quota in zip(starts, quotas, strict=True)]
-    return race.first[np.concatenate(chosen)]
+    return found.first[np.concatenate(chosen)]
 
 
 def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
@@ -65,62 +65,74 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
 
 
 class Distinct(NamedTuple):
-    """Distinct rows by hash: of each the hash, its first index, its class, its weight in all.
+    """Distinct rows by hash: of each the hash, its first index, its class or 0, its weight in all.
 
-    ``totals`` are of weights rounded to 24 bits, so that they do not depend on the order; the last
-    bits of ``mass``, of the weights themselves, do.
+    Where classes count, the same row in two of them is two. ``totals`` are of weights rounded to 24
+    bits, so that they do not depend on the order; the last bits of ``mass``, of the weights
+    themselves, do.
     """
 
     hashes: np.ndarray
     first: np.ndarray
-    labels: np.ndarray
+    labels: Any
     totals: np.ndarray
     mass: np.ndarray
 
+    @property
+    def keys(self) -> np.ndarray:
+        """The numbers that are compared."""
+        if self.labels is None:
+            return self.hashes
+        return mix(self.hashes ^ mix(self.labels.astype(np.uint64) + np.uint64(1)))
+
     def order(self) -> np.ndarray:
         """The rows in the order in which they win."""
-        uniform = ((self.hashes >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+        uniform = ((self.keys >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
         return np.argsort(-np.log(uniform) / self.totals, kind="stable")
 
+    def merged(self, other: Distinct) -> Distinct:
+        """The distinct rows of both."""
+        both = (None if own[0] is None else np.concatenate(own) for own in zip(self, other))
+        return Distinct._make(both)._once()
 
-def _race(X: Any, y: Any, weights: Any, random_state: Any) -> Distinct:
-    return distinct(X, y, weights, random_state.randint(np.iinfo(np.int32).max))
-
-
-def distinct(X: Any, y: Any, weights: Any, seed: int) -> Distinct:
-    """The distinct rows of X; the same row in two classes is two of them."""
-    task = functools.partial(_candidates, seed)
-    return over_rows(task, _merged, X, y, weights, rows=_BLOCK, name="centers")
-
-
-def _candidates(
-    seed: int, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
-) -> Distinct:
-    hashes = row_hashes(X, seed)
-    labels = np.zeros(len(hashes), np.int64)
-    if y is not None:
-        labels = y
-        hashes = mix(hashes ^ mix(y.astype(np.uint64) + np.uint64(1)))
-    mass = totals = np.ones(len(hashes))
-    if weights is not None:
-        # With 24 bits each, sums are exact.
-        mantissas, exponents = np.frexp(weights)
-        mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
-    places = np.arange(first, first + len(hashes))
-    return _once(Distinct(hashes, places, labels, totals, mass))
+    def _once(self) -> Distinct:
+        """Each row once, by its first index and with the sum of its weights."""
+        _, index, inverse = np.unique(self.keys, return_index=True, return_inverse=True)
+        first = self.first[index]
+        np.minimum.at(first, inverse, self.first)  # parts come in any order
+        totals, mass = (np.bincount(inverse, sums) for sums in (self.totals, self.mass))
+        labels = None if self.labels is None else self.labels[index]
+        return Distinct(self.hashes[index], first, labels, totals, mass)
 
 
-def _merged(a: Distinct, b: Distinct) -> Distinct:
-    return _once(Distinct(*map(np.concatenate, zip(a, b))))
+@dataclass(frozen=True)
+class Race:
+    """Finds the distinct rows among some, of which centers are drawn; see `over_rows`."""
 
+    seed: int
+    by_class: bool
 
-def _once(race: Distinct) -> Distinct:
-    """Each row once, by its first index and with the sum of its weights."""
-    hashes, index, inverse = np.unique(race.hashes, return_index=True, return_inverse=True)
-    first = race.first[index]
-    np.minimum.at(first, inverse, race.first)  # parts come in any order
-    totals, mass = (np.bincount(inverse, sums) for sums in (race.totals, race.mass))
-    return Distinct(hashes, first, race.labels[index], totals, mass)
+    @classmethod
+    def drawn(cls, random_state: np.random.RandomState, by_class: bool) -> Race:
+        """A race by the next number of a RandomState."""
+        return cls(random_state.randint(np.iinfo(np.int32).max), by_class)
+
+    def __call__(
+        self, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
+    ) -> Distinct:
+        hashes = row_hashes(X, self.seed)
+        mass = totals = np.ones(len(hashes))
+        if weights is not None:
+            # With 24 bits each, sums are exact.
+            mantissas, exponents = np.frexp(weights)
+            mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
+        places = np.arange(first, first + len(hashes))
+        return Distinct(hashes, places, y if self.by_class else None, totals, mass)._once()
+
+    def over(self, X: Any, y: Any, weights: Any) -> Distinct:
+        """The distinct rows of X."""
+        own = y if self.by_class else None
+        return over_rows(self, Distinct.merged, X, own, weights, rows=_BLOCK, name="centers")
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:
