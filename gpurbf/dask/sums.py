@@ -21,7 +21,7 @@ __all__ = ["Summing"]
 
 # Rows whose targets exist at a time, those that a task adds up at the most where blocks are there,
 # and sums that one task, or the client where they are of so few bytes, adds up.
-_ROWS, _AT_ONCE, _MERGED, _SMALL = 8192, 1 << 15, 4, 1 << 23
+_ROWS, _AT_ONCE, _MERGED, _SMALL = 8192, 1 << 15, 4, 1 << 27
 # Rows of HᵀH that travel as an array.
 _BAND = 256
 _NO_ROWS = np.empty(0, np.intp)
