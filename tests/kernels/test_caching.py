@@ -3,7 +3,9 @@
 import errno
 import gc
 import importlib
+import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numba
@@ -95,6 +97,35 @@ def test_collecting_is_as_it_was_after_an_error():
             assert gc.isenabled() == was
         finally:
             gc.enable()
+
+
+def test_what_was_made_meanwhile_is_old_and_garbage_is_found_as_ever():
+    class Loop:
+        def __init__(self):
+            self.itself = self
+
+    gc.collect()
+    with without_collecting():
+        kept = Loop()
+        garbage = weakref.ref(Loop())
+    assert any(found is kept for found in gc.get_objects(generation=2))
+    assert garbage() is not None
+    gc.collect()
+    assert garbage() is None
+
+
+def test_what_somebody_has_frozen_stays_frozen():
+    code = """
+import gc
+from gpurbf.kernels.collecting import without_collecting
+gc.freeze()
+before = gc.get_freeze_count()
+with without_collecting():
+    pass
+print(before > 2000, gc.get_freeze_count() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 5000, None], ids=["", "s", "x", "half"])
