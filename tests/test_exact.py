@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from gpurbf.backends.moments import byte_moments
 from gpurbf.network import gamma
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.gamma import resolve_gamma
@@ -68,3 +69,23 @@ def test_data_that_lie_about_zero_are_looked_at_once(monkeypatch):
         looks.clear()
         gamma.resolve_gamma("scale", X + offset)
         assert len(looks) == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (300, 7), (40, 784), (2, 70_000), (5, 0)])
+def test_moments_of_bytes_are_exact(shape):
+    X = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    X[0] = 255  # 70,000 squares are beyond 32 bits
+    expected = [X.sum(axis=1, dtype=np.int64), np.square(X.astype(np.int64)).sum(axis=1)]
+    mapped = X.copy()
+    mapped.flags.writeable = False
+    for rows in (X, mapped, np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2]):
+        np.testing.assert_array_equal(byte_moments(rows), expected)
+        assert rows.flags.writeable == (rows is not mapped)
+
+
+def test_gamma_of_many_bytes_is_that_of_the_same_numbers():
+    X = np.random.default_rng(0).integers(0, 256, (2000, 100)).astype(np.uint8)
+    weights = np.random.default_rng(1).random(2000)
+    for w in (None, weights):
+        found = {resolve_gamma("scale", X.astype(dtype), weights=w) for dtype in "Bfd"}
+        assert len(found) == 1

@@ -13,6 +13,7 @@ and cached once for all of them.
     activation.py  profiles on a buffer; the pass from a product tile to activations
     epilogue.py    the numbers of that pass, which a GPU shares
     sparse.py      products of CSR rows with CSC centers
+    moments.py     sums of bytes and of their squares; hashes.py: of a row's bits
     scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
     llvm.py        what Numba lacks: calls by address, alignment, vector instructions
     compiling.py   a line on stderr while they are compiled; caching.py: where they are kept

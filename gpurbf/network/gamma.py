@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.backends.moments import byte_moments
 from gpurbf.backends.profiles import OF_DISTANCE
 from gpurbf.backends.threads import parallel_for
 from gpurbf.network.exact import exact_sum
@@ -126,7 +127,9 @@ def _sums_of_rows(
             np.square(values, out=values).sum(axis=1, out=own[1])
             spare.append(kept)
 
-    if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
+    if X.dtype == np.uint8 and not about and not sp.issparse(X):
+        sums = byte_moments(X)
+    elif X.shape[0] <= n_rows:  # over before anyone would have been asked for help
         tile(0)
     else:
         parallel_for(tile, -(-X.shape[0] // n_rows))
