@@ -11,7 +11,7 @@ pytest.importorskip("dask.array", reason="no Dask")
 pytest.importorskip("distributed", reason="no Dask")
 
 from gpurbf.dask.homes import Homes
-from gpurbf.dask.svc import _tiles
+from gpurbf.dask.svc import _Queue, _tiles
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,27 @@ def test_tiles_have_each_pair_once(n_classes, wanted):
     for tile in tiles:
         classes = {c for part in tile.parts for c in parts[part]}
         assert {c for pair in tile.pairs for c in pair} <= classes
+
+
+def test_the_largest_tasks_begin_first_and_threads_end_together():
+    costs = [3, 50, 20, 30, 40, 5, 12]
+    queue = _Queue(costs, {"a": 1, "b": 1})
+    # b needs twice the time that a needs: it is given less.
+    ends, order, running = {"a": 0, "b": 0}, [], []
+    while queue or running:
+        while queue and len(running) < 4:
+            i, where = queue.next()
+            (worker,) = where["workers"]
+            ends[worker] += costs[i] * (1 + (worker == "b"))
+            running.append((ends[worker], i))
+            order.append(costs[i])
+        running.sort()
+        queue.done(running.pop(0)[1])
+    assert order == sorted(costs, reverse=True)
+    assert abs(ends["a"] - ends["b"]) <= 50  # told ahead: 80
+    nobody = _Queue([1, 2], {})
+    assert [nobody.next(), nobody.next()] == [(1, {}), (0, {})]  # workers may yet come
+    nobody.done(1)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="no glibc")

@@ -100,25 +100,26 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         classes: Any = blocks.classes
         pairs = list(combinations(range(len(sizes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
-        # The largest first: who has finished one takes the next, and the last ones are small.
-        left = sorted(tiles, key=lambda tile: sum(sizes[c] for pair in tile.pairs for c in pair))
-        waiting: dict[Any, _Tile] = {}
+        costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
+        queue = _Queue(costs, blocks.homes.threads)
         solved: dict[tuple[int, int], _Pair] = {}
 
         def begun() -> Any:
-            tile = left.pop()
-            own = [piece for part in tile.parts for piece in parts.pieces[part]]
-            [task] = tasks.each("pairs", solve, [(tile.pairs, *own)])
-            future = tasks.start(task)
-            waiting[future] = tile
+            i, where = queue.next()
+            own = [piece for part in tiles[i].parts for piece in parts.pieces[part]]
+            [task] = tasks.each("pairs", solve, [(tiles[i].pairs, *own)])
+            future = tasks.start(task, **where)
+            waiting[future] = i
             return future
 
-        first = [begun() for _ in tiles[: _AHEAD * blocks.homes.n_threads]]
+        waiting: dict[Any, int] = {}
+        first = [begun() for _ in range(min(len(tiles), _AHEAD * blocks.homes.n_threads))]
         running = distributed.as_completed(first, with_results=True)
         for future, found in running:
-            if left:
+            queue.done(i := waiting.pop(future))
+            if queue:
                 running.add(begun())
-            for pair, one in zip(waiting.pop(future).pairs, found):
+            for pair, one in zip(tiles[i].pairs, found):
                 solved[pair] = one
                 progress.solved(pairs.index(pair), one.solution)
         progress.finish()
@@ -285,6 +286,37 @@ def _tiles(n_classes: int, wanted: int) -> tuple[list[list[int]], list[_Tile]]:
         if len(tiles) >= wanted:
             break
     return parts, tiles
+
+
+class _Queue:
+    """Tasks yet to begin, the largest first, each for the thread that has least to do then.
+
+    Dask takes all tasks of a name to cost the same.
+    """
+
+    def __init__(self, costs: list[int], threads: dict[str, int]) -> None:
+        self._costs = costs
+        self._left = sorted(range(len(costs)), key=costs.__getitem__)
+        self._workers = [worker for worker, n in threads.items() for _ in range(n)]
+        self._load = [0] * len(self._workers)
+        self._thread: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def next(self) -> tuple[int, dict[str, Any]]:
+        """The number of a task, and where it is to run; anywhere, while there are no workers."""
+        i = self._left.pop()
+        if not self._workers:
+            return i, {}
+        thread = self._thread[i] = self._load.index(min(self._load))
+        self._load[thread] += self._costs[i]
+        return i, {"workers": [self._workers[thread]], "allow_other_workers": True}
+
+    def done(self, i: int) -> None:
+        """A task has ended."""
+        if i in self._thread:
+            self._load[self._thread.pop(i)] -= self._costs[i]
 
 
 def _goes_on(*args: Any) -> bool:
