@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("dask.array", reason="no Dask")
 pytest.importorskip("distributed", reason="no Dask")
 
+from gpurbf.dask.graph import Settings, Tasks
 from gpurbf.dask.homes import Homes
 from gpurbf.dask.svc import _Queue, _tiles
 
@@ -58,6 +59,22 @@ def test_the_largest_tasks_begin_first_and_threads_end_together():
     nobody = _Queue([1, 2], {})
     assert [nobody.next(), nobody.next()] == [(1, {}), (0, {})]  # workers may yet come
     nobody.done(1)
+
+
+@pytest.mark.parametrize(
+    ("address", "direct"),
+    [("tcp://127.0.0.1:4000", True), ("inproc://192.0.2.1/1/2", True), ("tcp://10.0.0.2:1", None)],
+)
+def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
+    class Client:
+        def nthreads(self):
+            return {"tcp://127.0.0.1:3999": 1, address: 2}
+
+        def gather(self, futures, direct):
+            return futures, direct
+
+    tasks = Tasks(Client(), Settings.of(None))
+    assert tasks.gathered(["future"]) == (["future"], direct)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="no glibc")

@@ -23,7 +23,7 @@ from gpurbf.estimators._validation import (
 )
 from gpurbf.network.centers.sample import Race
 
-__all__ = ["Blocks", "ClassMass", "at_home", "row_blocks"]
+__all__ = ["Blocks", "at_home", "row_blocks"]
 
 
 class Blocks:
@@ -135,12 +135,7 @@ class Blocks:
         if class_weight is None:
             return self
         assert self.classes is not None
-        n_classes = len(self.classes)
-
-        def mass() -> np.ndarray:
-            return self.over_rows(ClassMass(n_classes), np.add, True, True, "weights")
-
-        factors = class_factors(class_weight, self.classes, mass)
+        factors = class_factors(class_weight, self.classes, self.class_mass)
         reader = self.reader._replace(factors=factors)
         return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes, {})
 
@@ -151,6 +146,13 @@ class Blocks:
         for fact in self.facts:
             sizes[np.searchsorted(self.classes, fact.labels)] += fact.counts
         return sizes
+
+    def class_mass(self) -> np.ndarray:
+        """The weight of each class, as that of the estimators; the look has counted samples."""
+        if self.weights is None:
+            return self.class_sizes()
+        task = _ClassMass(len(self.class_sizes()))
+        return self.over_rows(task, np.add, True, True, "weights")
 
     def each(
         self,
@@ -285,7 +287,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class ClassMass:
+class _ClassMass:
     """The weight of each class in a block."""
 
     n_classes: int

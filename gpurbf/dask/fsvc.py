@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.backends.hashes import row_hashes
-from gpurbf.dask.blocks import Blocks, ClassMass, at_home
+from gpurbf.dask.blocks import Blocks, at_home
 from gpurbf.dask.graph import shared
 from gpurbf.dask.parts import regrouped
 from gpurbf.dask.rows import Rows
@@ -95,10 +94,7 @@ class FSVC(CallbackSupportMixin, ClassifierTwin):
             model._keep_centers(blocks.tasks.results(chosen))
 
         def outputs() -> None:
-            mass = partial(
-                raw.over_rows, ClassMass(len(model.classes_)), np.add, True, True, "weights"
-            )
-            W = _trained(blocks, parts, model, solver, model._votes(mass))
+            W = _trained(blocks, parts, model, solver, model._votes(raw.class_mass))
             check_finite(model, model.centers_, coef_=W)
             model._keep_outputs(W, getattr(solver, "n_epochs", 1))
 

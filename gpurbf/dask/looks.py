@@ -59,8 +59,8 @@ class Looked(NamedTuple):
         if distinct[0] is not None and distinct[0].labels is not None:
             places = [np.searchsorted(every, own) for own in labels]
             distinct = [own._replace(labels=to[own.labels]) for own, to in zip(distinct, places)]
-        sums = _reduced(operator.add, [look.sums for look in some])
-        return cls(facts, every, sums, _reduced(Distinct.merged, distinct))
+        sums = _if_asked(operator.add, [look.sums for look in some])
+        return cls(facts, every, sums, _if_asked(Distinct.merged, distinct))
 
     def known(self, race: Race | None, starts: np.ndarray) -> dict[Any, Any]:
         """What these tasks of `over_rows` would find, of blocks whose rows start there."""
@@ -112,6 +112,6 @@ class Look:
         return Looked({i: facts}, labels, sums, distinct)
 
 
-def _reduced(merge: Callable[[Any, Any], Any], found: list[Any]) -> Any:
+def _if_asked(merge: Callable[[Any, Any], Any], found: list[Any]) -> Any:
     """All results as one, if they were asked for."""
     return None if found[0] is None else functools.reduce(merge, found)

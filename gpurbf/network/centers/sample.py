@@ -65,11 +65,11 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
 
 
 class Distinct(NamedTuple):
-    """Distinct rows by hash: of each the hash, its first index, its class or 0, its weight in all.
+    """Distinct rows by hash: of each the hash, its first index, its class, its weight in all.
 
-    Where classes count, the same row in two of them is two. ``totals`` are of weights rounded to 24
-    bits, so that they do not depend on the order; the last bits of ``mass``, of the weights
-    themselves, do.
+    The same row in two classes is two, unless classes do not count: ``labels`` are None then.
+    ``totals`` are of weights rounded to 24 bits, so that they do not depend on the order; the last
+    bits of ``mass``, of the weights themselves, do.
     """
 
     hashes: np.ndarray
