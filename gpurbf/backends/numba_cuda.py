@@ -113,7 +113,7 @@ def _prepare(
         parts.append(Part(piece, shift, centers, terms, given))
     rest = terms_of(metric, n, lattice)
     kind = dtype if len(parts) == 1 else np.dtype(np.float64)
-    nothing = xp.empty((1, 1), kind), xp.empty((1, 1, 1), kind), xp.empty((1, 1, 1))
+    nothing = xp.empty((1, 1), kind), xp.empty((1, 1), kind), xp.empty((1, 1, 1))
     return DeviceCenters(
         product=product,
         parts=tuple(parts),
@@ -234,7 +234,7 @@ def _launch(
     consumer = tile.Consumer(mode, form_, profile, dtype.itemsize)
     asynchronous = tiles.device.capability >= (8, 0)
     kernel = tile.kernel(operand.product, shape, asynchronous, consumer, limit)
-    shared = tile.shared_bytes(operand.product, shape, dtype.itemsize)
+    shared = tile.shared_bytes(operand.product, shape)
     kernel[(shares, bands), shape.B**2, api.current_stream(), shared](
         api.argument(A), centers, api.argument(row_terms), terms,
         Epilogue(operand.alpha, operand.factor if whole else 1.0, form_, profile, *scalars),
@@ -268,17 +268,15 @@ def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
 
 
 def _weights(tiles: Tiles, operand: DeviceCenters, W: Any) -> DeviceWeights:
-    """W (m, k), where the tile takes it as (m' / v, k, v): 16 bytes are v weights of one output."""
+    """W (m, k), where the tile takes it by outputs: (k, m') with zeros beyond m."""
     from gpurbf.kernels.cuda import api
 
     xp, (m, k), dtype = tiles.xp, W.shape, operand.dtype
     W = xp.asarray(W, dtype)
     if not (operand.fused and W.size):
         return DeviceWeights(W, k)
-    v = 16 // dtype.itemsize
-    padded = xp.zeros((-(-m // _PADDED) * _PADDED, k), dtype)
-    padded[:m] = W
-    by_output = xp.ascontiguousarray(padded.reshape(-1, v, k).transpose(0, 2, 1))
+    by_output = xp.zeros((k, -(-m // _PADDED) * _PADDED), dtype)
+    by_output[:, :m] = W.T
     return DeviceWeights(api.argument(by_output), k)
 
 

@@ -94,28 +94,6 @@ def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
     np.testing.assert_array_equal(simulated.canonical(words, 64 * 4, 64), rows[64:])
 
 
-def test_a_warpgroup_writes_every_output_once():
-    written = np.zeros((64, 128), int)
-    *_, outputs = simulated._warpgroup()
-    _, staged, own_part = _plain(wgmma.placing)
-    for p in range(4):
-        part = np.zeros((16, 132), int)
-        for t in range(128):
-            for value, row, column in outputs(np.ones(64, int), own_part(p, t)):
-                at = staged(t, 132) + row * 132 + column
-                part[at // 132, at % 132] += value
-        assert (part[:, 128:] == 0).all()
-        written[16 * p : 16 * p + 16] += part[:, :128]
-    assert (written == 1).all()
-
-
-def _plain(make):
-    """The functions before compilation."""
-    from gpurbf.kernels.cuda.tile import SHAPES
-
-    return (getattr(function, "py_func", function) for function in make(SHAPES["large"]))
-
-
 CODES = {
     ("", (7, 5)): "dp4a",
     ("", (9, 0)): "mma",

@@ -4,12 +4,14 @@ Intrinsics write LLVM with every index a constant, so the outputs of a thread ar
 touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
 inline PTX. `simulated.py` has the same functions for Numba's simulator.
 
-A warp owns 8R rows by 4R columns of a tile, in one of two layouts of its 32 lanes:
+A lane has outputs in every eighth row and in two columns of every eight, R × R of them: in rows
+a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3. So the PTX manual deals
+those of mma.m16n8k32 ("Matrix Fragments for mma.m16n8k32"), and all products here follow. They
+differ in how many rows these are, and in the order that a lane has its outputs in (`outputs.py`):
 
-    scalar   R × R outputs a lane: rows a + 8 i, columns b + 4 j, for a in 0..7 and b in 0..3
-    mma      R = 8: 4 × 4 products of 16 × 8 outputs, four of each a lane, as the PTX manual
-             ("Matrix Fragments for mma.m16n8k32") deals them
-    wgmma    four warps own 64 rows and all 128 columns, a warp 16 of these rows, dealt alike
+    scalar   R rows; a warp owns 8R rows by 4R columns of a tile
+    mma      the same for R = 8, as 4 × 4 products of 16 × 8 outputs
+    wgmma    two rows; four warps own 64 rows and all 128 columns, a warp 16 of these rows
 """
 
 from llvmlite import ir
@@ -22,13 +24,13 @@ PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill 
 I32 = ir.IntType(32)
 
 
-def _pointer(context, builder, array_type, array, index):
+def element(context, builder, array_type, array, index):
     """Address of an element, by its number."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index], inbounds=True)
 
 
-def _offset(builder, pointer, count):
+def offset(builder, pointer, count):
     return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
 
 
@@ -38,7 +40,7 @@ def shared_address(builder, pointer):
     return builder.ptrtoint(there, I32)
 
 
-def _load16(builder, pointer):
+def load16(builder, pointer):
     """The elements in 16 bytes of memory."""
     element = pointer.type.pointee
     count = 2 if isinstance(element, ir.DoubleType) else 4
@@ -71,7 +73,7 @@ def peek(typing_context, array, at):
     """Element number `at`; array[at] would look whether `at` is negative."""
 
     def generate(context, builder, signature, args):
-        return builder.load(_pointer(context, builder, array, args[0], args[1]))
+        return builder.load(element(context, builder, array, args[0], args[1]))
 
     return array.dtype(array, at), generate
 
@@ -81,7 +83,7 @@ def poke(typing_context, array, at, value):
     """Write element number `at`."""
 
     def generate(context, builder, signature, args):
-        builder.store(args[2], _pointer(context, builder, array, args[0], args[1]))
+        builder.store(args[2], element(context, builder, array, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(array, at, array.dtype), generate
@@ -92,49 +94,11 @@ def address(typing_context, array, at):
     """Where element number `at` of an array in global memory is, to be moved by `further`."""
 
     def generate(context, builder, signature, args):
-        pointer = _pointer(context, builder, array, args[0], args[1])
+        pointer = element(context, builder, array, args[0], args[1])
         there = ir.PointerType(pointer.type.pointee, 1)
         return builder.ptrtoint(builder.addrspacecast(pointer, there), ir.IntType(64))
 
     return types.int64(array, at), generate
-
-
-@intrinsic
-def further(typing_context, array, place, count):
-    """The address so many elements on."""
-
-    def generate(context, builder, signature, args):
-        size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
-        return builder.add(args[1], builder.mul(args[2], size))
-
-    return types.int64(array, place, types.int64), generate
-
-
-@intrinsic
-def put_at(typing_context, array, place, value):
-    """Write the element of the array at an address."""
-
-    def generate(context, builder, signature, args):
-        there = ir.PointerType(args[2].type, 1)
-        builder.store(args[2], builder.inttoptr(args[1], there))
-        return context.get_dummy_value()
-
-    return types.void(array, place, array.dtype), generate
-
-
-@intrinsic
-def inner(typing_context, total, H, h, W, w):
-    """total + the inner product of 16 bytes of H, from element h, and 16 bytes of W, from w."""
-
-    def generate(context, builder, signature, args):
-        left = _load16(builder, _pointer(context, builder, H, args[1], args[2]))
-        right = _load16(builder, _pointer(context, builder, W, args[3], args[4]))
-        value = args[0]
-        for a, b in zip(left, right):
-            value = builder.fma(a, b, value)
-        return value
-
-    return total(total, H, h, W, w), generate
 
 
 @intrinsic
@@ -198,8 +162,8 @@ def _copy(asynchronous):
         """Copy 16 bytes from global to shared memory."""
 
         def generate(context, builder, signature, args):
-            target = _pointer(context, builder, to, args[0], args[1])
-            origin = _pointer(context, builder, source, args[2], args[3])
+            target = element(context, builder, to, args[0], args[1])
+            origin = element(context, builder, source, args[2], args[3])
             if asynchronous:
                 origin = builder.addrspacecast(origin, ir.PointerType(ir.IntType(8), 1))
                 origin = builder.ptrtoint(origin, ir.IntType(64))
@@ -270,24 +234,18 @@ OPERATIONS = {
 
 
 def _scalar_steps(product, R):
-    """16 bytes of 8R rows against 16 bytes of 4R columns: R × R outputs a lane."""
+    """16 bytes of 8R rows against 16 bytes of 4R columns: R × R outputs a lane, row by row."""
     operation = OPERATIONS[product]
 
     def step(builder, acc, a, c, pitch):
-        rows = [_load16(builder, _offset(builder, a, 8 * i * pitch)) for i in range(R)]
+        rows = [load16(builder, offset(builder, a, 8 * i * pitch)) for i in range(R)]
         for j in range(R):
-            column = _load16(builder, _offset(builder, c, 4 * j * pitch))
+            column = load16(builder, offset(builder, c, (8 * (j // 2) + j % 2) * pitch))
             for q, c_q in enumerate(column):
                 for i in range(R):
                     acc[i * R + j] = operation(builder, acc[i * R + j], rows[i][q], c_q)
 
-    def outputs(p):
-        """Number, staged row and column of the outputs of part p of 4."""
-        for i in range(p * R // 4, (p + 1) * R // 4):
-            for j in range(R):
-                yield i * R + j, (8 * (i - p * R // 4), 4 * j)
-
-    return step, outputs
+    return step
 
 
 _MMA = (
@@ -307,7 +265,7 @@ def _mma_steps():
     quad = ir.LiteralStructType([I32] * 4)
 
     def words(builder, pointer, row, pitch):
-        address = shared_address(builder, _offset(builder, pointer, row * pitch))
+        address = shared_address(builder, offset(builder, pointer, row * pitch))
         D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", [address], True)
         return [builder.extract_value(D, e) for e in range(4)]
 
@@ -323,23 +281,18 @@ def _mma_steps():
                 D = asm(builder, _MMA, quad, constraints, operands, True)
                 acc[first : first + 4] = [builder.extract_value(D, e) for e in range(4)]
 
-    def outputs(p):
-        for j in range(4):
-            for e, (r, column) in enumerate(FRAGMENT_D):
-                yield 16 * p + 4 * j + e, (r, 8 * j + column)
-
-    return step, outputs
+    return step
 
 
-def functions(product, R):
-    """zeros, step, finish and put of a product, for R × R outputs a lane."""
+def products(product, R):
+    """zeros, step and finish of a product, for R × R outputs a lane."""
     finished = None
     if product == "wgmma":
         from gpurbf.kernels.cuda.wgmma import finished, steps
 
-        step_body, outputs = steps()
+        step_body = steps()
     else:
-        step_body, outputs = _mma_steps() if product == "mma" else _scalar_steps(product, R)
+        step_body = _mma_steps() if product == "mma" else _scalar_steps(product, R)
 
     @intrinsic
     def zeros(typing_context, memory):
@@ -358,7 +311,7 @@ def functions(product, R):
 
         def generate(context, builder, signature, args):
             values = [builder.extract_value(args[0], i) for i in range(R * R)]
-            pointers = [_pointer(context, builder, memory, args[1], args[i]) for i in (2, 3)]
+            pointers = [element(context, builder, memory, args[1], args[i]) for i in (2, 3)]
             step_body(builder, values, *pointers, PITCH * 8 // memory.dtype.bitwidth)
             return context.make_tuple(builder, acc, values)
 
@@ -375,25 +328,4 @@ def functions(product, R):
 
         return acc(acc), generate
 
-    @intrinsic
-    def put(typing_context, acc, p, stage, at, width):
-        """Write part p of 4 of the outputs to rows of shared memory, `width` elements each."""
-
-        def generate(context, builder, signature, args):
-            target = _pointer(context, builder, stage, args[2], args[3])
-            kind = context.get_data_type(stage.dtype)
-            for part in range(4):
-                chosen = builder.icmp_signed("==", args[1], ir.Constant(args[1].type, part))
-                with builder.if_then(chosen):
-                    for number, (row, column) in outputs(part):
-                        value = builder.extract_value(args[0], number)
-                        if value.type != kind:
-                            value = builder.sitofp(value, kind)
-                        start = builder.mul(args[4], ir.Constant(args[4].type, row))
-                        start = builder.add(start, ir.Constant(args[4].type, column))
-                        builder.store(value, builder.gep(target, [start], inbounds=True))
-            return context.get_dummy_value()
-
-        return types.void(acc, p, stage, at, width), generate
-
-    return zeros, step, finish, put
+    return zeros, step, finish

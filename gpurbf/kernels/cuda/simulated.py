@@ -1,20 +1,15 @@
-"""The functions of `registers.py` in NumPy, for Numba's simulator: the same arguments and results.
+"""The functions of `registers.py` and `outputs.py` in NumPy, for Numba's simulator.
 
-The scalar products read the same elements of shared memory as the real ones. The tensor cores'
-instruction is followed to the letter: the registers of all 32 lanes are gathered from the addresses
-that the real kernel reads, dealt into A (16 × 32) and B (32 × 8) as the PTX manual states, and
-multiplied; a lane keeps its own outputs.
+They take the same arguments and return the same results. The scalar products read the same
+elements of shared memory as the real ones. The tensor cores' instruction is followed to the letter:
+the registers of all 32 lanes are gathered from the addresses that the real kernel reads, dealt into
+A (16 × 32) and B (32 × 8) as the PTX manual states, and multiplied; a lane keeps its own outputs.
 """
 
 import numpy as np
 
-from gpurbf.kernels.cuda.registers import (
-    FRAGMENT_D,
-    LOAD_A,
-    LOAD_B,
-    PITCH,
-    SLICE,
-)
+from gpurbf.kernels.cuda.outputs import column_of, layout
+from gpurbf.kernels.cuda.registers import LOAD_A, LOAD_B, PITCH, SLICE
 
 
 def aligned(memory):
@@ -46,19 +41,9 @@ def address(array, at):
     return at
 
 
-def further(array, place, count):
-    """So many elements on."""
-    return place + count
-
-
-put_at = poke
-
-
-def inner(total, H, h, W, w):
-    """total + the inner product of 16 bytes of H and of W."""
-    i, o, _ = _index(W, w)
-    weights = np.array([W[i, o, q] for q in range(W.shape[2])])
-    return H.dtype.type(total + H[h : h + len(weights)] @ weights)
+def added(total, array, at):
+    """total + the sum of 16 bytes of an array."""
+    return array.dtype.type(total + array[at : at + 16 // array.itemsize].sum())
 
 
 def exponential(rate, x):
@@ -104,16 +89,12 @@ OPERATIONS = {
 def _scalar(product, R):
     def step(acc, memory, a, c, lane):
         pitch, count = PITCH // memory.itemsize, np.arange(16 // memory.itemsize)
-        i = np.arange(R)[:, None] * pitch
-        total = acc + OPERATIONS[product](memory[a + 8 * i + count], memory[c + 4 * i + count])
+        i = np.arange(R)[:, None]
+        rows, columns = 8 * i * pitch, column_of(i) * pitch
+        total = acc + OPERATIONS[product](memory[a + rows + count], memory[c + columns + count])
         return total.astype(memory.dtype)
 
-    def outputs(acc, p):
-        for i in range(p * R // 4, (p + 1) * R // 4):
-            for j in range(R):
-                yield acc[i, j], 8 * (i - p * R // 4), 4 * j
-
-    return step, outputs
+    return step
 
 
 def places(pitch, load):
@@ -165,13 +146,7 @@ def _tensor_cores():
                     acc[i, j, e] += D[group + 8 * (e // 2), 2 * member + e % 2]
         return acc
 
-    def outputs(acc, p):
-        acc = acc.reshape(4, 4, 4)
-        for j in range(4):
-            for e, (row, column) in enumerate(FRAGMENT_D):
-                yield acc[p, j, e], row, 8 * j + column
-
-    return step, outputs
+    return step
 
 
 # Of operands of wgmma: bytes between cells along the inputs, and from 8 rows to the next 8.
@@ -205,12 +180,7 @@ def _warpgroup():
         columns = 8 * np.arange(16)[:, None] + 2 * member + [0, 1]
         return acc + D[:, columns].transpose(1, 0, 2).reshape(acc.shape).astype(acc.dtype)
 
-    def outputs(acc, p):
-        for j, four in enumerate(acc.reshape(16, 4) if p == 0 else ()):
-            for e, (row, column) in enumerate(FRAGMENT_D):
-                yield four[e], row, 8 * j + column
-
-    return step, finish, outputs
+    return step, finish
 
 
 def seen_by_wgmma():
@@ -221,19 +191,64 @@ def _nothing(acc):
     return acc
 
 
-def functions(product, R):
-    """zeros, step, finish and put, as in `registers.py`; a thread's outputs are an array."""
+def products(product, R):
+    """zeros, step and finish, as in `registers.py`; a thread's outputs are an array."""
     finish = _nothing
     if product == "wgmma":
-        step, finish, outputs = _warpgroup()
+        step, finish = _warpgroup()
     else:
-        step, outputs = _tensor_cores() if product == "mma" else _scalar(product, R)
+        step = _tensor_cores() if product == "mma" else _scalar(product, R)
 
     def zeros(memory):
         return np.zeros((R, R), memory.dtype)
 
-    def put(acc, p, stage, at, width):
-        for value, row, column in outputs(acc, p):
-            stage[at + row * width + column] = value
+    return zeros, step, finish
 
-    return zeros, step, finish, put
+
+def functions(product, R):
+    """The functions of `outputs.py`; values, terms and sums are arrays."""
+    rows, number = layout(product, R)
+    order = np.array([[number(i, j) for j in range(R * R // rows)] for i in range(rows)])
+    columns = column_of(np.arange(R * R // rows))
+
+    def at_rows(array, at):
+        return array[at + 8 * np.arange(rows)]
+
+    def at_columns(array, at, left):
+        return array[at + np.minimum(columns, left - 1)]
+
+    def activated(acc, row_terms, column_terms, function, numbers):
+        grid = acc.ravel()[order]
+        values = [
+            [
+                function(*three, numbers)
+                for three in zip(outputs, [term] * len(outputs), column_terms)
+            ]
+            for outputs, term in zip(grid, row_terms)
+        ]
+        return np.array(values)
+
+    def within(values, left):
+        return np.where(columns < left, values, values.dtype.type(0))
+
+    def storing(together):
+        def stored(out, values, place, width, rows_left, columns_left):
+            for i, row in enumerate(values):
+                for j, value in enumerate(row):
+                    whole = columns[j - j % together]
+                    if 8 * i < rows_left and whole < columns_left:
+                        poke(out, place + 8 * i * width + columns[j], value)
+
+        return stored
+
+    def weighted(values, W, at):
+        output, first = _index(W, at)
+        return (values @ W[output, first + columns]).astype(values.dtype)
+
+    def spreading(width):
+        def spread(sums, array, at):
+            array[at + 8 * width * np.arange(rows)] = sums
+
+        return spread
+
+    return at_rows, at_columns, activated, within, storing, weighted, spreading

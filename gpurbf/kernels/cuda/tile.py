@@ -2,12 +2,12 @@
 
 Both operands come from `pack` as rows of whole 64-byte slices. A block walks along them: while it
 multiplies one pair of slices in shared memory the next one is on its way (two buffers). A thread
-keeps R × R outputs, R = M / B, in registers; nothing is reduced between threads. At the end the
-tile passes through shared memory in four parts, where each output meets the terms of its row and
-column and becomes an activation, and where the consumer takes it:
+keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There each
+output meets the terms of its row and column and becomes an activation, which the consumer takes:
 
-    STORE    H, written in whole rows
-    SCORES   H @ W, added to sums that one thread alone owns: no atomics, the same bits every time
+    STORE    H, eight rows of 32 bytes or more at a time
+    SCORES   H @ W: a thread sums its columns times their weights, these sums meet in shared memory,
+             and a total of a row belongs to one thread: no atomics, the same bits every time
 
 A block takes tile after tile of its share of the centers, so H @ W never stores H, for any k.
 
@@ -28,15 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.kernels.cuda import api, registers, simulated, wgmma
+from gpurbf.kernels.cuda import api, outputs, registers, simulated, wgmma
 from gpurbf.kernels.cuda.api import cuda
 from gpurbf.kernels.cuda.profiles import activate
 
 STORE, SCORES = range(2)
 SLICE, PITCH = registers.SLICE, registers.PITCH
-PARTS = 4
-# Elements from row to row of the staged outputs beyond M: rows start in different banks.
-PAD = 4
 
 
 class Shape(NamedTuple):
@@ -60,38 +57,47 @@ class Consumer(NamedTuple):
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
 
 
-def shared_bytes(product, shape, itemsize):
-    """Dynamic shared memory of a block whose activations have that size."""
-    operands = 2 * 2 * shape.M * PITCH
+def shared_bytes(product, shape):
+    """Dynamic shared memory of a block: the slices that it works on."""
     if product == "wgmma":
-        operands = wgmma.BUFFERS * 2 * shape.M * SLICE
-    return max(operands, shape.M // PARTS * (shape.M + PAD) * itemsize)
+        return wgmma.BUFFERS * 2 * shape.M * SLICE
+    return 2 * 2 * shape.M * PITCH
+
+
+def owners(product, shape):
+    """How many threads have outputs in a row."""
+    return 4 if product == "wgmma" else shape.B
+
+
+def partials_width(product, shape):
+    """Elements from row to row of what its owners add to an output: a warp's banks all differ."""
+    return 4 if product == "wgmma" else shape.B + 4
 
 
 def _scalar_place(lane):
-    """A lane's row and word in A, row and word in C, and staged row and column.
+    """A lane's row and word in A and in C, and its first row and pair of columns of eight.
 
     Eight neighbors read four rows of A and two of C: few of them, and each from banks of its own.
     """
     a = (lane >> 1) & 7
     c = ((lane >> 3) & 2) | (lane & 1)
-    return a, 0, c, 0, a, c
+    return a, 0, 2 * c, 0, a, c
 
 
 def _mma_place(lane):
     """The same for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
     a, c = lane % 16, lane // 16 * 8 + lane % 8
-    return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, 2 * (lane & 3)
+    return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, lane & 3
 
 
 def _placing(product, shape):
-    """Functions of a thread: its first words of A and C, where it stages outputs, and its part.
+    """Functions of a thread: its first words of A and C, and where its outputs are.
 
-    The last tells which part of its own outputs a thread has in part p of the tile.
+    These are its first row and column, and its number among those that have outputs in a row.
     """
     M, R = shape.M, shape.M // shape.B
     warp_rows, warp_columns = 8 * R, 4 * R
-    down, part_rows = M // warp_rows, warp_rows // PARTS
+    down = M // warp_rows
     place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
 
     @cuda.jit(device=True)
@@ -101,16 +107,12 @@ def _placing(product, shape):
         return a, (M + t // 32 // down * warp_columns + c_row) * pitch + c_word
 
     @cuda.jit(device=True)
-    def staged(t, width):
-        _, _, _, _, row, column = place(t % 32)
-        row += t // 32 % down * part_rows
-        return row * width + t // 32 // down * warp_columns + column
+    def own(t):
+        _, _, _, _, row, pair = place(t % 32)
+        across = t // 32 // down
+        return t // 32 % down * warp_rows + row, across * warp_columns + 2 * pair, across * 4 + pair
 
-    @cuda.jit(device=True)
-    def own_part(p, t):
-        return p
-
-    return firsts, staged, own_part
+    return firsts, own
 
 
 def _loading(shape, source, asynchronous):
@@ -136,101 +138,77 @@ def _loading(shape, source, asynchronous):
     return load, wait_all, wait_but_one
 
 
-def _sampling(shape):
-    """A function that tells the sample in row r of the staged part p of a tile."""
-    warp_rows = 8 * (shape.M // shape.B)
-    part_rows = warp_rows // PARTS
+def _activating(source, consumer):
+    """A function that turns an output into an activation, by numbers in the types it works in."""
+    _, form, profile, _ = consumer
+    here = source.here
 
     @cuda.jit(device=True)
-    def sample(top, p, r):
-        return top + r // part_rows * warp_rows + p * part_rows + r % part_rows
-
-    return sample
-
-
-def _activating(shape, source, consumer):
-    """A function that turns a staged part of a tile into activations, and stores them."""
-    mode, form, profile, _ = consumer
-    M, n_threads, width = shape.M, shape.B**2, shape.M + PAD
-    warp_rows = 8 * (M // shape.B)
-    part_rows, step = warp_rows // PARTS, max(1, n_threads // M)  # rows that threads take at once
-    here, peek, poke, columns = source.here, source.peek, source.poke, max(1, M // n_threads)
-    address, further, put_at = source.address, source.further, source.put_at
-
-    @cuda.jit(device=True)
-    def activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out):
-        real, kind = H.dtype.type, row_terms.dtype.type
-        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-        # Terms of rows are there for whole tiles.
-        N, m = (out.shape[0] if mode == STORE else 0), np.int64(column_terms.shape[0])
-        top = here(np.int64(band)) * M
-        alpha, scale, g, c0 = (
+    def numbers_of(epilogue, row_terms, W):
+        kind, real = row_terms.dtype.type, W.dtype.type
+        return (
             kind(here(epilogue.alpha)), real(here(epilogue.factor)), real(here(epilogue.gamma)),
-            real(here(epilogue.coef0)),
+            real(here(epilogue.coef0)), np.int32(here(epilogue.degree)),
         )  # fmt: skip
-        for c in range(columns):
-            own = t % M + c * n_threads
-            column = here(np.int64(number)) * M + own
-            column_term = peek(column_terms, column if column < m else np.int64(0))
-            for w in range(M // warp_rows):
-                # Of the warps' rows one after the other those that are staged.
-                row, at = top + t // M + w * warp_rows + p * part_rows, t // M + w * part_rows
-                at, to = at * width + own, address(out, row * m + column)
-                left = np.int32(min(N - row, part_rows) if column < m else 0)
-                for i in range(0, part_rows, step):
-                    total = kind(alpha * peek(stage, at))
-                    total = kind(peek(row_terms, row + i) + column_term + total)
-                    value = real(scale * real(total))
-                    value = activate(value, form, profile, g, c0, epilogue.degree, real)
-                    if mode == STORE:
-                        if np.int32(i) < left:
-                            put_at(out, to, value)
-                    else:
-                        poke(H, at, value if column < m else real(0))
-                    at += step * width
-                    to = further(out, to, step * m)
-
-    return activate_part
-
-
-def _scoring(shape, source, itemsize):
-    """A function that adds a part of the activations times W to the sums."""
-    M, B, R, width = shape.M, shape.B, shape.M // shape.B, shape.M + PAD
-    n_threads, vector = B * B, 16 // itemsize
-    here, peek, poke, inner = source.here, source.peek, source.poke, source.inner
-    sample = _sampling(shape)
 
     @cuda.jit(device=True)
-    def add(scores, value, number, group, row, o):
-        """Add to a sum that this thread alone owns; its share begins with tile `group`."""
-        if row < scores.shape[1]:
-            at = (group * scores.shape[1] + row) * scores.shape[2] + o
-            total = np.float64(value)
-            if number != group:
-                total += peek(scores, at)
-            poke(scores, at, total)
+    def output(total, row_term, column_term, numbers):
+        alpha, scale, gamma, coef0, degree = numbers
+        kind, real = type(alpha), type(scale)
+        value = real(scale * real(kind(row_term + column_term + kind(alpha * kind(total)))))
+        return activate(value, form, profile, gamma, coef0, degree, real)
+
+    return numbers_of, output
+
+
+def _scoring(product, shape, source, results, itemsize):
+    """A function that adds the activations times W to sums that one thread alone owns.
+
+    Threads write what their columns add to each row, `most` outputs at a time, and sum these up.
+    """
+    M, n_threads = shape.M, shape.B**2
+    n_owners, vector = owners(product, shape), 16 // itemsize
+    width = partials_width(product, shape)
+    most = shared_bytes(product, shape) // (M * width * itemsize)
+    here, peek, poke, added = source.here, source.peek, source.poke, results.added
+    *_, weighted, spreading = results.functions(product, M // shape.B)
+    spread = spreading(width)
 
     @cuda.jit(device=True)
-    def score_part(H, p, band, number, group, W, scores):
-        real = W.dtype.type
-        t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-        r = t // B
-        o = t % B
-        while o < W.shape[1]:
-            first, second = real(0), real(0)
-            h, w = r * width, (np.int64(number) * M * W.shape[1] + o * vector)
-            for _ in range(M // vector):
-                first = inner(first, H, h, W, w)
-                if R == 8:
-                    second = inner(second, H, h + B * width, W, w)
-                h, w = here(h + vector), here(w + W.shape[1] * vector)
-            top = here(np.int64(band)) * M
-            add(scores, first, number, group, sample(top, p, r), o)
-            if R == 8:
-                add(scores, second, number, group, sample(top, p, r + B), o)
-            o += B
+    def sum_up(partials, first, last, band, number, group, scores):
+        """The share of outputs `first` to `last` begins with tile `group`."""
+        t = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1)
+        while t < (last - first) * M:
+            total = partials.dtype.type(0)
+            for q in range(0, n_owners, vector):
+                total = added(total, partials, t * width + q)
+            row = here(np.int64(band)) * M + t % M
+            if row < scores.shape[1]:
+                at = (group * scores.shape[1] + row) * scores.shape[2] + first + t // M
+                summed = np.float64(total)
+                if number != group:
+                    summed += peek(scores, at)
+                poke(scores, at, summed)
+            t = np.int32(t + n_threads)
 
-    return score_part
+    @cuda.jit(device=True)
+    def score(values, partials, place, band, number, group, W, scores):
+        row, column, owner = place
+        k, first = np.int32(W.shape[0]), np.int32(0)
+        at_weights = here(np.int64(number)) * M + column
+        while first < k:
+            last = min(np.int32(first + most), k)
+            at, o = np.int32(row * width + owner), first
+            while o < last:
+                spread(weighted(values, W, at_weights), partials, at)
+                at_weights += W.shape[1]
+                at, o = np.int32(at + M * width), np.int32(o + 1)
+            cuda.syncthreads()
+            sum_up(partials, first, last, band, number, group, scores)
+            cuda.syncthreads()
+            first = last
+
+    return score
 
 
 @functools.cache
@@ -238,7 +216,7 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
     # The simulator knows no registers.
     options = {} if api.SIMULATED else {"max_registers": max_registers}
-    source = simulated if api.SIMULATED else registers
+    source, results = (simulated, simulated) if api.SIMULATED else (registers, outputs)
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     together = product == "wgmma"  # warps that have their operands in common
     if together:
@@ -247,29 +225,28 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     else:
         load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
         buffers = 2
-    firsts, staged, own_part = wgmma.placing(shape) if together else _placing(product, shape)
-    activate_part, score_part = (
-        _activating(shape, source, consumer),
-        _scoring(shape, source, consumer.itemsize),
-    )
-    scoring = consumer.mode == SCORES
-    zeros, step, finish, put = source.functions(product, R)
-    aligned, here = source.aligned, source.here
+    firsts, own = wgmma.placing(shape) if together else _placing(product, shape)
+    numbers_of, output = _activating(source, consumer)
+    zeros, step, finish = source.products(product, R)
+    at_rows, at_columns, activated, within, storing, _, _ = results.functions(product, R)
+    stored, stored_in_pairs = storing(1), storing(2)
+    score = _scoring(product, shape, source, results, consumer.itemsize)
+    storing_H = consumer.mode == STORE
+    pair_bytes = 2 * consumer.itemsize
+    aligned, here, address = source.aligned, source.here, source.address
     steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
     row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
-    width = M + PAD
 
     @cuda.jit(**options)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
         """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
 
         A (N', ...) and C (m', ...), padded to whole tiles; terms (N',) and (m,); out (N, m);
-        W (m' / v, k, v), v outputs in 16 bytes and zeros beyond m;
+        W (k, m') with zeros beyond m;
         scores (shares, N, k) of float64.
         """
         memory = aligned(cuda.shared.array(0, A.dtype))
-        stage = aligned(cuda.shared.array(0, row_terms.dtype))
-        H = aligned(cuda.shared.array(0, W.dtype))
+        partials = aligned(cuda.shared.array(0, W.dtype))
         pitch, slice_length = row_bytes // memory.itemsize, SLICE // memory.itemsize
         n_slices = np.int32(A.shape[1] // slice_length)
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
@@ -302,19 +279,30 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
                 s = np.int32(s + 1)
             acc = finish(acc)
             if together:
-                cuda.syncthreads()  # before the outputs of some are where others still read
+                cuda.syncthreads()  # before memory is filled from which others still read
 
-            for p in range(PARTS):
-                t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
-                put(acc, own_part(p, t), stage, staged(t, width), width)
-                cuda.syncthreads()
-                activate_part(stage, H, p, band, number, row_terms, column_terms, epilogue, out)
-                cuda.syncthreads()
-                if scoring:
-                    # Where registers are left, nothing that this part needs is computed above.
-                    part = here(np.int64(p)) if together else np.int64(p)
-                    score_part(H, part, band, number, group, W, scores)
-                    cuda.syncthreads()
+            place = own(here(np.int64(cuda.threadIdx.x)) & (n_threads - 1))
+            m = np.int64(column_terms.shape[0])
+            row, column = here(np.int64(band)) * M + place[0], here(number) * M + place[1]
+            columns_left = np.int32(min(m - column, np.int64(M)))
+            values = activated(
+                acc,
+                at_rows(row_terms, row),
+                at_columns(column_terms, column, columns_left),
+                output,
+                numbers_of(epilogue, row_terms, W),
+            )
+            if storing_H:
+                to, rows_left = address(out, row * m + column), out.shape[0] - row
+                rows_left = np.int32(min(rows_left, np.int64(M)))
+                if m % 2 == 0 and to % pair_bytes == 0:
+                    stored_in_pairs(out, values, to, m, rows_left, columns_left)
+                else:
+                    stored(out, values, to, m, rows_left, columns_left)
+            else:
+                if number * M + M > m:
+                    values = within(values, columns_left)
+                score(values, partials, place, band, number, group, W, scores)
             number += cuda.gridDim.x
 
     return tile

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.cuda.registers import FRAGMENT_D, I32, SLICE, asm, shared_address
+from gpurbf.kernels.cuda.registers import I32, SLICE, asm, shared_address
 
 # Slices in shared memory: one is multiplied, one begins to be, one comes. These are all the 48 KB
 # that a block has without asking for more, which numba-cuda does not.
@@ -65,17 +65,11 @@ def steps():
         D = asm(builder, text, result, ",".join(kinds), operands, True)
         acc[:] = [builder.extract_value(D, e) for e in range(n)]
 
-    def outputs(p):
-        # A warp has all columns of 16 rows, which are one part of the tile.
-        for j in range(16 if p == 0 else 0):
-            for e, (r, column) in enumerate(FRAGMENT_D):
-                yield 4 * j + e, (r, 8 * j + column)
-
-    return step, outputs
+    return step
 
 
 def placing(shape):
-    """`tile._placing` where four warps share 64 rows; a warp has 16 of them, a part of the tile."""
+    """`tile._placing` where four warps share 64 rows, and a warp has 16 of them, all columns."""
     words = SLICE // 4
 
     @cuda.jit(device=True)
@@ -83,14 +77,10 @@ def placing(shape):
         return t // 128 * 64 * 4, shape.M * words
 
     @cuda.jit(device=True)
-    def staged(t, width):
-        return (t // 128 * 16 + t % 32 // 4) * width + t % 4 * 2
+    def own(t):
+        return t // 32 * 16 + t % 32 // 4, t % 4 * 2, t % 4
 
-    @cuda.jit(device=True)
-    def own_part(p, t):
-        return p - t // 32 % 4
-
-    return firsts, staged, own_part
+    return firsts, own
 
 
 def loading(shape, source):

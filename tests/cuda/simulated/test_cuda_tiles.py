@@ -5,7 +5,8 @@ import pytest
 
 from gpurbf.backends import Activation, Lattice, Tile, numba_cuda, terms
 from gpurbf.backends.gpu_kernels import codes_product
-from gpurbf.kernels.cuda import api, pairs, profiles, tile
+from gpurbf.kernels.cuda import api, pairs, profiles, tile, wgmma
+from gpurbf.kernels.cuda import outputs as outputs_module
 from gpurbf.kernels.epilogue import FORMS
 from tests import reference
 
@@ -71,6 +72,32 @@ def exact_distances(X, C, metric):
 
 def test_this_is_the_simulator():
     assert api.SIMULATED
+
+
+@pytest.mark.parametrize(
+    "product, shape",
+    [("multiply", TINY), ("mma", MEDIUM), ("wgmma", tile.SHAPES["large"])]
+    + [(product, tile.SHAPES["large"]) for product in ("dp4a", "mma")],
+)
+def test_every_output_is_one_thread_s_and_sums_come_from_different_banks(product, shape):
+    own = (wgmma.placing(shape) if product == "wgmma" else tile._placing(product, shape))[1]
+    rows, number = outputs_module.layout(product, shape.M // shape.B)
+    n_columns = (shape.M // shape.B) ** 2 // rows
+    written, owners = np.zeros((shape.M, shape.M), int), [set() for _ in range(shape.M)]
+    banks = []
+    for t in range(shape.B**2):
+        row, column, owner = own(t)
+        banks.append((row * tile.partials_width(product, shape) + owner) % 32)
+        for i in range(rows):
+            owners[row + 8 * i].add(owner)
+            for j in range(n_columns):
+                written[row + 8 * i, column + outputs_module.column_of(j)] += 1
+    assert (written == 1).all()
+    assert all(found == set(range(tile.owners(product, shape))) for found in owners)
+    assert sorted(number(i, j) for i in range(rows) for j in range(n_columns)) == list(
+        range(rows * n_columns)
+    )
+    assert all(len(set(banks[w : w + 32])) == 32 for w in range(0, len(banks), 32))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
