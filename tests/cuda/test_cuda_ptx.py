@@ -202,6 +202,14 @@ def test_outputs_do_not_leave_their_registers(ptx, name):
     assert "ld.shared.f" not in ptx(name, (9, 0))  # they are summed 16 bytes at a time
 
 
+@pytest.mark.parametrize("name", ["mma", "wgmma", "float32"])
+def test_a_slice_is_brought_by_few_instructions(ptx, name):
+    """Addresses move on by a constant; rows further down are a product away that is made once."""
+    _, in_loop = (part for part in blocks(ptx(name, (9, 0))) if "cp.async.cg" in part)
+    assert len(re.findall(r"^\t\S.*;$", in_loop, re.MULTILINE)) <= 45
+    assert len(re.findall(r"(mul|mad)\.lo\.s64", in_loop)) <= 1
+
+
 @pytest.mark.parametrize("name, most", [("mma", 100), ("wgmma", 110)])
 def test_an_output_of_a_product_with_weights_is_little_but_its_64_sums(ptx, name, most):
     loops = [part for part in blocks(ptx(name, (9, 0))) if "fma.rn.f32" in part]

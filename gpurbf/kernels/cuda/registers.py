@@ -117,6 +117,17 @@ def here(typing_context, x):
 
 
 @intrinsic
+def further(typing_context, array, place, count):
+    """The address so many elements on."""
+
+    def generate(context, builder, signature, args):
+        size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
+        return builder.add(args[1], builder.mul(args[2], size))
+
+    return types.int64(array, place, types.int64), generate
+
+
+@intrinsic
 def exponential(typing_context, rate, x):
     """exp(-rate x), 0 where that is below the smallest normal number.
 
@@ -158,25 +169,23 @@ def root(typing_context, x):
 
 def _copy(asynchronous):
     @intrinsic
-    def copy16(typing_context, to, at, source, start):
-        """Copy 16 bytes from global to shared memory."""
+    def copy16(typing_context, to, at, source, place):
+        """Copy 16 bytes from an address in global memory, where `source` is, to shared memory."""
 
         def generate(context, builder, signature, args):
             target = element(context, builder, to, args[0], args[1])
-            origin = element(context, builder, source, args[2], args[3])
             if asynchronous:
-                origin = builder.addrspacecast(origin, ir.PointerType(ir.IntType(8), 1))
-                origin = builder.ptrtoint(origin, ir.IntType(64))
-                addresses = [shared_address(builder, target), origin]
                 text = "cp.async.cg.shared.global [$0], [$1], 16;"
-                asm(builder, text, ir.VoidType(), "r,l,~{memory}", addresses, True)
+                places = [shared_address(builder, target), args[3]]
+                asm(builder, text, ir.VoidType(), "r,l,~{memory}", places, True)
             else:
-                quad = ir.VectorType(I32, 4).as_pointer()
-                value = builder.load(builder.bitcast(origin, quad), align=16)
-                builder.store(value, builder.bitcast(target, quad), align=16)
+                quad = ir.VectorType(I32, 4)
+                origin = builder.inttoptr(args[3], ir.PointerType(quad, 1))
+                value = builder.load(origin, align=16)
+                builder.store(value, builder.bitcast(target, quad.as_pointer()), align=16)
             return context.get_dummy_value()
 
-        return types.void(to, at, source, start), generate
+        return types.void(to, at, source, types.int64), generate
 
     return copy16
 

@@ -41,6 +41,11 @@ def address(array, at):
     return at
 
 
+def further(array, place, count):
+    """So many elements on."""
+    return place + count
+
+
 def added(total, array, at):
     """total + the sum of 16 bytes of an array."""
     return array.dtype.type(total + array[at : at + 16 // array.itemsize].sum())

@@ -116,26 +116,32 @@ def _placing(product, shape):
 
 
 def _loading(shape, source, asynchronous):
-    """Functions that bring slices into shared memory, and wait for all of them or all but one."""
+    """Functions that bring slices into shared memory, and wait for all of them or all but one.
+
+    Four threads bring a row of a slice, 16 bytes each.
+    """
     M, n_threads = shape.M, shape.B**2
-    load_rows = n_threads // 4  # four threads a row, 16 bytes each
+    rows = n_threads // 4
     copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
-    here = source.here
+    here, address, further = source.here, source.address, source.further
 
     @cuda.jit(device=True)
-    def load(memory, s, A, band, C, number):
-        """Bring slice s of M rows of each operand into its buffer; four threads a row."""
-        t, width = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1), here(np.int64(A.shape[1]))
+    def start(t, memory, A, band):
+        """The address of the first 16 bytes that a thread brings of a tile's rows in A."""
+        return address(A, (band * M + t // 4) * A.shape[1] + t % 4 * (16 // memory.itemsize))
+
+    @cuda.jit(device=True)
+    def load(memory, buffer, A, a, C, c):
+        """Bring a slice of M rows of each operand, from these addresses on, into a buffer."""
+        t, width = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1), A.shape[1]
         pitch, vector = PITCH // memory.itemsize, 16 // memory.itemsize
-        at = (s % 2 * 2 * M + t // 4) * pitch + t % 4 * vector
-        start = t // 4 * width + (4 * np.int64(s) + t % 4) * vector
-        a, c = np.int64(band) * M * width + start, np.int64(number) * M * width + start
-        for i in range(M // load_rows):
-            copy16(memory, at + i * load_rows * pitch, A, a + i * load_rows * width)
-            copy16(memory, at + (M + i * load_rows) * pitch, C, c + i * load_rows * width)
+        at = np.int32(buffer * 2 * M * pitch + t // 4 * pitch + t % 4 * vector)
+        for i in range(M // rows):
+            copy16(memory, at + i * rows * pitch, A, further(A, a, i * rows * width))
+            copy16(memory, at + (M + i * rows) * pitch, C, further(C, c, i * rows * width))
         commit()
 
-    return load, wait_all, wait_but_one
+    return start, load, wait_all, wait_but_one
 
 
 def _activating(source, consumer):
@@ -220,10 +226,10 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     together = product == "wgmma"  # warps that have their operands in common
     if together:
-        load, wait_all = wgmma.loading(shape, source)
+        start, load, wait_all = wgmma.loading(shape, source)
         buffers = wgmma.BUFFERS
     else:
-        load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+        start, load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
         buffers = 2
     firsts, own = wgmma.placing(shape) if together else _placing(product, shape)
     numbers_of, output = _activating(source, consumer)
@@ -233,7 +239,8 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     score = _scoring(product, shape, source, results, consumer.itemsize)
     storing_H = consumer.mode == STORE
     pair_bytes = 2 * consumer.itemsize
-    aligned, here, address = source.aligned, source.here, source.address
+    aligned, here = source.aligned, source.here
+    address, further = source.address, source.further
     steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
     row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
 
@@ -255,28 +262,32 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
             # Numbers pass `here` where they are used, or they would take registers all along.
             t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
             a_first, c_first = firsts(t, pitch)
-            load(memory, 0, A, band, C, number)
+            a, c = start(t, memory, A, band), start(t, memory, C, number)
+            load(memory, 0, A, a, C, c)
             acc = zeros(memory)
-            s = np.int32(0)
+            s, buffer = np.int32(0), np.int32(0)
             while s < n_slices:
+                s, after = np.int32(s + 1), np.int32(buffer + 1)
+                after = np.int32(0) if after == buffers else after
+                a, c = further(A, a, slice_length), further(C, c, slice_length)
                 if together:
                     wait_all()
                     cuda.syncthreads()
-                    if s + 1 < n_slices:
-                        load(memory, s + 1, A, band, C, number)
-                elif s + 1 < n_slices:
-                    load(memory, s + 1, A, band, C, number)
+                    if s < n_slices:
+                        load(memory, after, A, a, C, c)
+                elif s < n_slices:
+                    load(memory, after, A, a, C, c)
                     wait_but_one()
                     cuda.syncthreads()
                 else:
                     wait_all()
                     cuda.syncthreads()
                 for v in range(steps):
-                    q = s % buffers * 2 * M * pitch + v * (slice_length // steps)
+                    q = buffer * (2 * M * pitch) + v * (slice_length // steps)
                     acc = step(acc, memory, a_first + q, c_first + q, t % fellows)
                 if not together:
                     cuda.syncthreads()  # before this buffer is filled again
-                s = np.int32(s + 1)
+                buffer = after
             acc = finish(acc)
             if together:
                 cuda.syncthreads()  # before memory is filled from which others still read

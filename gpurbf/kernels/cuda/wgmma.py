@@ -92,17 +92,21 @@ def loading(shape, source):
     words = SLICE // 4  # of a row
     copy16, commit, all_copied, _ = source.copies(True)
     here, seen = source.here, source.seen_by_wgmma
+    address, further = source.address, source.further
 
     @cuda.jit(device=True)
-    def load(memory, s, A, band, C, number):
-        t, width = here(np.int64(cuda.threadIdx.x)) & 255, here(np.int64(A.shape[1]))
+    def start(t, memory, A, band):
         row, cell = t // 32 * 8 + t % 8, t % 32 // 8
-        at = s % BUFFERS * 2 * M * words + cell * M * 4 + row * 4
-        start = row * width + (4 * np.int64(s) + cell) * 4
-        a, c = np.int64(band) * M * width + start, np.int64(number) * M * width + start
+        return address(A, (band * M + row) * A.shape[1] + cell * 4)
+
+    @cuda.jit(device=True)
+    def load(memory, buffer, A, a, C, c):
+        t, width = np.int32(here(np.int64(cuda.threadIdx.x))) & 255, A.shape[1]
+        row, cell = t // 32 * 8 + t % 8, t % 32 // 8
+        at = np.int32(buffer * 2 * M * words + cell * M * 4 + row * 4)
         for i in range(M // 64):
-            copy16(memory, at + i * 64 * 4, A, a + i * 64 * width)
-            copy16(memory, at + M * words + i * 64 * 4, C, c + i * 64 * width)
+            copy16(memory, at + i * 64 * 4, A, further(A, a, i * 64 * width))
+            copy16(memory, at + M * words + i * 64 * 4, C, further(C, c, i * 64 * width))
         commit()
 
     @cuda.jit(device=True)
@@ -110,4 +114,4 @@ def loading(shape, source):
         all_copied()
         seen()
 
-    return load, wait_all
+    return start, load, wait_all
