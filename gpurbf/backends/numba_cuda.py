@@ -262,8 +262,10 @@ def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
     from gpurbf.kernels.cuda.profiles import NUMBERS
     from gpurbf.kernels.epilogue import FORMS
 
-    a = operand.activation
-    numbers = FORMS[form(a, whole)], NUMBERS[in_tile(a, whole)]
+    a, of_sum = operand.activation, form(operand.activation, whole)
+    if operand.exact and of_sum == "squared":
+        of_sum = "dot"  # it is never negative
+    numbers = FORMS[of_sum], NUMBERS[in_tile(a, whole)]
     return *numbers, float(a.gamma), float(a.coef0), int(a.degree)
 
 

@@ -30,9 +30,11 @@ import numpy as np
 
 from gpurbf.kernels.cuda import api, outputs, registers, simulated, wgmma
 from gpurbf.kernels.cuda.api import cuda
-from gpurbf.kernels.cuda.profiles import activate
+from gpurbf.kernels.cuda.profiles import IDENTITY, activate
+from gpurbf.kernels.epilogue import DOT, SQUARED
 
 STORE, SCORES = range(2)
+LARGEST = float(np.finfo(np.float32).max)
 SLICE, PITCH = registers.SLICE, registers.PITCH
 
 
@@ -148,20 +150,27 @@ def _activating(source, consumer):
     """A function that turns an output into an activation, by numbers in the types it works in."""
     _, form, profile, _ = consumer
     here = source.here
+    # What a distance is multiplied by can as well be part of gamma.
+    in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
     @cuda.jit(device=True)
     def numbers_of(epilogue, row_terms, W):
         kind, real = row_terms.dtype.type, W.dtype.type
+        factor, gamma = here(epilogue.factor), here(epilogue.gamma)
+        if in_gamma:
+            gamma = min(gamma * factor, LARGEST)  # or 0 times it would be no number
         return (
-            kind(here(epilogue.alpha)), real(here(epilogue.factor)), real(here(epilogue.gamma)),
-            real(here(epilogue.coef0)), np.int32(here(epilogue.degree)),
+            kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
+            np.int32(here(epilogue.degree)),
         )  # fmt: skip
 
     @cuda.jit(device=True)
     def output(total, row_term, column_term, numbers):
-        alpha, scale, gamma, coef0, degree = numbers
-        kind, real = type(alpha), type(scale)
-        value = real(scale * real(kind(row_term + column_term + kind(alpha * kind(total)))))
+        alpha, factor, gamma, coef0, degree = numbers
+        kind, real = type(alpha), type(factor)
+        value = real(kind(row_term + column_term + kind(alpha * kind(total))))
+        if not in_gamma:
+            value = real(factor * value)
         return activate(value, form, profile, gamma, coef0, degree, real)
 
     return numbers_of, output
