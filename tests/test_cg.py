@@ -55,6 +55,29 @@ def test_outputs_are_those_of_the_direct_solution(intercept, precision, precondi
         assert 0.5 < model.temperature_ / direct.temperature_ < 2
 
 
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("n", [599, 600])  # of which LAPACK's format has half
+def test_few_centers_that_are_all_samples_are_solved_at_once(alpha, n):
+    """By the factor of their kernel, which also knows what it is to leave a sample out."""
+    layer = HiddenLayer(X[:n], Activation("euclidean", "gaussian", GAMMA))
+    weights = np.random.default_rng(0).integers(1, 4, n).astype(float)
+    system = CG(alpha).system(layer, X[:n], T[:n], weights, np.arange(n))
+    found = solved(system, CG(alpha))
+    assert found.n_iter <= 2
+    squared = ((X[:n, None].astype(float) - X[None, :n].astype(float)) ** 2).sum(axis=2)
+    K, some, errors = np.exp(-GAMMA * squared), [0, 77, n - 1], []
+    V, b = kernel_ridge(K, T[:n], alpha, weights)
+    np.testing.assert_allclose(K @ found.weights()[0], K @ V, atol=2e-2)
+    left_out = found.leave_one_out(*found.weights(), np.array(some))
+    for i in some:
+        rest = np.delete(np.arange(n), i)
+        # λ stays what it was with all samples.
+        same = alpha * weights.sum() / weights[rest].sum()
+        V, b = kernel_ridge(K[np.ix_(rest, rest)], T[rest], same, weights[rest])
+        errors.append(np.abs(left_out[some.index(i)] - (K[i, rest] @ V + b)).max())
+    assert max(errors) < 0.05, errors
+
+
 def test_all_samples_as_centers_are_kernel_ridge_regression(backend):
     model = RBFClassifier(
         "all", solver=CG(1e-5, preconditioner=200, **TIGHT), backend=backend, random_state=0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from gpurbf._stages import count, stage
+from gpurbf.backends import cpu
 from gpurbf.backends.threads import parallel_for
 
 __all__ = ["Kept"]
@@ -61,36 +63,41 @@ class Kept:
 
     def times(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        from gpurbf.kernels import kept
+        from gpurbf.kernels import kept, packing, products
+        from gpurbf.kernels.scores import PARTS
 
-        V, S = np.ascontiguousarray(V.T, np.float64), np.zeros((self.n_rows, V.shape[1]))
-        places = list(self._places())
-        pieces = [(at, Q, i) for at, Q in places for i in range(0, len(Q), _ROWS)]
+        (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
+        some, single = _kernel("partial"), _kernel("single")
+        size = products.padded(k, some.panels), products.padded(m, PARTS)
+        W = packing.aligned(size, np.float64)
+        W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
+        pieces = [(at, Q, i) for at, Q in self._places() for i in range(0, len(Q), _ROWS)]
 
         def task(n: int) -> None:
             top, Q, i = pieces[n]
             own = S[top : top + len(Q)]
-            kept.add_times(i, min(i + _ROWS, len(Q)), Q, V[:, : Q.shape[1]], own)
+            kept.add_times(i, min(i + _ROWS, len(Q)), Q, W, k, some, single, own)
 
-        self._run(task, len(pieces), len(V))
+        self._run(task, len(pieces), k)
         return self._in_units(S)
 
     def transposed(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
         from gpurbf.kernels import kept
 
-        U, Z = np.ascontiguousarray(U, np.float64), np.zeros((U.shape[1], len(self.shift)))
-        places = list(self._places())
+        k, Z = U.shape[1], np.zeros((U.shape[1], len(self.shift)))
+        kernel = _kernel("score")
+        places = [(at, Q, _blocks(U[at : at + len(Q)], kernel.rows)) for at, Q in self._places()]
 
         def task(n: int) -> None:
             left = n * _COLUMNS
-            for top, Q in places:
+            for top, Q, own in places:
                 # Of a triangle the square on the diagonal has been met by its rows.
                 right = min(left + _COLUMNS, top if self.triangle else Q.shape[1])
                 if left < right:
-                    kept.add_transposed(left, right, Q, U[top : top + len(Q)], Z)
+                    kept.add_transposed(left, right, Q, own, k, kernel, Z)
 
-        self._run(task, -(-Z.shape[1] // _COLUMNS), len(Z))
+        self._run(task, -(-Z.shape[1] // _COLUMNS), k)
         return self._in_units(Z.T)
 
     def symmetric(self, V: np.ndarray) -> np.ndarray:
@@ -134,3 +141,24 @@ class Kept:
             parallel_for(task, n_tasks)
             size = sum(block.size for block in self.blocks)
             count(operations=2 * size * k, kind="float64", nbytes=self.nbytes)
+
+
+def _kernel(task: str) -> Any:
+    """The micro-kernel of this CPU for products in float64."""
+    from gpurbf.kernels import kept, products
+
+    name = cpu.kernel_for(task, np.float64, cpu.choose_kernel()[0])
+    layout = products.product(name)
+    return kept.Kernel(products.address(name), layout.rows, layout.panels)
+
+
+def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:
+    """U (N, k) as blocks (·, k', BLOCK) of its rows, transposed; zeros beyond N and k."""
+    from gpurbf.kernels.tiles import BLOCK
+
+    (N, k), n_blocks = U.shape, -(-len(U) // BLOCK)
+    blocks = np.zeros((n_blocks, -(-k // multiple) * multiple, BLOCK))
+    padded = np.zeros((n_blocks * BLOCK, k))
+    padded[:N] = U
+    blocks[:, :k] = padded.reshape(n_blocks, BLOCK, k).transpose(0, 2, 1)
+    return blocks

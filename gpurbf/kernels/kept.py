@@ -1,17 +1,33 @@
 """Products with rows of H that are kept: as 16-bit multiples of a step, or as numbers.
 
-Few vectors, as a solver has them, leave little to do for each number of H: four rows are made
-floats, some columns at a time, and meet all vectors while they are in the first cache.
+Few vectors, as a solver has them, leave little to do for each number of H: a tile of them is made
+float64, which meets all vectors in the micro-kernels while it is in the first cache.
+
+    H V     rows of a tile meet columns of V, eight partial sums an output (`scores`, "partial")
+    Hᵀ U    panels of 16 columns meet columns of U, rows being the steps (`tiles`, "gram")
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
-from gpurbf.kernels.llvm import use_widest_vectors
+from gpurbf.kernels.llvm import call_product, use_widest_vectors, widen16
 from gpurbf.kernels.packing import aligned_like
+from gpurbf.kernels.scores import PARTS
+from gpurbf.kernels.tiles import BLOCK, LANES
 
 LARGEST = 32767
-_COLUMNS = 512
+# Rows of a tile of BLOCK columns; rows and columns of one of panels.
+_TOP, _DEPTH, _STRIP = 12, 256, 128
+
+
+class Kernel(NamedTuple):
+    """A micro-kernel: its address, its rows, and the panels or outputs of a call."""
+
+    address: int
+    rows: int
+    panels: int
 
 
 @cached(nogil=True, error_model="numpy")
@@ -35,70 +51,93 @@ def round_rows(begin, end, H, shift, step, Q):
     return largest
 
 
-@inner()
-def _lines(like, n):
-    """Scratch for n lines that start on cache lines of their own, not 4 KiB apart."""
-    stride = _COLUMNS + 64 // like.itemsize
-    return aligned_like(like, n * stride).reshape(n, stride)
-
-
 @inner(error_model="numpy")
-def _widen(Q, top, rows, left, wide, n):
-    """The first n columns of `wide` (4, ·): rows of Q as floats, zeros for what lacks of four."""
+def _widen(Q, rows, top, left, n, tile, stride, step, ahead):
+    """Write n columns of some rows of Q from (top, left) on as float64, 16 at a time, into a tile.
+
+    Bytes of the tile from row to row are its ``stride``, from 16 columns to the next its ``step``.
+    What lacks of the last 16 is 0. Memory ``ahead`` bytes further on in Q is fetched meanwhile.
+    """
+    whole = n // LANES * LANES
     for r in range(rows):
-        q, line = Q[top + r, left : left + n], wide[r]
-        for j in range(n):
-            line[j] = wide.dtype.type(q[j])
-    wide[rows:] = 0
+        source = Q.ctypes.data + (top + r) * Q.strides[0] + left * Q.itemsize
+        target = tile.ctypes.data + r * stride
+        for _ in range(0, whole, LANES):
+            widen16(Q, source, target, ahead)
+            source += LANES * Q.itemsize
+            target += step
+        if whole < n:
+            line = tile.reshape(-1)[(target - tile.ctypes.data) // 8 :]
+            line[:LANES] = 0
+            for j in range(whole, n):
+                line[j - whole] = np.float64(Q[top + r, left + j])
 
 
-@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-def add_times(begin, end, Q, V, S):
-    """Add rows begin … end of Q Vᵀ to those of S (N, k), for Q (N, m) and V (k, m)."""
+@cached(nogil=True, error_model="numpy")
+def add_times(begin, end, Q, W, k, some, single, S):
+    """Add rows begin … end of Q W to those of S (N, k), for Q (N, m) and W (k' outputs, m').
+
+    ``some`` is a micro-kernel for several outputs, ``single`` that for one.
+    """
     use_widest_vectors()
-    wide, vectors = _lines(V, 4), _lines(V, V.shape[0])
-    a, b, c, d = wide[0], wide[1], wide[2], wide[3]
-    sums = np.zeros(4, V.dtype)
-    for left in range(0, Q.shape[1], _COLUMNS):
-        n = min(_COLUMNS, Q.shape[1] - left)
-        vectors[:, :n] = V[:, left : left + n]
-        for i in range(begin, end, 4):
-            rows = min(4, end - i)
-            _widen(Q, i, rows, left, wide, n)
-            for o in range(V.shape[0]):
-                s = t = u = w = V.dtype.type(0)
-                v = vectors[o, :n]
-                for j in range(v.size):
-                    s += a[j] * v[j]
-                    t += b[j] * v[j]
-                    u += c[j] * v[j]
-                    w += d[j] * v[j]
-                sums[0], sums[1], sums[2], sums[3] = s, t, u, w
-                for r in range(rows):
-                    S[i + r, o] += sums[r]
+    tile = aligned_like(W, _TOP * BLOCK).reshape(_TOP, BLOCK)
+    sums = aligned_like(W, (end - begin + _TOP) * W.shape[0] * PARTS)
+    sums = sums.reshape(end - begin + _TOP, W.shape[0], PARTS)
+    tile[:] = 0
+    sums[:] = 0
+    for left in range(0, Q.shape[1], BLOCK):
+        n = min(BLOCK, Q.shape[1] - left)
+        for i in range(begin, end, _TOP):
+            rows = min(_TOP, end - i)
+            ahead = _TOP * Q.strides[0]
+            if i + _TOP >= end:
+                ahead = (begin - i) * Q.strides[0] + BLOCK * Q.itemsize
+            _widen(Q, rows, i, left, n, tile, BLOCK * 8, LANES * 8, ahead)
+            o = 0
+            while o < k:
+                kernel = single if k - o < 3 else some
+                w = W.ctypes.data + o * W.strides[0] + left * 8
+                for r in range(0, rows, kernel.rows):
+                    to = sums.ctypes.data + (i - begin + r) * sums.strides[0] + o * sums.strides[1]
+                    call_product(
+                        kernel.address, tile.ctypes.data + r * BLOCK * 8, w, W.strides[0],
+                        -(-n // PARTS), to, sums.strides[0],
+                    )  # fmt: skip
+                o += kernel.panels
+    for i in range(begin, end):
+        for o in range(k):
+            total = 0.0
+            for part in range(PARTS):
+                total += sums[i - begin, o, part]
+            S[i, o] += total
 
 
-@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-def add_transposed(begin, end, Q, U, Z):
-    """Add Uᵀ Q to columns begin … end of Z (k, m), for Q (N, m) and U (N, k)."""
+@cached(nogil=True, error_model="numpy")
+def add_transposed(begin, end, Q, U, k, kernel, Z):
+    """Add Uᵀ Q to columns begin … end of Z (k, m), for Q (N, m).
+
+    U is in blocks (·, k', BLOCK): of BLOCK rows all columns, k' of them, with zeros beyond k.
+    """
     use_widest_vectors()
-    wide, totals = _lines(U, 4), _lines(U, U.shape[1])
-    a, b, c, d = wide[0], wide[1], wide[2], wide[3]
-    factors = np.zeros((4, U.shape[1]), U.dtype)
-    for left in range(begin, end, _COLUMNS):
-        n = min(_COLUMNS, end - left)
-        totals[:] = 0
-        for i in range(0, Q.shape[0], 4):
-            rows = min(4, Q.shape[0] - i)
-            _widen(Q, i, rows, left, wide, n)
-            factors[:rows] = U[i : i + rows]
-            factors[rows:] = 0
-            for o in range(U.shape[1]):
-                s, t, u, w = factors[0, o], factors[1, o], factors[2, o], factors[3, o]
-                z = totals[o, :n]
-                for j in range(z.size):
-                    z[j] += s * a[j] + t * b[j] + u * c[j] + w * d[j]
-        Z[:, left : left + n] += totals[:, :n]
+    panels = aligned_like(U, _STRIP * _DEPTH).reshape(_STRIP // LANES, _DEPTH, LANES)
+    tile = aligned_like(U, kernel.rows * LANES).reshape(kernel.rows, LANES)
+    for left in range(begin, end, _STRIP):
+        n = min(_STRIP, end - left)
+        for top in range(0, Q.shape[0], _DEPTH):
+            rows = min(_DEPTH, Q.shape[0] - top)
+            ahead = _DEPTH * Q.strides[0]
+            if top + _DEPTH >= Q.shape[0]:
+                ahead = -top * Q.strides[0] + _STRIP * Q.itemsize
+            _widen(Q, rows, top, left, n, panels, LANES * 8, panels.strides[0], ahead)
+            for p in range(-(-n // LANES)):
+                c, at = panels.ctypes.data + p * panels.strides[0], left + p * LANES
+                for o in range(0, k, kernel.rows):
+                    x = U.ctypes.data + top // BLOCK * U.strides[0] + o * U.strides[1]
+                    x += top % BLOCK * 8
+                    call_product(kernel.address, x, c, 0, rows, tile.ctypes.data, LANES * 8)
+                    for q in range(min(kernel.rows, k - o)):
+                        for j in range(min(LANES, left + n - at)):
+                            Z[o + q, at + j] += tile[q, j]
 
 
 @cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")

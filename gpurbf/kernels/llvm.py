@@ -174,3 +174,31 @@ def transpose4(typing_context, word, source, source_stride, target, target_strid
         return context.get_dummy_value()
 
     return types.void(word, *(types.intp,) * 4), generate
+
+
+@intrinsic
+def widen16(typing_context, word, source, target, ahead):
+    """Write 16 numbers of the dtype of `word` as float64, from an address to one of a cache line.
+
+    Those `ahead` bytes further on are fetched meanwhile, which may be anywhere.
+    """
+
+    def generate(context, builder, signature, args):
+        bytes_ = ir.IntType(8).as_pointer()
+        there = builder.inttoptr(builder.add(args[1], args[3]), bytes_)
+        kind = ir.FunctionType(ir.VoidType(), [bytes_, *[ir.IntType(32)] * 3])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(fetch, [there, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])
+        number, wide = (
+            ir.VectorType(kind, 16) for kind in (context.get_data_type(word.dtype), ir.DoubleType())
+        )
+        size = context.get_abi_sizeof(number.element)
+        values = builder.load(builder.inttoptr(args[1], number.as_pointer()), align=size)
+        if isinstance(number.element, ir.IntType):
+            values = builder.sitofp(values, wide)
+        elif number != wide:
+            values = builder.fpext(values, wide)
+        builder.store(values, builder.inttoptr(args[2], wide.as_pointer()), align=64)
+        return context.get_dummy_value()
+
+    return types.void(word, types.intp, types.intp, types.intp), generate

@@ -73,8 +73,9 @@ class CG(BaseEstimator):
     max_iter : int, default=100
         Iterations at the most.
     preconditioner : int or None, default=None
-        How many of the centers the preconditioner is made of. None: 2,000, but all of up to 24,000
-        where not all samples are centers; their kernel is factorised, in m²/2 numbers.
+        How many of the centers the preconditioner is made of. None: all of up to 24,000, or up to
+        10,000 where all samples are centers, whose kernel is factorised, in m²/2 numbers; of more
+        2,000.
     start : array-like of shape (m, n_outputs) or None, default=None
         Output weights to start from: ``coef_.T`` of a model with the same centers, trained with
         another penalty, say.

@@ -79,13 +79,27 @@ class Nystrom:
 
     def squares(self, V: np.ndarray) -> np.ndarray:
         """vᵀ P⁻¹ v for the columns of V (m, r)."""
-        Y = self.coordinates(V)
-        return np.einsum("ij,ij->j", V, V) / self.rest + np.einsum("ij,ij->j", Y, self.middle @ Y)
+        return self._forms(np.einsum("ij,ij->j", V, V), self.coordinates(V))
+
+    def diagonal(self, some: np.ndarray) -> np.ndarray:
+        """The elements of P⁻¹'s diagonal with those numbers."""
+        (E,) = self.rows.blocks
+        columns = E[:, some].astype(np.float64)
+        if self.roots is not None:
+            columns *= self.roots[some]
+        return self._forms(np.ones(len(some)), self._in_basis(columns))
+
+    def _forms(self, squares: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """vᵀ P⁻¹ v for vectors with these sums of squares and coordinates Y (s, r)."""
+        return squares / self.rest + np.einsum("ij,ij->j", Y, self.middle @ Y)
 
     def coordinates(self, V: np.ndarray) -> np.ndarray:
         """Uᵀ V, shape (s, k)."""
         V = V if self.roots is None else V * self.roots[:, None]
-        return scipy.linalg.solve_triangular(self.L, self.rows.times(V), lower=True)
+        return self._in_basis(self.rows.times(V))
+
+    def _in_basis(self, Y: np.ndarray) -> np.ndarray:
+        return scipy.linalg.solve_triangular(self.L, Y, lower=True)
 
 
 def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:

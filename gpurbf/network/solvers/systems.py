@@ -9,7 +9,7 @@ import numpy as np
 from gpurbf._stages import staged
 from gpurbf.backends.arrays import activations, to_host
 from gpurbf.network.layer import Layer
-from gpurbf.network.solvers.falkon import Falkon
+from gpurbf.network.solvers.factored import Direct, Falkon
 from gpurbf.network.solvers.fixed_point import fixed_point
 from gpurbf.network.solvers.nystrom import Nystrom
 from gpurbf.network.solvers.rows import rows_of
@@ -18,7 +18,8 @@ __all__ = ["KernelSystem", "LeastSquares", "Penalty", "System"]
 
 # Kernels of so many centers are factorised to precondition least squares, in m²/2 numbers.
 _WHOLE = 24_000
-_LANDMARKS = 2_000
+# The same where all samples are centers, and so many stand for all of them beyond that.
+_DIRECT, _LANDMARKS = 10_000, 2_000
 # Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
 _ROWS, _MOST = 256, 0.99
 # 16 bits over the numbers from 0 to 1, and what their rounding may be beside the penalty.
@@ -37,9 +38,6 @@ class Preconditioner(Protocol):
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V for V (m, k)."""
-
-    def squares(self, V: np.ndarray) -> np.ndarray:
-        """vᵀ P⁻¹ v for the columns of V (m, r)."""
 
 
 class System(Protocol):
@@ -203,9 +201,21 @@ class KernelSystem:
         self.B = self.roots[:, None] * (self.T - self.target_mean)
         if self.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
+        self.preconditioner = self._preconditioner(layer, n_landmarks, n)
+
+    @staged("output training", "preconditioner")
+    def _preconditioner(
+        self, layer: Layer, n_landmarks: int | None, trace: float
+    ) -> Direct | Nystrom:
+        """`Direct` for so many centers that it takes no longer, else `Nystrom`."""
+        m = len(self.roots)
+        if m <= (n_landmarks or _DIRECT):
+            try:
+                return Direct(layer, self.ridge, self.roots, trace)
+            except np.linalg.LinAlgError:  # in floating point
+                pass
         some = landmarks(m, n_landmarks or _LANDMARKS)
-        E = nearest(layer, some)
-        self.preconditioner = Nystrom(E, some, self.roots, None, self.ridge, n)
+        return Nystrom(nearest(layer, some), some, self.roots, None, self.ridge, trace)
 
     def product(self, U: np.ndarray) -> np.ndarray:
         """(D K D + λI) U."""
@@ -230,12 +240,7 @@ class KernelSystem:
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹)."""
         some = self.places[rows]
-        diagonal = np.empty(len(some))
-        for start in range(0, len(some), _ROWS):
-            part = some[start : start + _ROWS]
-            units = np.zeros((len(W), len(part)))
-            units[part, np.arange(len(part))] = self.roots[part]
-            diagonal[start : start + _ROWS] = self.preconditioner.squares(units)
+        diagonal = self.w[some] * self.preconditioner.diagonal(some)
         return self.T[some] - W[some] / diagonal[:, None]
 
 
