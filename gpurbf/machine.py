@@ -7,6 +7,8 @@ import importlib.metadata
 import os
 import platform
 
+from threadpoolctl import threadpool_info
+
 from gpurbf import __version__
 from gpurbf.backends import LOADERS, BackendUnavailable, get_backend, tuning
 from gpurbf.backends.cpu import FEATURES, choose_kernel, cpu_features, missing, processor
@@ -29,6 +31,8 @@ _DISTRIBUTIONS = (
     "matplotlib",
 )
 
+# What OpenBLAS calls its kernels of 256 bits.
+_WITHOUT_AVX512 = {"Haswell", "Zen"}
 
 # What can speed up products and exponentials, in LLVM's names.
 _FEATURES = {
@@ -59,7 +63,25 @@ def hardware() -> dict[str, str]:
     }
     if size := memory():
         facts["memory"] = f"{size / 2**30:.0f} GB"
+    if blas := _blas():
+        facts["BLAS"] = blas
     return facts
+
+
+def _blas() -> str:
+    """The libraries that NumPy and SciPy brought, and the CPUs that they take this one for."""
+    import scipy.linalg  # noqa: F401 - it brings its own
+
+    found = {
+        (library["internal_api"], library["version"] or "", library.get("architecture") or "")
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    said = [f"{name} {version}, kernels for {cpu or 'any CPU'}" for name, version, cpu in found]
+    advice = ""
+    if {cpu for *_, cpu in found} & _WITHOUT_AVX512 and "avx512f" in cpu_features():
+        advice = "; this CPU has AVX-512: try OPENBLAS_CORETYPE=SkylakeX"
+    return "; ".join(sorted(said)) + advice
 
 
 def memory() -> int:

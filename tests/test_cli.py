@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpurbf
-from gpurbf import backends, bench
+from gpurbf import backends, bench, machine
 from gpurbf.backends import BackendUnavailable
 from gpurbf.bench import paper as bench_paper
 from gpurbf.bench import tune as bench_tune
@@ -259,6 +259,21 @@ def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder)
     first, second, third = printed
     assert not first and "RBFClassifier" in second and "FSVC" in third
     assert len({len(line) for line in (second + third).splitlines()}) == 1
+
+
+@pytest.mark.parametrize("architecture", ["Haswell", "SkylakeX"])
+@pytest.mark.parametrize("features", [{"avx2"}, {"avx2", "avx512f"}])
+def test_info_says_where_blas_leaves_vectors_idle(capsys, monkeypatch, architecture, features):
+    library = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30"}
+    monkeypatch.setattr(
+        machine, "threadpool_info", lambda: [{**library, "architecture": architecture}]
+    )
+    monkeypatch.setattr(machine, "cpu_features", lambda: frozenset(features))
+    main(["info"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " BLAS " in line)
+    assert f"openblas 0.3.30, kernels for {architecture}" in line
+    idle = architecture == "Haswell" and "avx512f" in features
+    assert ("OPENBLAS_CORETYPE=SkylakeX" in line) == idle
 
 
 def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):

@@ -56,8 +56,11 @@ def test_a_byte_too_many_is_a_signal(guarded, how):
 def test_kernels_pass_their_tests_within_guards(guarded):
     done = guarded(
         *("-m", "pytest", "-q", "-p", "tight", "-p", "no:cacheprovider", "-p", "no:faulthandler"),
-        *("tests/kernels/test_layer.py", "tests/kernels/test_sums.py"),
-        *("-k", "test_layer or sums_are_those or targets_beyond or metric_and_profile"),
+        *(f"tests/kernels/test_{name}.py" for name in ("layer", "sums", "kept")),
+        *(
+            "-k",
+            "test_layer or test_kept or sums_are_those or targets_beyond or metric_and_profile",
+        ),
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout
