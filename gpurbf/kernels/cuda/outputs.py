@@ -124,10 +124,8 @@ def functions(product, R):
             def generate(context, builder, signature, args):
                 _, values_, address, stride, *left = args
                 kind = ir.VectorType(context.get_data_type(values.dtype), together)
-                there, stride = (
-                    ir.PointerType(kind, 1),
-                    builder.mul(stride, ir.Constant(I64, 8 * size)),
-                )
+                there = ir.PointerType(kind, 1)
+                stride = builder.mul(stride, ir.Constant(I64, 8 * size))
                 for i in range(rows):
                     for j in range(0, columns, together):
                         places = (ir.Constant(I32, place) for place in (8 * i, column_of(j)))
