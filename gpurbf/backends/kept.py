@@ -68,7 +68,7 @@ class Kept:
 
         (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
         some, single = _kernel("partial"), _kernel("single")
-        size = products.padded(k, some.panels), products.padded(m, PARTS)
+        size = products.padded(k, some.strip), products.padded(m, PARTS)
         W = packing.aligned(size, np.float64)
         W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
         pieces = [(at, Q, i) for at, Q in self._places() for i in range(0, len(Q), _ROWS)]
@@ -145,11 +145,9 @@ class Kept:
 
 def _kernel(task: str) -> Any:
     """The micro-kernel of this CPU for products in float64."""
-    from gpurbf.kernels import kept, products
+    from gpurbf.kernels import products
 
-    name = cpu.kernel_for(task, np.float64, cpu.choose_kernel()[0])
-    layout = products.product(name)
-    return kept.Kernel(products.address(name), layout.rows, layout.panels)
+    return products.kernel(cpu.kernel_for(task, np.float64, cpu.choose_kernel()[0]))
 
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:

@@ -246,8 +246,7 @@ def _add_blocks(
     """G += scale HᵀH and B += HᵀT for packed rows, all threads at it."""
     from gpurbf.kernels import gram, products
 
-    layout = products.product(kernel)
-    compiled = gram.GramKernel(products.address(kernel), layout.rows, layout.panels)
+    compiled = products.kernel(kernel)
     squares, others = gram.gram_blocks(m, k)
     first, G = (squares, np.empty((0, 0))) if G is None else (0, G)
 

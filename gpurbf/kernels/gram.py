@@ -4,8 +4,6 @@ The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words 
 that differs is the micro-kernel and where the runs of steps end that it sums by itself.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
@@ -16,14 +14,6 @@ from gpurbf.kernels.tiles import LANES
 SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
 PANELS = SIDE // LANES
 DEPTH = 256  # rows summed in registers, in the dtype of H, before float64 takes over
-
-
-class GramKernel(NamedTuple):
-    """The micro-kernel of the products: its address, its rows, and the panels of B a call."""
-
-    address: int
-    rows: int
-    strip: int
 
 
 def padded_panels(columns):

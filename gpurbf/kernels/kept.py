@@ -7,27 +7,17 @@ float64, which meets all vectors in the micro-kernels while it is in the first c
     Hᵀ U    panels of 16 columns meet columns of U as H meets W in `tiles`, "score"
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
 from gpurbf.kernels.llvm import call_product, use_widest_vectors, widen16
 from gpurbf.kernels.packing import aligned_like
-from gpurbf.kernels.scores import PARTS
+from gpurbf.kernels.scores import PARTS, collect
 from gpurbf.kernels.tiles import BLOCK, LANES
 
 LARGEST = 32767
 # Rows of a tile of BLOCK columns; rows and columns of one of panels.
 _TOP, _DEPTH, _STRIP = 12, 256, 128
-
-
-class Kernel(NamedTuple):
-    """A micro-kernel: its address, its rows, and the panels or outputs of a call."""
-
-    address: int
-    rows: int
-    panels: int
 
 
 @cached(nogil=True, error_model="numpy")
@@ -103,13 +93,8 @@ def add_times(begin, end, Q, W, k, some, single, S):
                         kernel.address, tile.ctypes.data + r * BLOCK * 8, w, W.strides[0],
                         -(-n // PARTS), to, sums.strides[0],
                     )  # fmt: skip
-                o += kernel.panels
-    for i in range(begin, end):
-        for o in range(k):
-            total = 0.0
-            for part in range(PARTS):
-                total += sums[i - begin, o, part]
-            S[i, o] += total
+                o += kernel.strip
+    collect(sums, np.arange(k), S[begin:end])
 
 
 @cached(nogil=True, error_model="numpy")

@@ -82,6 +82,14 @@ class Layout(NamedTuple):
     arithmetic: str
 
 
+class Kernel(NamedTuple):
+    """A micro-kernel as loops call it: its address, its rows, and panels (outputs) a call."""
+
+    address: int
+    rows: int
+    strip: int
+
+
 def _layout(kind):
     of = OPERATIONS[kind.operation]
     x, c, out = (np.dtype(number) for number in (of.x, of.c, of.out))
@@ -118,6 +126,11 @@ def compiled(name):
 def address(name):
     """Its address."""
     return compiled(name).address
+
+
+def kernel(name):
+    """What loops need to call the kernel `name`."""
+    return Kernel(address(name), _LAYOUTS[name].rows, _LAYOUTS[name].panels)
 
 
 def padded(count, multiple):

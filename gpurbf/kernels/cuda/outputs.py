@@ -51,7 +51,7 @@ def added(typing_context, total, array, at):
 
 
 def functions(product, R):
-    """at_rows, at_columns, activated, within, stored, weighted and spread for these outputs."""
+    """at_rows, at_columns, activated, within, weighted; what makes stored and spread of a width."""
     rows, number = layout(product, R)
     columns = R * R // rows
     grid = [(i, j) for i in range(rows) for j in range(columns)]

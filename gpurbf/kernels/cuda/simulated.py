@@ -223,13 +223,9 @@ def functions(product, R):
         return array[at + np.minimum(columns, left - 1)]
 
     def activated(acc, row_terms, column_terms, function, numbers):
-        grid = acc.ravel()[order]
         values = [
-            [
-                function(*three, numbers)
-                for three in zip(outputs, [term] * len(outputs), column_terms)
-            ]
-            for outputs, term in zip(grid, row_terms)
+            [function(total, term, own, numbers) for total, own in zip(totals, column_terms)]
+            for totals, term in zip(acc.ravel()[order], row_terms)
         ]
         return np.array(values)
 
