@@ -68,7 +68,7 @@ def test_few_centers_that_are_all_samples_are_solved_at_once(alpha, n):
     K, some, errors = np.exp(-GAMMA * squared), [0, 77, n - 1], []
     V, b = kernel_ridge(K, T[:n], alpha, weights)
     np.testing.assert_allclose(K @ found.weights()[0], K @ V, atol=2e-2)
-    left_out = found.leave_one_out(*found.weights(), np.array(some))
+    left_out = found.left_out(*found.weights(), np.array(some))
     for i in some:
         rest = np.delete(np.arange(n), i)
         # λ stays what it was with all samples.
@@ -76,6 +76,57 @@ def test_few_centers_that_are_all_samples_are_solved_at_once(alpha, n):
         V, b = kernel_ridge(K[np.ix_(rest, rest)], T[rest], same, weights[rest])
         errors.append(np.abs(left_out[some.index(i)] - (K[i, rest] @ V + b)).max())
     assert max(errors) < 0.05, errors
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_landmarks_leave_samples_out_together(kernel, weighted):
+    """Near enough to a solution that never saw them, of samples with close neighbours and not."""
+    rng = np.random.default_rng(0)
+    A = np.vstack([X[:400], np.clip(X[:200] + rng.integers(-1, 2, (200, 64)), 0, 16)])
+    A, targets = A.astype(np.uint8), np.vstack([T[:400], T[:200]])
+    weights = rng.integers(1, 4, 600).astype(float) if weighted else None
+    C = A if kernel else A[:200]
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", GAMMA))
+    solver = CG(1e-5, preconditioner=100, tol=1e-4, max_iter=1000)
+    system = solver.system(layer, A, targets, weights, np.arange(600) if kernel else None)
+    found, rows = solved(system, solver), np.arange(203, 600, 7)
+    W, b = found.weights()
+    outputs = found.left_out(W, b, rows)
+    w, rest = np.ones(600) if weights is None else weights, np.delete(np.arange(600), rows)
+    H = layer.outputs(A).astype(float)
+    if kernel:
+        same = 1e-5 * w.sum() / w[rest].sum()
+        V, c = kernel_ridge(H[np.ix_(rest, rest)], targets[rest], same, w[rest])
+        expected = H[np.ix_(rows, rest)] @ V + c
+    else:
+        mean, of_targets = (w[rest] @ S[rest] / w[rest].sum() for S in (H, targets))
+        centred = H - mean
+        ridge = np.diag(np.full(200, system.ridge))
+        G = (w[rest, None] * centred[rest]).T @ centred[rest] + ridge
+        right = (w[rest, None] * centred[rest]).T @ (targets[rest] - of_targets)
+        expected = centred[rows] @ np.linalg.solve(G, right) + of_targets
+    # What they gain by being trained on is what must be gone.
+    gained = np.linalg.norm(H[rows] @ W + b - expected)
+    # Least squares are slow with so few landmarks, also here.
+    assert np.linalg.norm(outputs - expected) < gained * (0.3 if kernel else 0.7)
+
+
+def test_a_preconditioner_without_some_unknowns_is_its_inverse_there():
+    layer = HiddenLayer(X[:90], Activation("euclidean", "gaussian", GAMMA))
+    weights = np.random.default_rng(0).integers(1, 4, 90).astype(float)
+    system = CG(1e-3, preconditioner=20).system(layer, X[:90], T[:90], weights, np.arange(90))
+    whole, some, V = system.preconditioner, np.array([3, 40, 89]), T[:90]
+    rest = np.delete(np.arange(90), some)
+    P = np.linalg.inv(whole.solve(np.eye(90)))
+    fewer, start = whole.without(some, V)
+    R = np.eye(90)[:, rest]
+    np.testing.assert_allclose(
+        fewer.solve(R)[rest], np.linalg.inv(P[np.ix_(rest, rest)]), rtol=1e-6, atol=1e-9
+    )
+    assert not fewer.solve(R)[some].any() and not start[some].any()
+    # The gradient of the least Vᵀ P V is zero where V is free.
+    np.testing.assert_allclose((P @ (start - V))[rest], 0, atol=1e-8 * np.abs(P).max())
 
 
 def test_all_samples_as_centers_are_kernel_ridge_regression(backend):

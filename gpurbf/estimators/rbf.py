@@ -137,9 +137,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
     training samples by their closed-form leave-one-out outputs, samples that are centers left out
-    with these (``"ridge"``), by estimates of them (``"cg"``), or on up to 2,000 by their outputs,
-    so their order is the order of ``decision_function``. For isotonic or cross-validated
-    calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
+    with these (``"ridge"``), by them or by a solution without these samples (``"cg"``), or on up to
+    2,000 by their outputs, so their order is the order of ``decision_function``. For isotonic or
+    cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------
@@ -336,7 +336,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     def _take(
         self, found: CGSolution, X: Any, codes: np.ndarray, weights: np.ndarray | None
     ) -> None:
-        """Output weights of conjugate gradients, temperature of nearly leave-one-out outputs."""
+        """Output weights of conjugate gradients, temperature of outputs without the samples."""
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
@@ -345,7 +345,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             # Centers answer to themselves as to no new sample: others are asked if there are many.
             some = np.setdiff1d(some, getattr(self, "center_indices_", ()))
         rows = some[calibration_rows(len(some))]
-        scores = found.leave_one_out(W, self.intercept_, rows)
+        scores = found.left_out(W, self.intercept_, rows)
         self._calibrate(scores, X, rows, codes, weights)
 
     @staged("output training")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
-import scipy.linalg
+from scipy.linalg import cho_solve, inv, solve_triangular
 
 from gpurbf._stages import count, stage
 from gpurbf.backends.arrays import factorizations
@@ -63,43 +65,43 @@ class Nystrom:
             rest = max(0.0, trace - float(np.trace(B))) / max(1, m - s)
             self.rest = ridge + rest
             B[np.diag_indices(s)] += ridge
-            self.middle = scipy.linalg.inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
+            self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
             self.middle[np.diag_indices(s)] -= 1 / self.rest
         self.rows = Kept(np.zeros(m), None)
         self.rows.add(E)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        Y = self.coordinates(V)
-        Y = scipy.linalg.solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
-        Y = self.rows.transposed(Y)
-        if self.roots is not None:
-            Y *= self.roots[:, None]
-        return V / self.rest + Y
+        scaled = V if self.roots is None else V * self.roots[:, None]
+        return V / self.rest + self._from_basis(self._in_basis(self.rows.times(scaled)))
 
-    def squares(self, V: np.ndarray) -> np.ndarray:
-        """vᵀ P⁻¹ v for the columns of V (m, r)."""
-        return self._forms(np.einsum("ij,ij->j", V, V), self.coordinates(V))
+    def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
+        """P⁻¹ where those unknowns are held at 0, and what V becomes when they are.
 
-    def diagonal(self, some: np.ndarray) -> np.ndarray:
-        """The elements of P⁻¹'s diagonal with those numbers."""
+        With C the square of P⁻¹ of them, P⁻¹ of the others is that of all less P⁻¹ C⁻¹ P⁻¹, and
+        the V of the least Vᵀ P V beside the given one is V - P⁻¹ C⁻¹ V.
+        """
+        assert self.roots is not None
         (E,) = self.rows.blocks
-        columns = E[:, some].astype(np.float64)
-        if self.roots is not None:
-            columns *= self.roots[some]
-        return self._forms(np.ones(len(some)), self._in_basis(columns))
+        Y = self._in_basis(E[:, some] * self.roots[some])
+        spread = self.middle @ Y
+        C = Y.T @ spread
+        C[np.diag_indices(len(some))] += 1 / self.rest
+        L = np.linalg.cholesky(C)
+        half = solve_triangular(L, spread.T, lower=True)
+        other, V = copy.copy(self), V - self._from_basis(Y @ cho_solve((L, True), V[some]))
+        other.middle, other.roots = self.middle - half.T @ half, self.roots.copy()
+        other.roots[some], V[some] = 0, 0
+        return other, V
 
-    def _forms(self, squares: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """vᵀ P⁻¹ v for vectors with these sums of squares and coordinates Y (s, r)."""
-        return squares / self.rest + np.einsum("ij,ij->j", Y, self.middle @ Y)
-
-    def coordinates(self, V: np.ndarray) -> np.ndarray:
-        """Uᵀ V, shape (s, k)."""
-        V = V if self.roots is None else V * self.roots[:, None]
-        return self._in_basis(self.rows.times(V))
+    def _from_basis(self, Y: np.ndarray) -> np.ndarray:
+        """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
+        Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
+        Y = self.rows.transposed(Y)
+        return Y if self.roots is None else Y * self.roots[:, None]
 
     def _in_basis(self, Y: np.ndarray) -> np.ndarray:
-        return scipy.linalg.solve_triangular(self.L, Y, lower=True)
+        return solve_triangular(self.L, Y, lower=True)
 
 
 def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +47,7 @@ class System(Protocol):
     B: np.ndarray
     name: str
     info: str
+    n_samples: int
 
     @property
     def preconditioner(self) -> Preconditioner:
@@ -54,17 +56,27 @@ class System(Protocol):
     def product(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V."""
 
+    def residual(self, V: np.ndarray) -> np.ndarray:
+        """B - (A + λI) V."""
+
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Output weights W (m, k) and intercept b (k,) of a solution."""
 
     def start(self, W: np.ndarray) -> np.ndarray:
         """The V that is nearest to output weights W."""
 
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs for those samples, each as if it was not trained on, nearly.
+    def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
 
-        By their closed forms, with the preconditioner in the place of the inverse of A + λI.
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """Outputs for those samples, each as if it had not been trained on, by closed forms.
+
+        With the preconditioner in the place of the inverse of A + λI; None if it is not near
+        enough to it, as one of landmarks is not.
         """
+
+    def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
+        """The system without those samples, λ as it is, and V of this one as a start there."""
 
 
 class LeastSquares:
@@ -88,6 +100,7 @@ class LeastSquares:
         n_landmarks: int | None,
     ) -> None:
         m, N = len(layer.centers), len(T)
+        self.n_samples = N
         self.layer, self.X, self.fit_intercept = layer, X, penalty.intercept
         self.w = np.ones(N) if weights is None else weights
         n = float(self.w.sum())
@@ -137,6 +150,11 @@ class LeastSquares:
         """(A + λI) V."""
         return self._transposed(self.w[:, None] * self._times(V)) + self.ridge * V
 
+    def residual(self, V: np.ndarray) -> np.ndarray:
+        """B - (A + λI) V."""
+        errors = self.T[:, : V.shape[1]] - self._times(V)
+        return self._transposed(self.w[:, None] * errors) - self.ridge * V
+
     def start(self, W: np.ndarray) -> np.ndarray:
         """W, and nothing for the constant."""
         return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
@@ -152,8 +170,22 @@ class LeastSquares:
         b /= max(float((self.w * e) @ e + self.ridge * (v @ v)), np.finfo(np.float64).tiny)
         return W - v[:, None] * b, self.target_mean + b
 
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
+        W, b = self.weights(V)
+        return to_host(self.layer.scores(self.X[rows], W)) + b
+
+    def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
+        """See `System`."""
+        other = copy.copy(self)
+        other.w = self.w.copy()
+        other.w[rows] = 0
+        return other, V.copy()
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """See `System`; the closed form is that of `RidgeSolution`."""
+        if isinstance(self.preconditioner, Nystrom):
+            return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
         for start in range(0, len(rows), _ROWS):
             part = slice(start, start + _ROWS)
@@ -185,6 +217,7 @@ class KernelSystem:
         penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
+        self.n_samples = len(T)
         m, self.places, self.fit_intercept = len(layer.centers), places, penalty.intercept
         w = np.bincount(places, weights, m).astype(np.float64)
         sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
@@ -196,6 +229,7 @@ class KernelSystem:
         noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
         step = _STEP if layer.exact_sums and noise <= _NOISE * self.ridge else None
         shift = np.full(m, 0.5 if step else 0.0)
+        self.layer = layer
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
         self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
@@ -223,6 +257,10 @@ class KernelSystem:
         S = self.rows.symmetric(V) + self.rows.shift @ V
         return self.roots[:, None] * S + self.ridge * U
 
+    def residual(self, U: np.ndarray) -> np.ndarray:
+        """B - (D K D + λI) U."""
+        return self.B - self.product(U)
+
     def start(self, W: np.ndarray) -> np.ndarray:
         """The U of W, and nothing for the constant."""
         U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
@@ -237,8 +275,25 @@ class KernelSystem:
         b = V.sum(axis=0) / ones.sum()
         return V - ones[:, None] * b, self.target_mean + b
 
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def outputs(self, U: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
+        V, b = self.weights(U)
+        centers = self.layer.centers[self.places[rows]]
+        return to_host(self.layer.scores(centers, V)) + b
+
+    def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
+        """See `System`; with them go the samples that are equal to them."""
+        other, some = copy.copy(self), np.unique(self.places[rows])
+        other.roots, other.B = self.roots.copy(), self.B.copy()
+        other.roots[some], other.B[some] = 0, 0
+        assert isinstance(self.preconditioner, Nystrom)  # the other has leave_one_out
+        other.preconditioner, U = self.preconditioner.without(some, U)
+        return other, U
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹)."""
+        if isinstance(self.preconditioner, Nystrom):
+            return None
         some = self.places[rows]
         diagonal = self.w[some] * self.preconditioner.diagonal(some)
         return self.T[some] - W[some] / diagonal[:, None]
