@@ -141,7 +141,6 @@ def mirror(A: np.ndarray) -> None:
         for j in range(0, i + block, block):
             part = A[i : i + block, j : j + block].T
             if i == j:
-                rows, columns = np.triu_indices(len(part), 1)
-                A[i + rows, i + columns] = part[rows, columns]
+                np.copyto(part.T, part, where=np.tri(len(part), k=-1, dtype=bool).T)
             else:
                 A[j : j + block, i : i + block] = part

@@ -1,13 +1,13 @@
 """A symmetric matrix as Q T Qᵀ with T tridiagonal, after which every shift of it is easy to solve.
 
-It takes a fraction of the time of the eigenvalues and -vectors, which start from it. LAPACK does it
-on the CPU; libraries of devices have no such function but the eigenvalues, a T that is diagonal.
+It takes a fraction of the time of the eigenvalues and -vectors, which start from it. A kernel of
+ours does it on the CPU, for large matrices LAPACK; libraries of devices have no such function but
+the eigenvalues, a T that is diagonal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -18,16 +18,19 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from gpurbf._stages import count
+from gpurbf.backends import cpu
 from gpurbf.backends.arrays import factorizations, to_host
-from gpurbf.backends.threads import alone, blas_alone, parallel_for
+from gpurbf.backends.threads import alone, parallel_for
 
 __all__ = ["Tridiagonal", "products", "tridiagonal"]
 
 # Reflectors that are applied at once, and rows that they are applied to while these are in cache.
 _BLOCK, _ROWS = 64, 128
-# Half of the reduction is a product with a vector for each row, after which BLAS's threads meet:
-# they have enough to do between for so many rows.
-_THREADS = 2000
+# Smaller matrices are reduced by our kernel. Half of it is a product with a vector for each row,
+# after which BLAS's threads meet: they have enough to do between only for so many rows.
+_OWN = 2000
+# Of two, by which matrices are multiplied at the most.
+_POWERS = 1000
 
 
 @dataclass
@@ -93,44 +96,134 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
             lambda V: to_host(xp.asarray(V) @ vectors.T),
         )
     count(operations=4 * m**3 / 3, kind="float64", nbytes=8 * m**3 / 6)
-    work = int(lapack.dsytrd_lwork(m, lower=1)[0])
-    # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-    with blas_alone() if m < _THREADS else nullcontext():
-        reflected, diagonal, beside, tau, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
-    blocks = alone([partial(_block, reflected, tau, i) for i in range(0, m - 1, _BLOCK)])
+    diagonal, beside, taus, reflectors = (_reduced if m < _OWN else _by_lapack)(A)
+    starts = range(0, m - 1, _BLOCK)
+    blocks = alone([partial(_block, taus, i, partial(reflectors, i)) for i in starts])
     return Tridiagonal(
         diagonal,
         beside,
-        lambda V: _reflected(V, blocks),
-        lambda V: _reflected(V, [(i, Y, YS) for i, YS, Y in reversed(blocks)]),
+        lambda V: _reflected(V, [block for block, _ in blocks]),
+        lambda V: _reflected(V, [transposed for _, transposed in reversed(blocks)]),
     )
 
 
-def _block(reflected: np.ndarray, tau: np.ndarray, i: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """Reflectors i, i + 1, … in one: I - Y S Yᵀ on all columns from i + 1 on, as YS and Y.
+# The first of the columns that reflectors are on, and L and R of I - L Rᵀ in panels.
+_Block = tuple[int, np.ndarray, np.ndarray]
+# T, its reflectors' τ, and what gives the vectors of some of these from a number on, as columns.
+_Form = tuple[np.ndarray, np.ndarray, np.ndarray, Callable[[int, int], np.ndarray]]
 
-    S⁻¹ is the upper triangle of YᵀY with 1 / tau as its diagonal (Schreiber and Van Loan, 1989).
+
+def _reduced(A: np.ndarray) -> _Form:
+    """By our kernel, of a matrix that is read but for its upper triangle and multiplied to 1."""
+    from gpurbf.kernels import householder, packing
+    from gpurbf.kernels.gram import padded_panels
+    from gpurbf.kernels.tiles import LANES
+
+    m, n = len(A), padded_panels(len(A))
+    largest = float(A.diagonal().max())
+    power = np.clip(np.frexp(largest)[1], -_POWERS, _POWERS)
+    room = packing.aligned((n * LANES,) * 2, np.float64)
+    np.multiply(A, 2.0**-power, out=room[:m, :m])
+    room[m:], room[:, m:] = 0, 0
+    kernel = _kernel()
+    state = packing.aligned(householder.STATE, np.int64)
+    state[:] = 0
+    panels = [packing.aligned((n, 2 * householder.PANEL, LANES), np.float64) for _ in "ab"]
+    x, Y = (packing.aligned((k, len(room)), np.float64) for k in (1, householder.PARTS))
+    x[:], diagonal, beside, taus = 0, np.empty(m), np.empty(m - 1), np.empty(m - 1)
+
+    def task(i: int) -> None:
+        shared = room, m, state, *panels, kernel, x[0], Y
+        if i == 0:
+            householder.lead(*shared, diagonal, beside, taus)
+        else:
+            householder.help_out(*shared)
+
+    parallel_for(task, 2)
+    scale = 2.0**power
+    return diagonal * scale, beside * scale, taus, lambda i, k: room[i : i + k, i + 1 : m].T
+
+
+def _kernel() -> Any:
+    """The micro-kernel of this CPU for HᵀH in float64."""
+    from gpurbf.kernels import products
+
+    return products.kernel(cpu.kernel_for("gram", np.float64, cpu.choose_kernel()[0]))
+
+
+def _by_lapack(A: np.ndarray) -> _Form:
+    work = int(lapack.dsytrd_lwork(len(A), lower=1)[0])
+    # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
+    reflected, diagonal, beside, taus, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
+
+    def reflectors(i: int, k: int) -> np.ndarray:
+        Y = np.tril(reflected[i + 1 :, i : i + k], -1)
+        Y[np.arange(k), np.arange(k)] = 1
+        Y[:, taus[i : i + k] == 0] = 0  # a reflector that is none
+        return Y
+
+    return diagonal, beside, taus, reflectors
+
+
+def _block(
+    taus: np.ndarray, i: int, reflectors: Callable[[int], np.ndarray]
+) -> tuple[_Block, _Block]:
+    """Reflectors i, i + 1, … in one, I - Y S Yᵀ on all columns from i + 1 on, and its transpose.
+
+    S⁻¹ is the upper triangle of YᵀY with 1 / τ as its diagonal (Schreiber and Van Loan, 1989).
     """
-    t = tau[i : i + _BLOCK]
-    Y = np.tril(reflected[i + 1 :, i : i + len(t)], -1)
-    Y[np.arange(len(t)), np.arange(len(t))] = 1
-    Y[:, t == 0] = 0  # a reflector that is none
+    t = taus[i : i + _BLOCK]
+    Y = reflectors(len(t))
     upper = np.triu(Y.T @ Y, 1)
     np.fill_diagonal(upper, 1 / np.where(t == 0, 1, t))
     S = scipy.linalg.solve_triangular(upper, np.eye(len(t)), check_finite=False)
-    return i + 1, Y @ S, Y
+    YS = Y @ S
+    return (i + 1, _columns(YS), _rows(Y)), (i + 1, _columns(Y), _rows(YS))
 
 
-def _reflected(V: np.ndarray, blocks: list[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
+def _columns(Y: np.ndarray) -> np.ndarray:
+    """Columns of Y (m, k) in panels (·, m, LANES), with zeros beyond, as many as `_BLOCK`."""
+    from gpurbf.kernels.tiles import LANES
+
+    panels = np.zeros((_BLOCK // LANES, len(Y), LANES))
+    for i in range(0, Y.shape[1], LANES):
+        part = Y[:, i : i + LANES]
+        panels[i // LANES, :, : part.shape[1]] = part
+    return panels
+
+
+def _rows(Y: np.ndarray) -> np.ndarray:
+    """Rows of Y (m, k) in panels (·, _BLOCK, LANES), with zeros beyond."""
+    from gpurbf.kernels.tiles import LANES
+
+    m, k = Y.shape
+    panels = np.zeros((-(-m // LANES), _BLOCK, LANES))
+    whole = m // LANES
+    panels[:whole, :k] = Y[: whole * LANES].reshape(whole, LANES, k).swapaxes(1, 2)
+    if rest := m % LANES:
+        panels[whole, :k, :rest] = Y[-rest:].T
+    return panels
+
+
+def _reflected(V: np.ndarray, blocks: list[_Block]) -> np.ndarray:
     """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
-    turned = np.array(V, np.float64, order="C")
+    from gpurbf.kernels import householder, packing
+    from gpurbf.kernels.tiles import LANES
 
-    def work(rows: np.ndarray) -> None:
-        for i, left, right in blocks:
-            rows[:, i:] -= (rows[:, i:] @ left) @ right.T
+    n, m = V.shape
+    turned, kernel = np.empty((n, m)), _kernel()
 
-    alone([partial(work, turned[i : i + _ROWS]) for i in range(0, len(turned), _ROWS)])
-    count(operations=2 * turned.size * turned.shape[1], kind="float64", nbytes=2 * turned.nbytes)
+    def task(i: int) -> None:
+        rows = slice(i * LANES, min((i + 1) * LANES, n))
+        panel = packing.aligned((m + LANES, LANES), np.float64)
+        panel[:m, : rows.stop - rows.start], panel[:m, rows.stop - rows.start :] = V[rows].T, 0
+        panel[m:] = 0
+        for first, left, right in blocks:
+            householder.reflect(panel, first, left, right, kernel)
+        turned[rows] = panel[:m, : rows.stop - rows.start].T
+
+    parallel_for(task, -(-n // LANES))
+    count(operations=2 * turned.size * m, kind="float64", nbytes=2 * turned.nbytes)
     return turned
 
 

@@ -1,9 +1,13 @@
 """What Numba cannot say in Python: calls by address, attributes of the function at hand."""
 
+import platform
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+_HAS_PAUSE = platform.machine().lower() in ("x86_64", "amd64")
 
 
 @intrinsic
@@ -202,3 +206,60 @@ def widen16(typing_context, word, source, target, ahead):
         return context.get_dummy_value()
 
     return types.void(word, types.intp, types.intp, types.intp), generate
+
+
+def _word(context, builder, array, args):
+    """A pointer to one of an array's 64-bit words."""
+    return builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
+
+
+@intrinsic
+def look(typing_context, words, i):
+    """One of an array's int64 that other threads write; what they wrote before it is seen too."""
+
+    def generate(context, builder, signature, args):
+        return builder.load_atomic(_word(context, builder, words, args), "acquire", 8)
+
+    return types.int64(words, types.intp), generate
+
+
+@intrinsic
+def put(typing_context, words, i, number):
+    """Write one of an array's int64, and let others see what was written before it."""
+
+    def generate(context, builder, signature, args):
+        builder.store_atomic(args[2], _word(context, builder, words, args), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp, types.int64), generate
+
+
+@intrinsic
+def exchange(typing_context, words, i, old, new):
+    """Make one of an array's int64 the new if it is the old; whether it was."""
+
+    def generate(context, builder, signature, args):
+        place = _word(context, builder, words, args)
+        pair = builder.cmpxchg(place, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(words, types.intp, types.int64, types.int64), generate
+
+
+@intrinsic
+def pause(typing_context):
+    """Let the other thread of this core go on for a moment."""
+
+    def generate(context, builder, signature, args):
+        add_pause(builder)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def add_pause(builder):
+    """Write the instruction for it, on CPUs that have one."""
+    if _HAS_PAUSE:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])

@@ -6,15 +6,13 @@ tenth of that. So a kernel of the solver looks before it ends whether another th
 kernels now, and if so waits for it, for a moment at the most: the lock is free then.
 """
 
-import platform
-
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.kernels.caching import cached
+from gpurbf.kernels.llvm import add_pause
 
 # How many threads are between two kernels, or less where some do not say so. Kernels on disk know
 # it by its name.
@@ -25,7 +23,6 @@ binding.add_symbol(_NAME, between.ctypes.data)
 # Looks at it, some 30 to 90 µs: longer than what is done in Python.
 _LOOKS = 2000
 _WORD = ir.IntType(64)
-_HAS_PAUSE = platform.machine().lower() in ("x86_64", "amd64")
 
 
 def _count(builder):
@@ -72,10 +69,7 @@ def end_kernel(typing_context):
         enough = builder.icmp_signed(">=", looks, ir.Constant(_WORD, _LOOKS))
         builder.cbranch(builder.or_(nobody, enough), over, wait)
         builder.position_at_end(wait)
-        if _HAS_PAUSE:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            name = "llvm.x86.sse2.pause"
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+        add_pause(builder)
         looks.add_incoming(builder.add(looks, ir.Constant(_WORD, 1)), wait)
         builder.branch(look)
         builder.position_at_end(over)
