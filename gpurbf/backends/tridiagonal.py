@@ -125,19 +125,18 @@ def _reduced(A: np.ndarray) -> _Form:
     room = packing.aligned((n * LANES,) * 2, np.float64)
     np.multiply(A, 2.0**-power, out=room[:m, :m])
     room[m:], room[:, m:] = 0, 0
-    kernel = _kernel()
     state = packing.aligned(householder.STATE, np.int64)
-    state[:] = 0
-    panels = [packing.aligned((n, 2 * householder.PANEL, LANES), np.float64) for _ in "ab"]
+    pending, turned = packing.aligned((2, n, 2 * householder.PANEL, LANES), np.float64)
     x, Y = (packing.aligned((k, len(room)), np.float64) for k in (1, householder.PARTS))
-    x[:], diagonal, beside, taus = 0, np.empty(m), np.empty(m - 1), np.empty(m - 1)
+    state[:], x[:] = 0, 0
+    shared = householder.Shared(room, m, _kernel(), state, pending, turned, x[0], Y)
+    diagonal, beside, taus = np.empty(m), np.empty(m - 1), np.empty(m - 1)
 
     def task(i: int) -> None:
-        shared = room, m, state, *panels, kernel, x[0], Y
         if i == 0:
-            householder.lead(*shared, diagonal, beside, taus)
+            householder.lead(shared, diagonal, beside, taus)
         else:
-            householder.help_out(*shared)
+            householder.help_out(shared)
 
     parallel_for(task, 2)
     scale = 2.0**power

@@ -8,6 +8,8 @@ so all bits, are the same with and without a helper. More threads than two would
 other's numbers.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from gpurbf.kernels.caching import cached, inner
@@ -33,6 +35,24 @@ STATE = 24
 _OVER = -1
 # How often a helper looks for a part in vain before it goes: a tenth of a second.
 _PATIENCE = 1 << 22
+
+
+class Shared(NamedTuple):
+    """What both threads work on: A of m rows and columns, with zeros beyond, and room.
+
+    ``kernel`` is a micro-kernel for HᵀH in float64, ``pending`` and ``turned`` are reflectors in
+    panels (·, 2 PANEL, LANES), v and w of each by turns and w and v, ``x`` (·,) is the vector that
+    is multiplied and ``Y`` (PARTS, ·) what parts give.
+    """
+
+    A: Any
+    m: int
+    kernel: Any
+    state: Any
+    pending: Any
+    turned: Any
+    x: Any
+    Y: Any
 
 
 @inner()
@@ -87,14 +107,22 @@ def _products(A, i, base, x, y):
 
 
 @inner()
+def _tile(A, kernel):
+    """Room for the product of a micro-kernel."""
+    width = kernel.strip * LANES
+    return aligned_like(A, kernel.rows * width).reshape(kernel.rows, width)
+
+
+@inner()
 def _step(rows):
     """Rows of the matrix that reflectors are subtracted from at a time: at least four."""
     return max(4, rows)
 
 
 @inner()
-def _part(part, A, m, state, pending, turned, kernel, x, Y, tile):
+def _part(part, shared, tile):
     """A part of A x, in its row of Y; A less the pending reflectors before, if there are any."""
+    A, m, kernel, state, pending, turned, x, Y = shared
     base = state[_COLUMN] // LANES * LANES
     begin, end = _boundary(part, base, m), _boundary(part + 1, base, m)
     y = borrowed(Y)[part]
@@ -130,10 +158,9 @@ def _take(state, mine):
 
 
 @cached(nogil=True)
-def help_out(A, m, state, pending, turned, kernel, x, Y):
+def help_out(shared):
     """Take parts until there will be no more."""
-    tile = aligned_like(A, kernel.rows * kernel.strip * LANES)
-    tile = tile.reshape(kernel.rows, kernel.strip * LANES)
+    tile, state = _tile(shared.A, shared.kernel), shared.state
     looks = 0
     while looks < _PATIENCE and look(state, _FREE) != _OVER:
         part = _take(state, False)
@@ -142,7 +169,7 @@ def help_out(A, m, state, pending, turned, kernel, x, Y):
             pause()
             continue
         looks = 0
-        _part(part, A, m, state, pending, turned, kernel, x, Y, tile)
+        _part(part, shared, tile)
         put(state, _DONE, look(state, _DONE) + 1)
 
 
@@ -228,16 +255,14 @@ def _repack(reflectors, pending, turned):
 
 
 @cached(nogil=True)
-def lead(A, m, state, pending, turned, kernel, x, Y, diagonal, beside, taus):
-    """Make A, of m rows and columns and zeros beyond, tridiagonal; only its lower triangle is read.
+def lead(shared, diagonal, beside, taus):
+    """Make A tridiagonal, of which only the lower triangle is read.
 
     T goes to `diagonal` and `beside`, and the reflector k, which is I - taus[k] v vᵀ, to row k of
     A: v with a 1 in place k + 1 and zeros before, or all of it zero if there is nothing to reflect.
-    `pending` and `turned` (·, 2 PANEL, LANES), `x` and `Y` (PARTS, ·) are room for as many rows as
-    A has; `kernel` is a micro-kernel for HᵀH in float64.
     """
-    tile = aligned_like(A, kernel.rows * kernel.strip * LANES)
-    tile = tile.reshape(kernel.rows, kernel.strip * LANES)
+    A, m, _, state, pending, turned, x, Y = shared
+    tile = _tile(A, shared.kernel)
     reflectors = np.zeros((2 * PANEL, len(A)))
     columns, vectors = np.empty((PANEL, m)), np.zeros((LANES, len(A)))
     for k in range(m):
@@ -264,7 +289,7 @@ def lead(A, m, state, pending, turned, kernel, x, Y, diagonal, beside, taus):
             put(state, _FREE, PARTS)
             parts, part = 0, _take(state, True)
             while part != _OVER:
-                _part(part, A, m, state, pending, turned, kernel, x, Y, tile)
+                _part(part, shared, tile)
                 parts, part = parts + 1, _take(state, True)
             vectors[k % LANES, : k + 1] = 0
             vectors[k % LANES, k + 1 : m] = v
@@ -292,8 +317,7 @@ def reflect(V, first, left, right, kernel):
     zeros beyond them. `kernel` is a micro-kernel of one panel a call.
     """
     n = right.shape[1]
-    P, tile = aligned_like(V, n * LANES).reshape(n, LANES), aligned_like(V, kernel.rows * LANES)
-    tile = tile.reshape(kernel.rows, LANES)
+    P, tile = aligned_like(V, n * LANES).reshape(n, LANES), _tile(V, kernel)
     size = LANES * 8
     for i in range(0, n, kernel.rows):
         x = left.ctypes.data + (i // LANES * left.shape[1] * LANES + i % LANES) * 8

@@ -66,5 +66,6 @@ def test_a_helper_without_a_leader_goes():
     """An interrupt may come before the leader has begun."""
     nothing, state = np.zeros((1, 1, 1)), np.zeros(householder.STATE, np.int64)
     kernel = products.kernel("gram64_generic")
-    householder.help_out(nothing[0], 1, state, nothing, nothing, kernel, nothing[0, 0], nothing[0])
+    room = nothing[0], 1, kernel, state, nothing, nothing, nothing[0, 0], nothing[0]
+    householder.help_out(householder.Shared(*room))
     assert not state.any()
