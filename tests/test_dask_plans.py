@@ -1,5 +1,6 @@
 """What work on a cluster is divided into, and what a task does to its worker's memory."""
 
+import asyncio
 import os
 import platform
 import subprocess
@@ -67,8 +68,17 @@ def test_the_largest_tasks_begin_first_and_threads_end_together():
 )
 def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
     class Client:
-        def nthreads(self):
+        async def nthreads(self):
             return {"tcp://127.0.0.1:3999": 1, address: 2}
+
+        async def has_what(self):
+            return {}
+
+        async def nbytes(self, summary):
+            return {}
+
+        def sync(self, ask):
+            return asyncio.run(ask())
 
         def gather(self, futures, direct):
             return futures, direct

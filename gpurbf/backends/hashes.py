@@ -34,7 +34,9 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
             values = X.data[stored].astype(np.float64)
             hashes.csr_row_sums(indptr - indptr[0], X.indices[stored], values, odd, sums[rows])
         else:
-            hashes.row_sums(np.ascontiguousarray(X[rows], np.float64), odd, sums[rows])
+            # Bytes become numbers in the kernel.
+            dtype = X.dtype if X.dtype == np.uint8 else np.float64
+            hashes.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
 
     if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
         tile(0)

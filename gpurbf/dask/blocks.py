@@ -43,6 +43,8 @@ class Blocks:
         Of each block the worker.
     known : dict
         What tasks of `over_rows` would find.
+    ahead : tuple of ndarray or None
+        Numbers, in their order, and values of rows that the client has.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Blocks:
         n_given: int,
         homes: Homes,
         known: dict[Any, Any],
+        ahead: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
+        self.ahead = ahead
         self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
         self.n_given, self.homes, self.known = n_given, homes, known
         self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
@@ -73,10 +77,12 @@ class Blocks:
         *,
         negative: bool = False,
         race: Race | None = None,
+        winners: int | str = 0,
     ) -> Blocks:
         """Look at all blocks once; ``model``, the local twin, gets what validation sets.
 
-        A race that will be asked for takes place at once, and so do sums for gamma.
+        A race that will be asked for takes place at once, and so do sums for gamma; rows that may
+        be among so many winners come with the look.
 
         Raises
         ------
@@ -95,7 +101,7 @@ class Blocks:
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
         sums = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
-        look = Look(plain, negative, sums, race)
+        look = Look(plain, negative, sums, race, winners, len(blocks))
         homes = Homes.of(tasks, blocks)
         given_as = list(zip(range(len(blocks)), blocks, labels, weights))
         groups = [tuple(given_as[i] for i in own) for own in homes.groups()]
@@ -119,7 +125,8 @@ class Blocks:
             masked = bool(starts[-1] < given[-1])
             classes, _ = check_labels(classes, type(model).__name__, masked)
         reader, known = Reader(plain, negative, classes), looked.known(race, starts)
-        return cls(tasks, parts, facts, reader, int(given[-1]), homes.at(kept), known)
+        ahead, homes = looked.rows_ahead(starts), homes.at(kept)
+        return cls(tasks, parts, facts, reader, int(given[-1]), homes, known, ahead)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -197,6 +204,11 @@ class Blocks:
         return lambda: Rows.in_order(self.tasks.gathered(coming)).at(asked)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
+        if self.ahead is not None and not isinstance(rows, slice):
+            numbers, values = self.ahead
+            at = np.minimum(np.searchsorted(numbers, rows), len(numbers) - 1)
+            if np.array_equal(numbers[at], rows):
+                return values[at]
         return self.take(rows)().X
 
     @contextmanager

@@ -27,12 +27,10 @@ class Homes(NamedTuple):
     @classmethod
     def of(cls, tasks: Tasks, blocks: list[Any]) -> Homes:
         """The homes of blocks."""
-        client = tasks.client
-        there = client.has_what().items()
-        homes = {key: worker for worker, keys in there for key in keys}
+        threads, keys, nbytes = tasks.cluster
+        homes = {key: worker for worker, own in keys.items() for key in own}
         workers = [homes.get(block.key, "") for block in blocks]
-        sizes = client.nbytes(summary=False) if any(workers) else {}
-        return cls(workers, [sizes.get(block.key, 0) for block in blocks], tasks.threads)
+        return cls(workers, [nbytes.get(block.key, 0) for block in blocks], threads)
 
     @property
     def n_threads(self) -> int:

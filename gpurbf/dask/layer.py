@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.twin import Twin, twin_of
 from gpurbf.estimators import layer
+from gpurbf.network.centers import COUNTS
 from gpurbf.network.centers.sample import Race
 
 __all__ = ["RBFLayer"]
@@ -46,7 +47,9 @@ class RBFLayer(Twin):
         model = self._new_model()
         check_rule(model)
         y = y if isinstance(model.centers, str) else None
-        blocks = Blocks.of(self, model, X, y, sample_weight, race=race_ahead(model))
+        blocks = Blocks.of(
+            self, model, X, y, sample_weight, race=race_ahead(model), winners=winners(model)
+        )
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
@@ -104,3 +107,10 @@ def race_ahead(model: Any) -> Race | None:
         return None  # the median draws first
     random_state = copy.deepcopy(check_random_state(model.random_state))
     return Race.drawn(random_state, by_class=rule == "stratified")
+
+
+def winners(model: Any) -> int | str:
+    """How many centers the model will draw; 0 for a number that it will refuse."""
+    n = model.n_centers
+    known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
+    return n if known else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from sklearn.utils import column_or_1d
 
 from gpurbf.dask.rows import part_weights
 from gpurbf.estimators._validation import check_X
+from gpurbf.network.centers import most_centers
 from gpurbf.network.centers.sample import Distinct, Race
 from gpurbf.network.gamma import SUMS
 
@@ -40,12 +40,14 @@ class Looked(NamedTuple):
     """What looks found: each block's facts, all labels, gamma's `SUMS` and the rows of the `Race`.
 
     The first of equal rows are numbered by block and place, classes by their places in ``labels``.
+    ``ahead`` are rows that may win, by blocks: their numbers and values.
     """
 
     facts: dict[int, Facts]
     labels: Any
     sums: Any
     distinct: Any
+    ahead: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
 
     @classmethod
     def joined(cls, *looks: Looked) -> Looked:
@@ -59,16 +61,40 @@ class Looked(NamedTuple):
         if distinct[0] is not None and distinct[0].labels is not None:
             places = [np.searchsorted(every, own) for own in labels]
             distinct = [own._replace(labels=to[own.labels]) for own, to in zip(distinct, places)]
-        sums = _if_asked(operator.add, [look.sums for look in some])
-        return cls(facts, every, sums, _if_asked(Distinct.merged, distinct))
+        sums = None
+        if some[0].sums is not None:
+            sums = functools.reduce(operator.add, (look.sums for look in some))
+        merged = None if distinct[0] is None else Distinct.merged(*distinct)
+        ahead = tuple(own for look in some for own in look.ahead)
+        return cls(facts, every, sums, merged, ahead)
+
+    def first_of(self, share: float) -> np.ndarray:
+        """Rows that may be among the winners, who are that share of all.
+
+        Of each class those that are first here, up to four standard deviations more than its share.
+        """
+        order, labels = self.distinct.order(), self.distinct.labels
+        classes = np.zeros(len(order), np.intp) if labels is None else labels[order]
+        sizes = np.bincount(classes)
+        most = share * sizes + 4 * np.sqrt(share * sizes) + 1
+        by_class = np.argsort(classes, kind="stable")
+        ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.sort(self.distinct.first[order[by_class[ranks < most[classes[by_class]]]]])
 
     def known(self, race: Race | None, starts: np.ndarray) -> dict[Any, Any]:
         """What these tasks of `over_rows` would find, of blocks whose rows start there."""
         found: dict[Any, Any] = {} if self.sums is None else {SUMS: self.sums}
         if self.distinct is not None:
-            block, place = np.divmod(self.distinct.first, 1 << _ROW)
-            found[race] = self.distinct._replace(first=starts[block] + place)
+            found[race] = self.distinct._replace(first=_numbers(self.distinct.first, starts))
         return found
+
+    def rows_ahead(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Numbers, in their order, and values of rows that may win; see `known`."""
+        if not self.ahead:
+            return None
+        first, values = (np.concatenate(own) for own in zip(*self.ahead))
+        order = np.argsort(first)
+        return _numbers(first[order], starts), values[order]
 
 
 @dataclass(frozen=True)
@@ -76,18 +102,33 @@ class Look:
     """Looks at some blocks, which a ``model`` not fitted validates in full.
 
     Weights below zero count as zero if they may be ``negative``. Whether it brings gamma's `SUMS`,
-    and what a race finds, are passes that nobody has to make later.
+    what a race finds, and the rows that may be among so many ``winners`` of ``n_blocks`` of about
+    as many rows, are passes that nobody has to make later.
     """
 
     model: Any
     negative: bool
     sums: bool
     race: Race | None
+    winners: int | str
+    n_blocks: int
 
     def __call__(self, *blocks: tuple[Any, ...]) -> Looked:
-        return Looked.joined(*(self._at(*block) for block in blocks))
+        looks, read = zip(*(self._at(*block) for block in blocks))
+        joined = Looked.joined(*looks)
+        if not self.winners or joined.distinct is None:
+            return joined
+        own_rows = sum(fact.n_rows for fact in joined.facts.values())
+        n_rows = own_rows * self.n_blocks // len(blocks)
+        share = min(1.0, most_centers(self.winners, n_rows) / n_rows)
+        block, place = np.divmod(joined.first_of(share), 1 << _ROW)
+        ahead = []
+        for i, X in zip((number for number, *_ in blocks), read):
+            own = place[block == i]
+            ahead.append(((i << _ROW) + own, X[own]))
+        return joined._replace(ahead=tuple(ahead))
 
-    def _at(self, i: int, X: Any, y: Any, weights: Any) -> Looked:
+    def _at(self, i: int, X: Any, y: Any, weights: Any) -> tuple[Looked, Any]:
         model = copy.copy(self.model)
         options: dict[str, Any] = {"ensure_min_samples": 0, "reset": True}
         if y is None:
@@ -109,9 +150,10 @@ class Look:
         distinct = None
         if self.race is not None and not (self.race.by_class and y is None):  # refused later
             distinct = self.race(X, codes, used, i << _ROW)
-        return Looked({i: facts}, labels, sums, distinct)
+        return Looked({i: facts}, labels, sums, distinct), X
 
 
-def _if_asked(merge: Callable[[Any, Any], Any], found: list[Any]) -> Any:
-    """All results as one, if they were asked for."""
-    return None if found[0] is None else functools.reduce(merge, found)
+def _numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Of rows known by block and place, where blocks start there."""
+    block, place = np.divmod(first, 1 << _ROW)
+    return starts[block] + place

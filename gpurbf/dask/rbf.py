@@ -9,7 +9,7 @@ import numpy as np
 
 from gpurbf.backends.threads import limited
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.layer import check_rule, race_ahead
+from gpurbf.dask.layer import check_rule, race_ahead, winners
 from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import rbf
@@ -56,7 +56,9 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         model = self._new_model()
         check_rule(model)
         _solver(model, 0)  # before any work
-        blocks = Blocks.of(self, model, X, y, sample_weight, race=race_ahead(model))
+        blocks = Blocks.of(
+            self, model, X, y, sample_weight, race=race_ahead(model), winners=winners(model)
+        )
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)

@@ -90,10 +90,12 @@ class Distinct(NamedTuple):
         uniform = ((self.keys >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
         return np.argsort(-np.log(uniform) / self.totals, kind="stable")
 
-    def merged(self, other: Distinct) -> Distinct:
-        """The distinct rows of both."""
-        both = (None if own[0] is None else np.concatenate(own) for own in zip(self, other))
-        return Distinct._make(both)._once()
+    def merged(self, *others: Distinct) -> Distinct:
+        """The distinct rows of all."""
+        if not others:
+            return self
+        every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
+        return Distinct._make(every)._once()
 
     def _once(self) -> Distinct:
         """Each row once, by its first index and with the sum of its weights."""
