@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 from gpurbf.backends.hashes import row_hashes
 from gpurbf.network.centers import CENTERS
-from gpurbf.network.centers.sample import shares
+from gpurbf.network.centers.sample import Distinct, Race, shares
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:600], y[:600]
@@ -74,6 +74,36 @@ def test_too_many_centers_take_every_distinct_sample_and_say_so():
     with pytest.warns(UserWarning, match="n_centers=100 is more than the 30 distinct samples"):
         chosen = draw("random", doubled, np.zeros(60, int), 100)
     assert len(np.unique(doubled[chosen], axis=0)) == len(chosen) == 30
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+@pytest.mark.parametrize("n_parts", [1, 2, 9, 30])
+def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
+    rng = np.random.default_rng(0)
+    A, b = rng.integers(0, 3, (300, 4)).astype(float), rng.integers(0, 2, 300)
+    weights, race = rng.random(300), Race(7, by_class)
+    codes = b if by_class else None
+    whole = race(A, codes, weights, 0)
+    parts = [
+        race(A[some], None if codes is None else codes[some], weights[some], some[0])
+        for some in np.array_split(np.arange(300), n_parts)
+    ]
+    for order in (parts, parts[::-1]):
+        merged = Distinct.merged(*order)
+        for one, two in zip(merged[:-1], whole[:-1]):
+            np.testing.assert_array_equal(one, two)
+        np.testing.assert_allclose(merged.mass, whole.mass)
+
+
+def test_bytes_have_the_hashes_of_their_numbers():
+    codes = np.random.default_rng(0).integers(0, 256, (500, 300)).astype(np.uint8)
+    hashes = row_hashes(codes, 1)
+    for same in (
+        codes.astype(np.float64),
+        codes[:, ::-1].copy()[:, ::-1],
+        np.asfortranarray(codes),
+    ):
+        np.testing.assert_array_equal(row_hashes(same, 1), hashes)
 
 
 def test_hashes_separate_rows_and_equate_zeros():

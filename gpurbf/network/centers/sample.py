@@ -17,8 +17,8 @@ from gpurbf._warnings import warn
 from gpurbf.backends.hashes import mix, row_hashes
 from gpurbf.network.over_rows import over_rows
 
-# Rows whose hashes are compared at once.
-_BLOCK = 1 << 20
+# Rows whose hashes are compared at once, and parts whose distinct rows are merged in a step.
+_BLOCK, _TOGETHER = 1 << 20, 8
 
 
 def random(
@@ -92,10 +92,12 @@ class Distinct(NamedTuple):
 
     def merged(self, *others: Distinct) -> Distinct:
         """The distinct rows of all."""
-        if not others:
-            return self
-        every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
-        return Distinct._make(every)._once()
+        found = self
+        for start in range(0, len(others), _TOGETHER):
+            some = found, *others[start : start + _TOGETHER]
+            every = (None if own[0] is None else np.concatenate(own) for own in zip(*some))
+            found = Distinct._make(every)._once()
+        return found
 
     def _once(self) -> Distinct:
         """Each row once, by its first index and with the sum of its weights."""
