@@ -167,6 +167,22 @@ def test_partial_fit_broken_off_at_any_call_leaves_what_was(model, fitted):
     check_every_boundary(model, lambda model: partial(model.partial_fit, B, b, classes=[0, 1, 2]))
 
 
+def test_an_interrupt_while_a_kernel_returns_is_one(monkeypatch):
+    """Numba calls Python to hand over arrays; an interrupt there is the cause of a SystemError."""
+    model = RBFClassifier(20, random_state=0).fit(X, y)
+    before = dict(vars(model))
+
+    def returns(*args, cause=None, **kwargs):
+        raise SystemError("a result with an exception set") from cause
+
+    for cause, seen in ((KeyboardInterrupt(), KeyboardInterrupt), (None, SystemError)):
+        train = partial(returns, cause=cause)
+        monkeypatch.setattr(RBFClassifier, "_choose_layer", train)
+        with pytest.raises(seen):
+            model.fit(X, y)
+        assert vars(model) == before
+
+
 def test_a_batch_that_was_refused_counts_once_when_it_is_repeated():
     model, expected = clone(STREAMS[0]), clone(STREAMS[0])
     for part in (A, a), (B, b):

@@ -24,7 +24,13 @@ def transaction(method: Method) -> Method:
     def committed(self: Any, *args: Any, **kwargs: Any) -> Any:
         draft = object.__new__(type(self))
         vars(draft).update(vars(self))
-        method(draft, *args, **kwargs)
+        try:
+            method(draft, *args, **kwargs)
+        except SystemError as error:
+            # Python's word for an interrupt while Numba hands over what a kernel returns.
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
         self.__dict__ = vars(draft)  # one step: no line is between two attributes
         return self
 
