@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import joblib
 import numpy as np
@@ -397,9 +395,3 @@ def test_without_a_client_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr(distributed, "get_client", nobody)
     with pytest.raises(ValueError, match="There is no Dask client"):
         on_dask.RBFLayer().fit(cut(N)[0])
-
-
-def test_without_dask_the_error_names_the_line_that_installs_it():
-    code = "import sys; sys.modules['distributed'] = None; import gpurbf.dask"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'pip install ".[dask]"' in done.stderr and "ImportError" in done.stderr

@@ -1,6 +1,5 @@
 """What work on a cluster is divided into, and what a task does to its worker's memory."""
 
-import asyncio
 import os
 import platform
 import subprocess
@@ -68,17 +67,8 @@ def test_the_largest_tasks_begin_first_and_threads_end_together():
 )
 def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
     class Client:
-        async def nthreads(self):
+        def nthreads(self):
             return {"tcp://127.0.0.1:3999": 1, address: 2}
-
-        async def has_what(self):
-            return {}
-
-        async def nbytes(self, summary):
-            return {}
-
-        def sync(self, ask):
-            return asyncio.run(ask())
 
         def gather(self, futures, direct):
             return futures, direct
@@ -116,3 +106,9 @@ print(before, inside, soon, faults())
     )
     before, inside, soon, after = map(int, done.stdout.split())
     assert 5 * max(inside, soon) < min(before, after)
+
+
+def test_without_dask_the_error_names_the_line_that_installs_it():
+    code = "import sys; sys.modules['distributed'] = None; import gpurbf.dask"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'pip install ".[dask]"' in done.stderr and "ImportError" in done.stderr

@@ -93,6 +93,13 @@ def kernel_for(task: str, dtype: Any, kernel: str) -> str:
     return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"
 
 
+def micro_kernel(task: str, dtype: Any) -> Any:
+    """What loops need to call the micro-kernel of this CPU; see `kernel_for`."""
+    from gpurbf.kernels import products
+
+    return products.kernel(kernel_for(task, dtype, choose_kernel()[0]))
+
+
 def processor() -> str:
     """The processor's model name, as well as the system tells it."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,10 @@ class Kept:
         from gpurbf.kernels.scores import PARTS
 
         (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
-        some, single = _kernel("partial"), _kernel("single")
+        some, single = (
+            cpu.micro_kernel("partial", np.float64),
+            cpu.micro_kernel("single", np.float64),
+        )
         size = products.padded(k, some.strip), products.padded(m, PARTS)
         W = packing.aligned(size, np.float64)
         W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
@@ -86,7 +88,7 @@ class Kept:
         from gpurbf.kernels import kept
 
         k, Z = U.shape[1], np.zeros((U.shape[1], len(self.shift)))
-        kernel = _kernel("score")
+        kernel = cpu.micro_kernel("score", np.float64)
         places = [(at, Q, _blocks(U[at : at + len(Q)], kernel.rows)) for at, Q in self._places()]
 
         def task(n: int) -> None:
@@ -141,13 +143,6 @@ class Kept:
             parallel_for(task, n_tasks)
             size = sum(block.size for block in self.blocks)
             count(operations=2 * size * k, kind="float64", nbytes=self.nbytes)
-
-
-def _kernel(task: str) -> Any:
-    """The micro-kernel of this CPU for products in float64."""
-    from gpurbf.kernels import products
-
-    return products.kernel(cpu.kernel_for(task, np.float64, cpu.choose_kernel()[0]))
 
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:

@@ -24,12 +24,12 @@ from gpurbf.backends.threads import alone, parallel_for
 
 __all__ = ["Tridiagonal", "products", "tridiagonal"]
 
-# Reflectors that are applied at once, and rows that they are applied to while these are in cache.
+# Reflectors that are applied at once, and rows that meet all weights while these are in cache.
 _BLOCK, _ROWS = 64, 128
 # Smaller matrices are reduced by our kernel. Half of it is a product with a vector for each row,
 # after which BLAS's threads meet: they have enough to do between only for so many rows.
 _OWN = 2000
-# Of two, by which matrices are multiplied at the most.
+# The most powers of two by which a matrix is scaled.
 _POWERS = 1000
 
 
@@ -114,7 +114,7 @@ _Form = tuple[np.ndarray, np.ndarray, np.ndarray, Callable[[int, int], np.ndarra
 
 
 def _reduced(A: np.ndarray) -> _Form:
-    """By our kernel, of a matrix that is read but for its upper triangle and multiplied to 1."""
+    """By our kernel, in a copy whose magnitude is about 1, so that squares are what they are."""
     from gpurbf.kernels import householder, packing
     from gpurbf.kernels.gram import padded_panels
     from gpurbf.kernels.tiles import LANES
@@ -125,11 +125,12 @@ def _reduced(A: np.ndarray) -> _Form:
     room = packing.aligned((n * LANES,) * 2, np.float64)
     np.multiply(A, 2.0**-power, out=room[:m, :m])
     room[m:], room[:, m:] = 0, 0
+    kernel = cpu.micro_kernel("gram", np.float64)
     state = packing.aligned(householder.STATE, np.int64)
     pending, turned = packing.aligned((2, n, 2 * householder.PANEL, LANES), np.float64)
     x, Y = (packing.aligned((k, len(room)), np.float64) for k in (1, householder.PARTS))
     state[:], x[:] = 0, 0
-    shared = householder.Shared(room, m, _kernel(), state, pending, turned, x[0], Y)
+    shared = householder.Shared(room, m, kernel, state, pending, turned, x[0], Y)
     diagonal, beside, taus = np.empty(m), np.empty(m - 1), np.empty(m - 1)
 
     def task(i: int) -> None:
@@ -141,13 +142,6 @@ def _reduced(A: np.ndarray) -> _Form:
     parallel_for(task, 2)
     scale = 2.0**power
     return diagonal * scale, beside * scale, taus, lambda i, k: room[i : i + k, i + 1 : m].T
-
-
-def _kernel() -> Any:
-    """The micro-kernel of this CPU for HᵀH in float64."""
-    from gpurbf.kernels import products
-
-    return products.kernel(cpu.kernel_for("gram", np.float64, cpu.choose_kernel()[0]))
 
 
 def _by_lapack(A: np.ndarray) -> _Form:
@@ -210,7 +204,7 @@ def _reflected(V: np.ndarray, blocks: list[_Block]) -> np.ndarray:
     from gpurbf.kernels.tiles import LANES
 
     n, m = V.shape
-    turned, kernel = np.empty((n, m)), _kernel()
+    turned, kernel = np.empty((n, m)), cpu.micro_kernel("gram", np.float64)
 
     def task(i: int) -> None:
         rows = slice(i * LANES, min((i + 1) * LANES, n))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import uuid
 from collections.abc import Callable, Sequence
@@ -61,14 +60,6 @@ def shared(value: Any, name: str) -> Delayed:
     return delayed(value, name=f"gpurbf-{name}-{uuid.uuid4().hex}", traverse=False)
 
 
-class Cluster(NamedTuple):
-    """Of each worker its threads and the keys that it has, and of each key the bytes."""
-
-    threads: dict[str, int]
-    keys: dict[str, Any]
-    nbytes: dict[str, int]
-
-
 class Tasks:
     """Makes tasks of one kind: ``gpurbf-<name>`` is what the dashboard shows.
 
@@ -82,15 +73,9 @@ class Tasks:
         self.client, self.settings = client, settings
 
     @functools.cached_property
-    def cluster(self) -> Cluster:
-        """The workers as they are when it is asked for; all three answers in one wait."""
-        client: Any = self.client
-
-        async def ask() -> tuple[Any, ...]:
-            questions = client.nthreads(), client.has_what(), client.nbytes(summary=False)
-            return tuple(await asyncio.gather(*questions))
-
-        return Cluster(*client.sync(ask))
+    def threads(self) -> dict[str, int]:
+        """Of each worker."""
+        return dict(self.client.nthreads())
 
     def each(
         self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
@@ -135,7 +120,7 @@ class Tasks:
 
     def gathered(self, futures: Any) -> Any:
         """Their results; not by way of the scheduler where all are on one machine."""
-        here = all(address.startswith(_HERE) for address in self.cluster.threads)
+        here = all(address.startswith(_HERE) for address in self.threads)
         return self.client.gather(futures, direct=here or None)
 
 

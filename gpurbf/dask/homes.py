@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +28,16 @@ class Homes(NamedTuple):
     @classmethod
     def of(cls, tasks: Tasks, blocks: list[Any]) -> Homes:
         """The homes of blocks."""
-        threads, keys, nbytes = tasks.cluster
+        client: Any = tasks.client
+
+        async def ask() -> tuple[Any, ...]:  # all in one wait
+            questions = client.nthreads(), client.has_what(), client.nbytes(summary=False)
+            return tuple(await asyncio.gather(*questions))
+
+        tasks.threads, keys, nbytes = client.sync(ask)
         homes = {key: worker for worker, own in keys.items() for key in own}
         workers = [homes.get(block.key, "") for block in blocks]
-        return cls(workers, [nbytes.get(block.key, 0) for block in blocks], threads)
+        return cls(workers, [nbytes.get(block.key, 0) for block in blocks], tasks.threads)
 
     @property
     def n_threads(self) -> int:
