@@ -12,7 +12,7 @@ pytest.importorskip("distributed", reason="no Dask")
 
 from gpurbf.dask.graph import Settings, Tasks
 from gpurbf.dask.homes import Homes
-from gpurbf.dask.svc import _Queue, _tiles
+from gpurbf.dask.tiles import Queue, ending_in_pairs, tiles_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(most, nbytes, lar
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 @pytest.mark.parametrize("wanted", [1, 6, 100])
 def test_tiles_have_each_pair_once(n_classes, wanted):
-    parts, tiles = _tiles(n_classes, wanted)
+    parts, tiles = tiles_of(n_classes, wanted)
     assert [c for part in parts for c in part] == list(range(n_classes))
     pairs = [pair for tile in tiles for pair in tile.pairs]
     assert sorted(pairs) == [(a, b) for a in range(n_classes) for b in range(a + 1, n_classes)]
@@ -40,9 +40,21 @@ def test_tiles_have_each_pair_once(n_classes, wanted):
         assert {c for pair in tile.pairs for c in pair} <= classes
 
 
+@pytest.mark.parametrize("wanted", [0, 4, 7, 100])
+def test_the_smallest_tiles_are_cut_into_pairs(wanted):
+    _, tiles = tiles_of(10, 6)
+    cut = ending_in_pairs(tiles, wanted)
+    pairs = [(pair, tile.parts) for tile in cut for pair in tile.pairs]
+    assert sorted(pairs) == sorted((pair, tile.parts) for tile in tiles for pair in tile.pairs)
+    single = sum(len(tile.pairs) == 1 for tile in cut)
+    assert single >= min(wanted, len(pairs))
+    whole = [tile for tile in tiles if tile in cut]
+    assert single == 0 or all(len(tile.pairs) >= 3 for tile in whole)
+
+
 def test_the_largest_tasks_begin_first_and_threads_end_together():
     costs = [3, 50, 20, 30, 40, 5, 12]
-    queue = _Queue(costs, {"a": 1, "b": 1})
+    queue = Queue(costs, {"a": 1, "b": 1})
     # b needs twice the time that a needs: it is given less.
     ends, order, running = {"a": 0, "b": 0}, [], []
     while queue or running:
@@ -56,7 +68,7 @@ def test_the_largest_tasks_begin_first_and_threads_end_together():
         queue.done(running.pop(0)[1])
     assert order == sorted(costs, reverse=True)
     assert abs(ends["a"] - ends["b"]) <= 50  # told ahead: 80
-    nobody = _Queue([1, 2], {})
+    nobody = Queue([1, 2], {})
     assert [nobody.next(), nobody.next()] == [(1, {}), (0, {})]  # workers may yet come
     nobody.done(1)
 
@@ -84,7 +96,16 @@ import resource
 import time
 import numpy as np
 from gpurbf.dask import heap
+from gpurbf.backends.reused import borrowed
 from gpurbf.dask.heap import kept_heap
+
+heap._IDLE = 0.5
+
+def rows():
+    with borrowed(10_000_000) as array:
+        begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        array[::256] = 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
 
 def faults():
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -95,17 +116,20 @@ def faults():
 before = faults()
 with kept_heap(), kept_heap():
     inside = faults()
+    first, again = rows(), rows()
 soon = faults()
 while heap._waiting:
     time.sleep(0.1)
 print(before, inside, soon, faults())
+print(first, again, rows())
 """
     environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
-    before, inside, soon, after = map(int, done.stdout.split())
+    before, inside, soon, after, first, again, last = map(int, done.stdout.split())
     assert 5 * max(inside, soon) < min(before, after)
+    assert 5 * again < min(first, last)
 
 
 def test_without_dask_the_error_names_the_line_that_installs_it():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.network.solvers.smo import binary, pairs, rows, slots, solve_pairs
+from gpurbf.network.solvers.smo import binary, pairs, slots, solve_pairs
 from gpurbf.network.solvers.smo.conjugate import Plane
 from gpurbf.network.solvers.smo.fused import recompute
 
@@ -345,25 +345,3 @@ def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, m
 
     with pytest.raises(error):
         solve(K, starts, 1.0, ready=ready, stepped=stepped)
-
-
-@pytest.mark.parametrize("budget_rows", [0, 5, 1000])
-def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
-    monkeypatch.setattr(slots, "LEAST", 3)
-    rng = np.random.default_rng(0)
-    K = rng.normal(size=(30, 30)).astype(np.float32)
-    cache = rows.RowCache(Matrix(K, False), slice(10, 20), slots.Budget(budget_rows * 40))
-    for partner in (slice(20, 30), slice(0, 10), slice(0, 4), slice(20, 30)):
-        first = partner.start == 20
-        samples = np.r_[10:20, partner] if first else np.r_[partner, 10:20]
-        cache.pair_with(samples, first)
-        for _ in range(20):
-            members = rng.permutation(len(samples))[: rng.integers(1, len(samples))]
-            out = np.empty((len(members), 10), np.float32)
-            cache.read(members, out)
-            assert np.array_equal(out, K[samples[members], 10:20])
-            f, change = rng.normal(size=10), rng.normal(size=len(members))
-            expected = f - change @ K[samples[members], 10:20].astype(float)
-            cache.subtract(members, change, f)
-            assert f == pytest.approx(expected, abs=1e-12)
-    assert cache.n_bytes <= max(budget_rows, 3) * 40

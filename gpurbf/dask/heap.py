@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpurbf._once import Lock
+from gpurbf.backends.reused import keep
 
 __all__ = ["kept_heap"]
 
@@ -20,8 +21,9 @@ _MAP_FROM, _TRIM_FROM, _KEPT = -3, -1, 32 << 20
 # The variables that set them; Dask's nanny sets the second. The first is 128 KiB else.
 _MAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
 
-# Seconds without a task after which it goes back: those of one fit follow each other sooner.
-_IDLE = 1.0
+# Seconds without a task after which it goes back: those of one fit follow each other sooner, and a
+# next fit may. Dask takes a worker's memory that it does not know for recent for thirty.
+_IDLE = 10.0
 
 _lock = Lock()
 _running = 0
@@ -35,8 +37,8 @@ def kept_heap() -> Iterator[None]:
 
     It sets a variable by which they give back what is free at once. That also ends the rule by
     which glibc stops to map new memory for each array beyond 128 KiB, and each of its pages takes
-    about as long to appear as what is done in it. When no task has come for a second all goes back,
-    in one step.
+    about as long to appear as what is done in it. What SVC keeps kernel rows in is lent to the next
+    task. When none has come for ten seconds all goes back, in one step.
     """
     global _running, _waiting
     libc: Any = None
@@ -54,6 +56,7 @@ def kept_heap() -> Iterator[None]:
             if not _running:
                 libc.mallopt(_MAP_FROM, map_from)
                 libc.mallopt(_TRIM_FROM, trim_from)
+                keep(False)
                 libc.malloc_trim(0)
                 _waiting = None
 
@@ -61,6 +64,7 @@ def kept_heap() -> Iterator[None]:
         _running += 1
         if _waiting is not None:
             _waiting.cancel()
+        keep(True)
         libc.mallopt(_MAP_FROM, max(_KEPT, map_from))
         libc.mallopt(_TRIM_FROM, max(2 * _KEPT, trim_from))
     try:

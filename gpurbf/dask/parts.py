@@ -1,4 +1,4 @@
-"""Samples brought together by what they have in common: classes, or runs of an order."""
+"""Samples brought together by what they have in common, such as a part of an order."""
 
 from __future__ import annotations
 
@@ -12,20 +12,7 @@ import numpy as np
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.rows import Rows
 
-__all__ = ["regrouped", "split"]
-
-
-def split(
-    blocks: Blocks, name: str, assign: Callable[[Rows], np.ndarray], n_parts: int
-) -> tuple[list[Any], list[list[Any]]]:
-    """Tasks that split blocks into parts, and of each part those that are a piece of it.
-
-    ``assign(rows)`` says of each row of a block in which part, 0 to n_parts - 1, it belongs.
-    """
-    own = blocks.each(f"{name}-split", _Split(assign, n_parts))
-    of_parts = [(rows, i) for i in range(n_parts) for rows in own]
-    pieces = blocks.tasks.each(f"{name}-pieces", operator.getitem, of_parts)
-    return own, [pieces[i * len(own) : (i + 1) * len(own)] for i in range(n_parts)]
+__all__ = ["regrouped"]
 
 
 def regrouped(
@@ -33,10 +20,15 @@ def regrouped(
 ) -> list[Any]:
     """A task for each part that has all its rows, in the order in which they were given.
 
-    Rows go from worker to worker; together the parts take as much memory as the blocks.
+    ``assign(rows)`` says of each row of a block in which part, 0 to n_parts - 1, it belongs. Rows
+    go from worker to worker; together the parts take as much memory as the blocks.
     """
-    _, pieces = split(blocks, name, assign, n_parts)
-    return blocks.tasks.each(name, _in_order, [tuple(own) for own in pieces])
+    own = blocks.each(f"{name}-split", _Split(assign, n_parts))
+    of_parts = [(rows, i) for i in range(n_parts) for rows in own]
+    pieces = blocks.tasks.each(f"{name}-pieces", operator.getitem, of_parts)
+    n = len(own)
+    parts = [tuple(pieces[i : i + n]) for i in range(0, len(pieces), n)]
+    return blocks.tasks.each(name, _in_order, parts)
 
 
 @dataclass(frozen=True)

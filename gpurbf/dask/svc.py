@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, combinations, combinations_with_replacement
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import distributed
@@ -13,8 +14,8 @@ from gpurbf.backends import Lattice
 from gpurbf.backends.lattice import candidates, encode, sample_of
 from gpurbf.backends.threads import limited
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.parts import split
 from gpurbf.dask.rows import Rows
+from gpurbf.dask.tiles import Queue, Tile, ending_in_pairs, tiles_of
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import svc
 from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
@@ -101,7 +102,7 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         pairs = list(combinations(range(len(sizes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
-        queue = _Queue(costs, blocks.homes.threads)
+        queue = Queue(costs, blocks.homes.threads)
         solved: dict[tuple[int, int], _Pair] = {}
 
         def begun() -> Any:
@@ -112,22 +113,21 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
             waiting[future] = i
             return future
 
+        # All are kept until there is no more to begin, see `Tasks.results`.
         waiting: dict[Any, int] = {}
         first = [begun() for _ in range(min(len(tiles), _AHEAD * blocks.homes.n_threads))]
-        running = distributed.as_completed(first, with_results=True)
-        for future, found in running:
-            queue.done(i := waiting.pop(future))
+        running = distributed.as_completed(first)
+        for future in running:
+            queue.done(i := waiting[future])
             if queue:
                 running.add(begun())
-            for pair, one in zip(tiles[i].pairs, found):
+            for pair, one in zip(tiles[i].pairs, tasks.gathered(future)):
                 solved[pair] = one
                 progress.solved(pairs.index(pair), one.solution)
         progress.finish()
         support, models = _assembled([solved[pair] for pair in pairs], pairs, len(sizes))
         chosen = _Chosen(np.sort(np.concatenate(support)))
-        found = tasks.results(
-            tasks.each("support-vectors", chosen, [(own,) for own in parts.split])
-        )
+        found = tasks.results(tasks.each("support-vectors", chosen, list(zip(*parts.pieces))))
         vectors = Rows.in_order(found, by_class=True)
         return vectors.places, vectors.X, models
 
@@ -158,40 +158,46 @@ def _repeated(blocks: Blocks) -> bool:
 
 
 class _Parts(NamedTuple):
-    """The samples by class: futures of blocks split into parts, and of the pieces of each part."""
+    """The samples by class: the tiles of all pairs, and futures of each part's pieces."""
 
-    tiles: list[_Tile]
-    split: list[Any]
+    tiles: list[Tile]
     pieces: list[list[Any]]
 
     @classmethod
     def of(cls, blocks: Blocks) -> _Parts:
         """The parts of as many tiles as make three tasks a thread."""
-        classes, tiles = _tiles(len(blocks.class_sizes()), 3 * blocks.homes.n_threads)
-        part_of = _PartOf(np.array([part[-1] for part in classes]))
-        own, pieces = split(blocks, "classes", part_of, len(classes))
-        there = blocks.tasks.start([*own, *chain(*pieces)])
-        n = len(own)
-        return cls(tiles, there[:n], [there[i : i + n] for i in range(n, len(there), n)])
+        n_threads = blocks.homes.n_threads
+        classes, tiles = tiles_of(len(blocks.class_sizes()), 3 * n_threads)
+        pieces = [blocks.each("classes", _OfClasses(part)) for part in classes]
+        there = blocks.tasks.start(list(chain(*pieces)))
+        n = len(pieces[0])
+        own = [there[i : i + n] for i in range(0, len(there), n)]
+        return cls(ending_in_pairs(tiles, 2 * n_threads), own)
 
 
 @dataclass(frozen=True)
-class _PartOf:
-    """The part that samples belong to, of parts that end with these classes."""
+class _OfClasses:
+    """The rows of some blocks that are of these classes."""
 
-    ends: np.ndarray
+    classes: list[int]
 
-    def __call__(self, rows: Rows) -> np.ndarray:
-        return np.searchsorted(self.ends, rows.y)
+    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> Rows:
+        return Rows.joined(_of(self.classes, rows) for rows, _ in looked)
+
+
+def _of(classes: list[int], rows: Rows) -> Rows:
+    """The rows that are of these classes; the same ones if all are."""
+    of_them = np.isin(rows.y, classes)
+    return rows if of_them.all() else rows.at(of_them)
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The rows of these places, of a block that was split."""
+    """The rows of these places, of the pieces of a block."""
 
     places: np.ndarray
 
-    def __call__(self, pieces: list[Rows]) -> Rows:
+    def __call__(self, *pieces: Rows) -> Rows:
         return Rows.joined(rows.at(np.isin(rows.places, self.places)) for rows in pieces)
 
 
@@ -230,7 +236,8 @@ class _Solve:
     by_key: bool
 
     def __call__(self, pairs: list[tuple[int, int]], *pieces: Rows) -> list[_Pair]:
-        model, rows = self.model, Rows.in_order(pieces, by_class=True)
+        model, wanted = self.model, sorted({c for pair in pairs for c in pair})
+        rows = Rows.in_order((_of(wanted, piece) for piece in pieces), by_class=True)
         classes, codes = np.unique(rows.y, return_inverse=True)
         # Without equal samples anywhere there is nothing to compare, and they keep their order.
         groups = group_samples(rows.X if self.by_key else None, codes, None, by_key=self.by_key)
@@ -262,61 +269,6 @@ class _Solve:
             solution.beta = solution.beta[solution.beta != 0]
             found.append(_Pair(places, values, solution, kernel.backend, kernel.description))
         return found
-
-
-class _Tile(NamedTuple):
-    """Pairs of classes that share kernel rows, and their parts."""
-
-    pairs: list[tuple[int, int]]
-    parts: list[int]
-
-
-def _tiles(n_classes: int, wanted: int) -> tuple[list[list[int]], list[_Tile]]:
-    """Parts of all classes, and all pairs in so many tiles, each of one part or of two.
-
-    Of as few parts as give tiles enough; of a part for each class if there are not.
-    """
-    for n_parts in range(1, n_classes + 1):
-        parts = [part.tolist() for part in np.array_split(np.arange(n_classes), n_parts)]
-        tiles = []
-        for both in combinations_with_replacement(range(n_parts), 2):
-            pairs = [(a, b) for a in parts[both[0]] for b in parts[both[1]] if a < b]
-            if pairs:
-                tiles.append(_Tile(pairs, sorted(set(both))))
-        if len(tiles) >= wanted:
-            break
-    return parts, tiles
-
-
-class _Queue:
-    """Tasks yet to begin, the largest first, each for the thread that has least to do then.
-
-    Dask takes all tasks of a name to cost the same.
-    """
-
-    def __init__(self, costs: list[int], threads: dict[str, int]) -> None:
-        self._costs = costs
-        self._left = sorted(range(len(costs)), key=costs.__getitem__)
-        self._workers = [worker for worker, n in threads.items() for _ in range(n)]
-        self._load = [0] * len(self._workers)
-        self._thread: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def next(self) -> tuple[int, dict[str, Any]]:
-        """The number of a task, and where it is to run; anywhere, while there are no workers."""
-        i = self._left.pop()
-        if not self._workers:
-            return i, {}
-        thread = self._thread[i] = self._load.index(min(self._load))
-        self._load[thread] += self._costs[i]
-        return i, {"workers": [self._workers[thread]], "allow_other_workers": True}
-
-    def done(self, i: int) -> None:
-        """A task has ended."""
-        if i in self._thread:
-            self._load[self._thread.pop(i)] -= self._costs[i]
 
 
 def _goes_on(*args: Any) -> bool:

@@ -111,6 +111,8 @@ class ndarray:
 
     def __getitem__(self, key):
         parts = key if isinstance(key, tuple) else (key,)
+        if isinstance(key, ndarray):
+            return self._apply(lambda k, *rows: self._a[k], key, *self._rows(key))
         if any(isinstance(part, ndarray) for part in parts):
             return self._apply(lambda a, *k: a[k], self, *parts)
         if any(isinstance(part, (np.ndarray, list)) for part in parts):
@@ -119,14 +121,25 @@ class ndarray:
 
     def __setitem__(self, key, value):
         if isinstance(key, ndarray):
-            updated = self._apply(lambda a, k, v: _with_rows(a, k, v), self, key, value)
-            self[...] = updated
+            stream = self.gpu.current().tick()
+            self.gpu.launches += 1
+            for used in (key, value):
+                if isinstance(used, ndarray):
+                    used._read(stream)
+            for row in self._rows(key):
+                row._written(stream)
+            self._a[key._a] = value._a if isinstance(value, ndarray) else value
             return
         if isinstance(key, (np.ndarray, list)):
             raise TypeError("an index of the host")
         target = self._a[key]
         assert np.shares_memory(target, self._a) or not target.size
         self._apply(lambda v: v, value, out=self._view(target))
+
+    def _rows(self, key):
+        """The rows that an index names: others may be in another stream's hands."""
+        places = np.arange(len(self))[key._a]
+        return [self._view(self._a[i]) for i in np.unique(places)]
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         stream = (stream or self.gpu.current()).tick()
@@ -207,12 +220,6 @@ class ndarray:
 
     def __neg__(self):
         return self._apply(np.negative, self)
-
-
-def _with_rows(a, key, values):
-    a = a.copy()
-    a[key] = values
-    return a
 
 
 def _operator(name, function):

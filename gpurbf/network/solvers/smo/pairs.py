@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
-from gpurbf.backends.threads import parallel_for
+from gpurbf.backends.reused import borrowed
+from gpurbf.backends.threads import parallel_for, thread_limit
 from gpurbf.backends.turns import taking_turns
 from gpurbf.network.solvers.smo import binary
 from gpurbf.network.solvers.smo.binary import (
@@ -82,9 +84,13 @@ def solve_pairs(
         )
         if there is not None:
             return there
-    largest = int(np.sort(np.diff(starts))[-2:].sum())
+    sizes = np.diff(starts)
+    largest = int(np.sort(sizes)[-2:].sum())
     K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal), largest)
-    budget = Budget(0 if K is not None else min(cache_bytes, kernel.room() / 4))
+    # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
+    workers = max(1, len(sizes) // 2)
+    n_bytes = 0 if K is not None else min(cache_bytes, kernel.room() / 4)
+    budget = Budget(sizes.tolist(), n_bytes, 2 * min(workers, thread_limit()))
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         made = kernel if kernel.matrix is None else None
@@ -95,13 +101,19 @@ def solve_pairs(
         else:
             parallel_for(task, len(problems.pairs), stop=problems.stop)
         return problems.solutions
-    # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
-    workers = max(1, (len(starts) - 1) // 2)
-    try:
-        parallel_for(lambda _: problems.solve_in_blocks(kernel), workers, stop=problems.stop)
-    finally:
-        # Caches know their budget and it knows them: else they would wait for the collector.
-        budget.clear()
+    lent: Any = (
+        borrowed(budget.size)
+        if kernel.xp is np
+        else nullcontext(kernel.xp.empty(budget.size, np.float32))
+    )
+    with lent as memory:
+        try:
+            parallel_for(
+                lambda _: problems.solve_in_blocks(kernel, memory), workers, stop=problems.stop
+            )
+        finally:
+            # Caches know their budget and it knows them: else they would wait for the collector.
+            budget.clear()
     return problems.solutions
 
 
@@ -164,7 +176,7 @@ class _Problems:
                 begun = beta, f, solution.steps
                 self._solve(p, MatrixPair(K, diagonal, a, b, made), begun)
 
-    def solve_in_blocks(self, kernel: Kernel) -> None:
+    def solve_in_blocks(self, kernel: Kernel, memory: Any) -> None:
         """Solve pairs until none is left, their kernel evaluated block by block."""
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
         with self._schedule.failing():
@@ -176,13 +188,13 @@ class _Problems:
                     if fused or recompute(kernel.cost, n, self.budget.total):
                         self._solve(p, FusedPair(kernel, a, b))
                     else:
-                        self._solve_with_rows(p, kernel)
+                        self._solve_with_rows(p, kernel, memory)
                 self._schedule.release(p)
 
-    def _solve_with_rows(self, p: int, kernel: Kernel) -> None:
+    def _solve_with_rows(self, p: int, kernel: Kernel, memory: Any) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
         caches = [
-            self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget)
+            self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
         self._solve(p, CachedPair(kernel, *caches))

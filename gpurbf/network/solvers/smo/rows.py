@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpurbf.backends.arrays import to_host
@@ -27,24 +29,22 @@ class RowCache:
     columns : slice
         The class, as a range of samples.
     budget : Budget
+    memory : ndarray
+        Of the budget's size.
     """
 
     _samples: np.ndarray
 
-    def __init__(self, kernel: Kernel, columns: slice, budget: slots.Budget) -> None:
+    def __init__(self, kernel: Kernel, columns: slice, budget: slots.Budget, memory: Any) -> None:
         self.kernel, self.columns = kernel, columns
         n = columns.stop - columns.start
-        capacity = max(slots.LEAST, int(budget.total // (4 * n)))
-        capacity = min(capacity, len(kernel.diagonal))
-        self.slots = slots.Slots(n, capacity, 4 * n, budget)
-        # Memory of the host that is not written to is not taken; a device's is made as it fills.
-        self.rows = kernel.xp.empty((capacity if kernel.xp is np else 0, n), np.float32)
-        self._capacity = capacity
+        self.slots = slots.Slots(n, budget)
+        self.rows = memory[: len(memory) // n * n].reshape(-1, n)
 
     @property
-    def n_bytes(self) -> int:
+    def pieces(self) -> list[int]:
         """What it has taken of the budget."""
-        return self.slots.filled * self.slots.row_bytes
+        return self.slots.pieces
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
         """Members are a pair's samples from now on, the class's first or not; forgets the others.
@@ -59,6 +59,8 @@ class RowCache:
         start = 0
         while start < len(members):
             places = self._places(members[start:])
+            if start + len(places) < len(members):  # sums are of four rows at a time
+                places = places[: max(1, len(places) // 4 * 4)]
             part = change[start : start + len(places)]
             subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
             start += len(places)
@@ -74,19 +76,13 @@ class RowCache:
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
         places, missing, where = self.slots.place(members)
-        if self.slots.filled > len(self.rows):
-            kept, n_rows = self.rows, min(2 * self.slots.filled, self._capacity)
-            self.rows = self.kernel.xp.empty((n_rows, kept.shape[1]), np.float32)
-            self.rows[: len(kept)] = kept
         if len(missing):
-            self._evaluate(self._samples[missing], where)
+            samples = self._samples[missing]
+            if where[-1] - where[0] == len(where) - 1 and (np.diff(where) == 1).all():
+                self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
+            else:
+                self.kernel.values(samples, self.columns, self.rows, where)
         return places
-
-    def _evaluate(self, samples: np.ndarray, where: np.ndarray) -> None:
-        if where[-1] - where[0] == len(where) - 1:
-            self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
-            return
-        self.kernel.values(samples, self.columns, self.rows, where)
 
 
 class CachedPair:

@@ -26,7 +26,7 @@ class Schedule:
     pairs : list of (int, int)
     n_classes : int
     in_memory : callable
-        Bytes that are kept for a class that nobody works on.
+        How much is kept for a class that nobody works on.
     """
 
     def __init__(

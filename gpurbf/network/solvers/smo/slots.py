@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,67 @@ __all__ = ["LEAST", "Budget", "Slots"]
 
 # Rows that a cache may hold whatever the budget says.
 LEAST = 64
+# Rows of the longest class in a piece of memory, at the least, and pieces of each class before
+# there are more rows in one: of shorter rows one or two in a piece have no room.
+_ROWS, _PIECES = 8, 8
 
 
 class Budget:
-    """Bytes that all caches may take; caches that nobody uses give way to the others."""
+    """Memory of all caches in equal pieces; caches that nobody uses give theirs to the others.
 
-    def __init__(self, n_bytes: float) -> None:
-        self.total = self.free = n_bytes
+    Rows of n numbers are those of the memory as a matrix of n columns, as far as they lie within
+    a cache's pieces.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Of all classes.
+    n_bytes : float
+        What caches may take together, but for `LEAST` rows of those in use.
+    in_use : int
+        How many caches are in use at once.
+    """
+
+    def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
+        self.total = n_bytes
+        sizes = sorted(sizes)
+        longest, all_rows = sizes[-1], n_bytes // (4 * sizes[-1])
+        rows = int(min(LEAST + 1, max(_ROWS, all_rows // (_PIECES * len(sizes)))))
+        self.piece = rows * longest
+        # A class has as many rows as samples, and as many more as the largest that it meets.
+        most = sum(self._pieces(n + longest, n) for n in sizes)
+        self._reserve = in_use * self._pieces(LEAST, longest)
+        n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
+        self.size = n_pieces * self.piece
+        # The one given back last is taken first: its memory is there.
+        self._free = list(range(n_pieces))[::-1]
         # By class, the longest unused first.
         self._idle: dict[int, Any] = {}
         self._lock = threading.Lock()
 
-    def take(self, n_rows: int, row_bytes: int, least: int) -> int:
-        """How many of so many rows there is room for, but at least `least`; they count as taken."""
+    def _pieces(self, n_rows: int, n: int) -> int:
+        return -(-n_rows // (self.piece // n - 1))
+
+    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], np.ndarray]:
+        """Pieces for so many rows of n numbers, or for as many as there is room for, and the rows.
+
+        There is room for `least`.
+        """
+        pieces: list[int] = []
+        rows = np.empty(0, np.intp)
         with self._lock:
-            while self.free < n_rows * row_bytes and self._idle:
-                self.free += self._idle.pop(next(iter(self._idle))).n_bytes
-            granted = min(n_rows, max(least, int(self.free // row_bytes)))
-            self.free -= granted * row_bytes
-            return granted
+            while len(rows) < n_rows:
+                while len(self._free) <= self._reserve and self._idle:
+                    self._free += self._idle.pop(next(iter(self._idle))).pieces[::-1]
+                if len(self._free) <= (self._reserve if len(rows) >= least else 0):
+                    break
+                pieces.append(i := self._free.pop())
+                own = np.arange(-(-i * self.piece // n), (i + 1) * self.piece // n)
+                rows = np.append(rows, own)
+        return pieces, rows
 
     def park(self, key: int, cache: Any) -> None:
-        """Keep a cache (it has ``n_bytes``) that nobody uses now, while nobody needs the room."""
+        """Keep a cache (it has ``pieces``) that nobody uses now, while nobody needs the room."""
         with self._lock:
             self._idle[key] = cache
 
@@ -48,9 +88,9 @@ class Budget:
         self._idle.clear()
 
     def parked(self, key: int) -> int:
-        """Bytes in a parked cache."""
+        """How many pieces a parked cache has."""
         cache = self._idle.get(key)
-        return 0 if cache is None else cache.n_bytes
+        return 0 if cache is None else len(cache.pieces)
 
 
 class Slots:
@@ -62,20 +102,20 @@ class Slots:
     Parameters
     ----------
     n : int
-    capacity : int
-        Slots at the most.
-    row_bytes : int
+        Numbers of a row, and samples of the class.
     budget : Budget
         Grants slots when they are first needed.
     """
 
-    def __init__(self, n: int, capacity: int, row_bytes: int, budget: Budget) -> None:
-        self.n, self.row_bytes, self.budget = n, row_bytes, budget
-        self.filled = 0
+    def __init__(self, n: int, budget: Budget) -> None:
+        self.n, self.budget = n, budget
+        self.pieces: list[int] = []
+        # Of each slot the row of the budget's memory, its member and when that was asked for last.
+        self._row = np.empty(0, np.intp)
+        self._owner = np.empty(0, np.intp)
+        self._used = np.empty(0, np.intp)
         self._slot_of = np.full(n, -1)
         self._own = slice(0, n)
-        self._owner = np.full(capacity, -1)
-        self._used = np.full(capacity, -1)
         self._clock = self._vacant = 0
 
     def pair_with(self, n_partner: int, first: bool) -> None:
@@ -92,34 +132,35 @@ class Slots:
         self._owner[own[there]] = self._own.start + there
 
     def place(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots for as many of the members, from the first on, as fit at once.
+        """Rows for as many of the members, from the first on, as fit at once.
 
         Returns
         -------
-        slots : ndarray
+        rows : ndarray
         missing, where : ndarray
-            Members that were in no slot, and the ascending slots that they have now: the caller
-            must evaluate these rows.
+            Members that were in none, and the rows that they have now, which the caller must
+            evaluate.
         """
         self._clock += 1
-        wanted, *found = self._place(members, self.filled == len(self._owner))
+        wanted, *found = self._place(members, False)
         if wanted:
             self._grow(wanted)
             _, *found = self._place(members, True)
         slots, missing, where = found
         self._vacant = max(0, self._vacant - len(missing))
-        return slots, missing, where
+        return self._row[slots], missing, self._row[where]
 
     def _place(self, members: np.ndarray, final: bool) -> Any:
         return place(
             members, self._slot_of, self._owner, self._used,
-            self.filled, self._clock, self._vacant, final,
+            len(self._row), self._clock, self._vacant, final,
         )  # fmt: skip
 
     def _grow(self, wanted: int) -> None:
         """Ask the budget for slots where vacant ones do not suffice."""
-        room = min(wanted, len(self._owner) - self.filled)
-        least = max(0, min(room, LEAST - self.filled))
-        granted = self.budget.take(room, self.row_bytes, least)
-        self.filled += granted
-        self._vacant += granted
+        pieces, rows = self.budget.take(wanted, self.n, LEAST - len(self._row))
+        self.pieces += pieces
+        self._row = np.append(self._row, rows)
+        none = np.full(len(rows), -1)
+        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
+        self._vacant += len(rows)
