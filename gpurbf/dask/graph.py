@@ -120,9 +120,8 @@ class Tasks:
 
     def results(self, tasks: Any) -> Any:
         """What the tasks return, here."""
-        futures = self.start(tasks)
-        self._before = futures
-        return self.gathered(futures)
+        self._before = self.start(tasks)
+        return self.gathered(self._before)
 
     def gathered(self, futures: Any) -> Any:
         """Their results; not by way of the scheduler where all are on one machine."""

@@ -113,17 +113,19 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
             waiting[future] = i
             return future
 
-        # All are kept until there is no more to begin, see `Tasks.results`.
+        # None is let go of before the last tasks have begun, see `Tasks.results`.
         waiting: dict[Any, int] = {}
         first = [begun() for _ in range(min(len(tiles), _AHEAD * blocks.homes.n_threads))]
         running = distributed.as_completed(first)
-        for future in running:
-            queue.done(i := waiting[future])
-            if queue:
-                running.add(begun())
-            for pair, one in zip(tiles[i].pairs, tasks.gathered(future)):
-                solved[pair] = one
-                progress.solved(pairs.index(pair), one.solution)
+        for ended in running.batches():
+            for future in ended:
+                queue.done(waiting[future])
+                if queue:
+                    running.add(begun())
+            for future, found in zip(ended, tasks.gathered(ended)):
+                for pair, one in zip(tiles[waiting[future]].pairs, found):
+                    solved[pair] = one
+                    progress.solved(pairs.index(pair), one.solution)
         progress.finish()
         support, models = _assembled([solved[pair] for pair in pairs], pairs, len(sizes))
         chosen = _Chosen(np.sort(np.concatenate(support)))

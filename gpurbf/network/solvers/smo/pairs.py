@@ -87,10 +87,16 @@ def solve_pairs(
     sizes = np.diff(starts)
     largest = int(np.sort(sizes)[-2:].sum())
     K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal), largest)
+    total, keeping = 0.0, set()  # classes whose rows are kept for some pair
+    if K is None:
+        total = min(cache_bytes, kernel.room() / 4)
+        for a, b in pairs:
+            if _keeps_rows(kernel, int(sizes[a] + sizes[b]), total):
+                keeping |= {a, b}
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
     workers = max(1, len(sizes) // 2)
-    n_bytes = 0 if K is not None else min(cache_bytes, kernel.room() / 4)
-    budget = Budget(sizes.tolist(), n_bytes, 2 * min(workers, thread_limit()))
+    in_use = 2 * min(workers, thread_limit()) if keeping else 0
+    budget = Budget([int(sizes[c]) for c in keeping], total, in_use)
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         made = kernel if kernel.matrix is None else None
@@ -128,6 +134,12 @@ def _matrix(kernel: Kernel, cache_bytes: float, n_samples: int, largest: int) ->
     K = np.empty((N, N), kernel.dtype)
     kernel.values(np.arange(N), slice(0, N), K)
     return K
+
+
+def _keeps_rows(kernel: Kernel, n: int, total: float) -> bool:
+    """Whether rows of a pair of n samples are kept; else its values are evaluated in sums."""
+    fused = kernel.linear and n > binary.WHOLE
+    return not fused and not recompute(kernel.cost, n, total)
 
 
 class _Problems:
@@ -184,11 +196,10 @@ class _Problems:
                 with kernel.working(), taking_turns(kernel.compiled):
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
-                    fused = kernel.linear and n > binary.WHOLE
-                    if fused or recompute(kernel.cost, n, self.budget.total):
-                        self._solve(p, FusedPair(kernel, a, b))
-                    else:
+                    if _keeps_rows(kernel, n, self.budget.total):
                         self._solve_with_rows(p, kernel, memory)
+                    else:
+                        self._solve(p, FusedPair(kernel, a, b))
                 self._schedule.release(p)
 
     def _solve_with_rows(self, p: int, kernel: Kernel, memory: Any) -> None:

@@ -78,7 +78,7 @@ class RowCache:
         places, missing, where = self.slots.place(members)
         if len(missing):
             samples = self._samples[missing]
-            if where[-1] - where[0] == len(where) - 1 and (np.diff(where) == 1).all():
+            if (np.diff(where) == 1).all():
                 self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
             else:
                 self.kernel.values(samples, self.columns, self.rows, where)

@@ -28,7 +28,7 @@ class Budget:
     Parameters
     ----------
     sizes : sequence of int
-        Of all classes.
+        Of the classes whose rows are kept.
     n_bytes : float
         What caches may take together, but for `LEAST` rows of those in use.
     in_use : int
@@ -37,9 +37,9 @@ class Budget:
 
     def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
         self.total = n_bytes
-        sizes = sorted(sizes)
-        longest, all_rows = sizes[-1], n_bytes // (4 * sizes[-1])
-        rows = int(min(LEAST + 1, max(_ROWS, all_rows // (_PIECES * len(sizes)))))
+        longest = max(sizes, default=1)
+        all_rows = n_bytes // (4 * longest)
+        rows = int(min(LEAST + 1, max(_ROWS, all_rows // (_PIECES * max(1, len(sizes))))))
         self.piece = rows * longest
         # A class has as many rows as samples, and as many more as the largest that it meets.
         most = sum(self._pieces(n + longest, n) for n in sizes)
