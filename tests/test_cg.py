@@ -158,7 +158,8 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
     )  # fmt: skip
     with config_context(memory=0.1 if kept == "anew" else 256):
         solver = CG(1e-3, preconditioner=200 if kernel else None, tol=1e-6)
-        system = solver.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
+        loose = solver if kept == "float64" else clone(solver).set_params(tol=1e-2)  # for 16 bits
+        system = loose.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
         if layer.xp is not np or kept == "anew":
             assert isinstance(system.rows, Anew)
         elif kept == "float64" or layer.exact_sums:
@@ -199,6 +200,89 @@ def test_a_weight_of_two_is_the_sample_twice(n_centers):
         np.testing.assert_allclose(weighted.decision_function(A), expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("scale", [1e-6, 1, 1e4])
+def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, scale):
+    """Light, heavy and none; where samples are not the centers, equal ones, by the true inverse."""
+    rng, rows = np.random.default_rng(0), np.arange(25)
+    weights = scale * (rng.exponential(1, 120) ** 3 if kernel else np.ones(120))
+    weights[:5] = 0
+    layer = HiddenLayer(
+        X[: 120 if kernel else 40], Activation("euclidean", "gaussian", GAMMA), precision="float64"
+    )
+    solver = CG(1e-3 if kernel else 1e-2, fit_intercept=kernel, **TIGHT)
+    system = solver.system(layer, X[:120], T[:120], weights, np.arange(120) if kernel else None)
+    H = layer.outputs(X[:120])
+    if not kernel:
+        inverse = np.linalg.inv((weights[:, None] * H).T @ H + system.ridge * np.eye(40))
+        system.preconditioner.solve = lambda V: inverse @ V
+        system.preconditioner.squares = lambda V: np.einsum("ij,ij->j", V, inverse @ V)
+    found = solved(system, solver)
+    outputs = found.left_out(*found.weights(), rows)
+    for i in rows:
+        rest = np.flatnonzero((weights > 0) & (np.arange(120) != i))
+        w = weights[rest]
+        if kernel:
+            V, b = kernel_ridge(H[np.ix_(rest, rest)], T[rest], system.ridge / w.sum(), w)
+            expected = H[i, rest] @ V + b
+        else:
+            G = (w[:, None] * H[rest]).T @ H[rest] + system.ridge * np.eye(40)
+            expected = H[i] @ np.linalg.solve(G, (w[:, None] * H[rest]).T @ T[rest])
+        np.testing.assert_allclose(outputs[i], expected, atol=1e-7, err_msg=f"{i}, {weights[i]}")
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6])
+@pytest.mark.parametrize("scale", [0.01, 1, 100])
+def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(alpha, scale):
+    """Of fewer centers than samples, by a preconditioner that knows but the mean weight."""
+    rng = np.random.default_rng(0)
+    layer = HiddenLayer(X[:200], Activation("euclidean", "gaussian", GAMMA), precision="float64")
+    H, rows = layer.outputs(X), np.arange(200, 600)
+    for power in (0, 1, 3):
+        w, solver = scale * rng.exponential(1, 600) ** power, CG(alpha, **TIGHT)
+        system = solver.system(layer, X, T, w)
+        found = solved(system, solver)
+        W, b = found.weights()
+        centred = H - w @ H / w.sum()
+        inverse = np.linalg.inv((w[:, None] * centred).T @ centred + system.ridge * np.eye(200))
+        leverage = np.einsum("ij,ij->i", centred @ inverse, centred) + 1 / w.sum()
+        leverage, outputs = (w * leverage)[rows, None], (H @ W + b)[rows]
+        expected = (outputs - leverage * T[rows]) / (1 - leverage)
+        error = np.linalg.norm(found.left_out(W, b, rows) - expected)
+        assert error < 0.9 * np.linalg.norm(outputs - expected), power
+
+
+@pytest.mark.parametrize("n_centers", [300, "all"])
+@pytest.mark.parametrize("preconditioner", [None, 100])
+def test_the_scale_of_weights_changes_nothing(n_centers, preconditioner):
+    weights = np.random.default_rng(0).exponential(1, len(X))
+    solver = CG(1e-2, preconditioner=preconditioner, tol=1e-4, max_iter=500)
+    model, found = RBFClassifier(n_centers, solver=solver, random_state=0), []
+    for scale in (1, 1 / weights.sum(), 0.1, 30, 1e4):
+        model.fit(X, y, sample_weight=scale * weights)
+        assert "H kept in 16 bits" in model.solver_info_
+        found.append((model.decision_function(X_test), model.predict_proba(X_test)))
+        for ours, first in zip(found[-1], found[0], strict=True):
+            np.testing.assert_allclose(ours, first, atol=5e-3, err_msg=str(scale))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-5])
+def test_a_tolerance_that_16_bits_cannot_reach_is_reached_without_them(alpha):
+    layer = HiddenLayer(X.astype(float), Activation("euclidean", "gaussian", GAMMA))
+    K = layer.outputs(X.astype(float))
+    V, b = kernel_ridge(K, T, alpha)
+    for tol in (1e-2, 1e-4, 1e-6, 1e-10):
+        solver = CG(alpha, tol=tol)
+        system = solver.system(layer, X.astype(float), T, None, np.arange(len(X)))
+        if tol == CG().tol and layer.exact_sums:
+            assert "H kept in 16 bits" in system.info
+        W, c = solved(system, solver).weights()
+        # The iteration leaves tol of the residual and rounding five times that at the most.
+        errors = K @ W + alpha * len(X) * W + c - T
+        assert np.linalg.norm(errors, axis=0).max() < 6 * tol * np.linalg.norm(T, axis=0).max()
+    np.testing.assert_allclose(K @ W + c, K @ V + b, atol=1e-8)
+
+
 def test_a_row_in_two_classes_is_taken_once_with_both():
     A = np.array([[0.0], [0.0], [0.0], [1.0], [3.0]])
     b = np.array([0, 1, 1, 0, 1])
@@ -210,6 +294,7 @@ def test_a_row_in_two_classes_is_taken_once_with_both():
     K = np.exp(-0.7 * (distinct - distinct.T) ** 2)
     V, c = kernel_ridge(K, np.array([[1 / 3], [-1], [1]]), 1e-3, np.array([3.0, 1, 1]))
     np.testing.assert_allclose(model.decision_function(distinct), (K @ V + c)[:, 0], atol=1e-8)
+    assert np.isfinite(model.fit(A[:3], b[:3]).predict_proba(A)).all()  # of one place alone
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])

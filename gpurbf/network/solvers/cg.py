@@ -23,6 +23,8 @@ __all__ = ["CG", "CGSolution"]
 # Parts of the samples to leave out one at a time, iterations without them, and what these leave of
 # a residual.
 _PARTS, _MORE, _LESS = 10, 10, 0.2
+# What rounding of K may add to the penalty, as a part of it, and as a multiple of `tol`.
+_NOISE, _NOISE_TOL = 0.1, 10
 
 
 @dataclass
@@ -75,6 +77,7 @@ class CG(BaseEstimator):
     The matrix of the system is not made: a product of it with a few vectors is one pass over H,
     which is kept, in 16 bits if rounding adds less than a tenth to the penalty, if three quarters
     of ``config_context(memory=...)`` have room for it, and is made anew in every iteration if not.
+    ``solver_info_`` says which.
 
     Where all samples are centers and the kernel is positive definite (Gaussian, Laplacian and
     inverse multiquadric of Euclidean distances, Laplacian of Manhattan ones), this is kernel ridge
@@ -90,7 +93,10 @@ class CG(BaseEstimator):
         Whether the outputs have a constant, which is not penalised.
     tol : float, default=1e-2
         The iteration ends when no output's residual is larger than this part of its right-hand
-        side, > 0.
+        side, > 0. The system is that of H as it is kept: as all samples are centers, 16 bits may
+        add ten times `tol` to the penalty, and a tenth at most; elsewhere H is rounded as
+        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. Made anew in
+        float32, H is multiplied in float32, and no `tol` below some 1e-6 is reached.
     max_iter : int, default=100
         Iterations at the most.
     preconditioner : int or None, default=None
@@ -143,7 +149,8 @@ class CG(BaseEstimator):
         ``places`` (N,) are the centers that the samples are, if all are and the kernel is positive
         definite; else None.
         """
-        penalty = Penalty(self.alpha, self.fit_intercept)
+        rounding = min(_NOISE, _NOISE_TOL * self.tol)
+        penalty = Penalty(self.alpha, self.fit_intercept, rounding)
         if places is None:
             return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
         return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)

@@ -23,15 +23,19 @@ _WHOLE = 24_000
 _DIRECT, _LANDMARKS = 10_000, 2_000
 # Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
 _ROWS, _MOST = 256, 0.99
-# 16 bits over the numbers from 0 to 1, and what their rounding may be beside the penalty.
-_STEP, _NOISE = 1 / 65534, 0.1
+# 16 bits over the numbers from 0 to 1.
+_STEP = 1 / 65534
 
 
 class Penalty(NamedTuple):
-    """The relative penalty of the weights, and whether there is an intercept, which has none."""
+    """The relative penalty of the weights, and whether there is an intercept, which has none.
+
+    Rounding of the kernel of all samples to 16 bits may add that part of the penalty to it.
+    """
 
     alpha: float
     intercept: bool
+    rounding: float
 
 
 class Preconditioner(Protocol):
@@ -105,8 +109,8 @@ class LeastSquares:
         self.w = np.ones(N) if weights is None else weights
         n = float(self.w.sum())
         shift, step = np.zeros(m), None
-        largest, heaviest = float(np.abs(T).max(initial=1)), float(self.w.max())
-        if found := fixed_point(layer, penalty.alpha, largest, heaviest, n / N):
+        # Rows are kept without their weights, so the grid is that of weights of 1.
+        if found := fixed_point(layer, penalty.alpha, float(np.abs(T).max(initial=1)), 1.0, 1.0):
             shift, step = found[0], found[1].step
         self.rows, self.info = rows_of(layer, X, shift, step)
         self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
@@ -183,7 +187,12 @@ class LeastSquares:
         return other, V.copy()
 
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
-        """See `System`; the closed form is that of `RidgeSolution`."""
+        """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
+
+        `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
+        of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
+        is proportional to the weight.
+        """
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
@@ -192,9 +201,11 @@ class LeastSquares:
             H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
             outputs[part] = H @ W + b
             leverage[part] = self.preconditioner.squares(H.T)
-        leverage = np.minimum(leverage, _MOST)[:, None]
+        mean = self.w.sum() / np.count_nonzero(self.w)
+        leverage = np.minimum(mean * leverage, _MOST)
+        far = self.w[rows] / mean * leverage / (1 - leverage)
         T = self.T[rows, :-1] + self.target_mean
-        return (outputs - leverage * T) / (1 - leverage)
+        return outputs + far[:, None] * (outputs - T)
 
 
 class KernelSystem:
@@ -227,7 +238,7 @@ class KernelSystem:
         self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
-        step = _STEP if layer.exact_sums and noise <= _NOISE * self.ridge else None
+        step = _STEP if layer.exact_sums and noise <= penalty.rounding * self.ridge else None
         shift = np.full(m, 0.5 if step else 0.0)
         self.layer = layer
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
@@ -277,9 +288,7 @@ class KernelSystem:
 
     def outputs(self, U: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Outputs of a solution for those samples."""
-        V, b = self.weights(U)
-        centers = self.layer.centers[self.places[rows]]
-        return to_host(self.layer.scores(centers, V)) + b
+        return self._outputs(self.places[rows], *self.weights(U))
 
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
         """See `System`; with them go the samples that are equal to them."""
@@ -291,12 +300,26 @@ class KernelSystem:
         return other, U
 
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
-        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹)."""
+        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), less what a b does to it.
+
+        With s = (K + λ/D²)⁻¹ 1 a b takes s sᵀ / 1ᵀs from that inverse.
+        """
         if isinstance(self.preconditioner, Nystrom):
             return None
         some = self.places[rows]
+        weightless = self.w[some] == 0
         diagonal = self.w[some] * self.preconditioner.diagonal(some)
-        return self.T[some] - W[some] / diagonal[:, None]
+        if self.fit_intercept:
+            s = self.roots * self.preconditioner.solve(self.roots[:, None])[:, 0]
+            rest = diagonal - s[some] ** 2 / s.sum()
+            diagonal = np.maximum(rest, (1 - _MOST) * diagonal)  # also of all the weight there is
+        outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
+        # Those of no weight have not been trained on.
+        outputs[weightless] = self._outputs(some[weightless], W, b)
+        return outputs
+
+    def _outputs(self, some: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return to_host(self.layer.scores(self.layer.centers[some], W)) + b
 
 
 def landmarks(m: int, most: int) -> np.ndarray:
