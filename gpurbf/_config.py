@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,11 +56,11 @@ def config_context(**settings: Any) -> Iterator[None]:
     """
     if unknown := sorted(set(settings) - set(_DEFAULTS)):
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
-    if not settings.get("memory", 1) > 0:
-        raise ValueError(f"memory must be a number of megabytes > 0, got {settings['memory']!r}.")
-    if (gpu_memory := settings.get("gpu_memory")) is not None and not gpu_memory > 0:
-        raise ValueError(f"gpu_memory must be a number of megabytes > 0, got {gpu_memory!r}.")
-    if (n_streams := settings.get("n_streams", 1)) not in range(1, 17):
+    _check_megabytes("memory", settings.get("memory", 1))
+    if (gpu_memory := settings.get("gpu_memory")) is not None:
+        _check_megabytes("gpu_memory", gpu_memory)
+    n_streams = settings.get("n_streams", 1)
+    if not isinstance(n_streams, numbers.Integral) or n_streams not in range(1, 17):
         raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
     before = _settings.get()
     _settings.set(before | settings)
@@ -67,3 +68,8 @@ def config_context(**settings: Any) -> Iterator[None]:
         yield
     finally:
         _settings.set(before)
+
+
+def _check_megabytes(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise ValueError(f"{name} must be a number of megabytes > 0, got {value!r}.")

@@ -21,7 +21,7 @@ _logged: set[str] = set()
 _ORIGINAL = sklearn.svm.SVC
 _HOMES = (sklearn.svm, sklearn.svm._classes)
 # What the layer of a fitted model is made of: set anew, it is made anew.
-_LAYER = ("support_vectors_", "dual_coef_", "intercept_", "_gamma", "kernel", "degree", "coef0")
+_LAYER = ("support_vectors_", "_dual_coef_", "_intercept_", "_gamma", "kernel", "degree", "coef0")
 
 
 def patch_sklearn() -> None:
@@ -54,7 +54,11 @@ def unpatch_sklearn() -> None:
 
 
 class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
-    """scikit-learn's SVC, its pairs trained and its kernel evaluated by :class:`gpurbf.SVC`."""
+    """scikit-learn's SVC, its pairs trained and its kernel evaluated by :class:`gpurbf.SVC`.
+
+    As there, predictions are of ``_dual_coef_`` and ``_intercept_``; those without the first
+    underscore only tell of them. Changed numbers in these arrays are not seen, new arrays are.
+    """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """As scikit-learn's."""
@@ -73,11 +77,17 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
 
     def predict(self, X: Any) -> np.ndarray:
         """As scikit-learn's."""
-        return self._evaluated().predict(X)
+        return super().predict(X) if self._lacks_classes() else self._evaluated().predict(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """As scikit-learn's."""
+        if self._lacks_classes():
+            return super().decision_function(X)
         return self._evaluated().decision_function(X)
+
+    def _lacks_classes(self) -> bool:
+        """Whether scikit-learn has trained fewer classes than it names, some having no weight."""
+        return len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ()))
 
     def _evaluated(self) -> ours.SVC:
         """Our model of the support vectors, with the parameters of now."""

@@ -155,8 +155,8 @@ def test_blocks_that_are_not_kept_are_read_in_few_passes(client, tmp_path, name,
     log = str(tmp_path / "log")
     options = {"n_centers": 260, "random_state": 0} if name != "SVC" else {}
     if balanced and name != "RBFLayer":
-        # Samples of classes were counted; what weights are, for HᵀH or bounds, is one more look.
-        options["class_weight"], most = "balanced", most + 1
+        # Samples of classes were counted; what weights are, for HᵀH, is one more look.
+        options["class_weight"], most = "balanced", most + (name != "SVC")
     blocks = [
         delayed(counted, pure=False)(i, part, log) for i, part in enumerate(np.array_split(X, 4))
     ]
@@ -368,6 +368,7 @@ def test_a_twin_has_the_parameters_and_is_cloned_with_its_client(client):
         (on_dask.RBFClassifier(solver="lms"), cut(1000, 797), "solver='lms' has to see"),
         (on_dask.SVC(kernel="precomputed"), cut(1000, 797), "needs the matrix"),
         (on_dask.FSVC("ratio"), cut(1000, 797), "radius='ratio'"),
+        (on_dask.SVC(class_weight={3: 0}), cut(1000, 797), "class_weight of 3 must be > 0"),
         (on_dask.SVC(), (cut(N)[0], cut(N)[1] * 0), "only one class"),
         (on_dask.RBFClassifier(10), (cut(N)[0] * np.nan, cut(N)[1]), "contains NaN"),
         (on_dask.RBFClassifier(10), (cut(N)[0] * 1e200, cut(N)[1]), "column .* reaches"),

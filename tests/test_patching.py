@@ -100,6 +100,14 @@ def test_what_we_do_not_do_is_left_to_scikit_learn_and_logged_once(patched, capl
     assert np.array_equal(model.predict(X), ORIGINAL.predict(model, X))
 
 
+@pytest.mark.parametrize("left_out", [0, 4, 9])
+def test_classes_without_weight_are_left_to_scikit_learn(patched, left_out):
+    model = patched().fit(X, Y, Y != left_out)
+    np.testing.assert_array_equal(model.predict(X), ORIGINAL.predict(model, X))
+    with pytest.raises(ValueError, match="names 10 classes and was trained for 9"):
+        gpurbf.SVC.from_sklearn(model)
+
+
 def test_parameters_are_checked_as_scikit_learn_does(patched):
     for bad in ({"C": -1}, {"kernel": "laplacian"}, {"gamma": "wide"}):
         with pytest.raises(InvalidParameterError):
@@ -111,7 +119,9 @@ def test_parameters_are_checked_as_scikit_learn_does(patched):
 def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     model = patched().fit(X, Y)
     outputs = model.decision_function(X)
-    model.intercept_ = model.intercept_ + 1
+    model.intercept_ = model.intercept_ + 1  # which only tells of it, as in scikit-learn
+    assert np.array_equal(model.decision_function(X), outputs)
+    model._intercept_ = model._intercept_ + 1
     assert not np.allclose(model.decision_function(X), outputs)
     assert set(model.fit(X, Y == 3).predict(X)) == {False, True}
     copied = copy.deepcopy(model)

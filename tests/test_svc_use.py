@@ -200,3 +200,47 @@ def test_gamma_scale_does_not_depend_on_the_dtype():
     X, y = digits()
     gammas = [SVC().fit(X.astype(t), y)._gamma for t in (np.uint8, np.float32, np.float64)]
     assert gammas == pytest.approx([svm.SVC().fit(X, y)._gamma] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0, -1, np.nan])
+def test_a_class_weight_that_is_no_bound_is_named(factor):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=r"class_weight of 1 must be > 0, got .*sample_weight 0"):
+        SVC(class_weight={1: factor}).fit(X, y)
+
+
+def test_a_bound_that_vanishes_is_an_error():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="larger C, or larger weights"):
+        SVC(C=0.1).fit(X, y, np.where(np.arange(150) == 70, 5e-324, 1))
+    # Iris has equal samples, which share an infinite bound.
+    models = [cls(class_weight={1: np.inf}).fit(X, y) for cls in (SVC, svm.SVC)]
+    assert np.array_equal(*(model.predict(X) for model in models))
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_a_class_without_weight_is_no_class(left_out):
+    X, y = load_iris(return_X_y=True)
+    some = y != left_out
+    model, plain = SVC().fit(X, y, np.where(some, 1, -1)), SVC().fit(X[some], y[some])
+    assert model.classes_.tolist() == plain.classes_.tolist()
+    assert np.array_equal(model.decision_function(X), plain.decision_function(X))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_what_tells_of_the_solution_is_not_what_predicts(n_classes):
+    """As in scikit-learn, but for numbers in dual_coef_ of three classes, which it shares."""
+    X, y = load_iris(return_X_y=True)
+    y = np.minimum(y, n_classes - 1)
+    for model in (SVC(kernel="linear").fit(X, y), svm.SVC(kernel="linear").fit(X, y)):
+        expected = model.decision_function(X)
+        if isinstance(model, SVC) or n_classes == 2:
+            model.dual_coef_ *= 2
+        model.intercept_ += 1
+        model.dual_coef_ = 2 * model.dual_coef_
+        model.intercept_ = model.intercept_ + 1
+        assert np.array_equal(model.decision_function(X), expected)
+        other = model.to_sklearn() if isinstance(model, SVC) else SVC.from_sklearn(model)
+        assert other.decision_function(X) == pytest.approx(expected, abs=1e-6)
+        model.support_vectors_ = model.support_vectors_ * 1.1
+        assert not np.allclose(model.decision_function(X), expected)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import _thread
 import functools
 import itertools
+import numbers
 import os
 import sys
 import threading
@@ -127,6 +128,11 @@ def limited(n_jobs: int | None) -> Iterator[None]:
     if n_jobs is None:
         yield
         return
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
+        raise ValueError(
+            "n_jobs must be None, a number of threads >= 1, or -1 for all of them, -2 for all but "
+            f"one and so on; got {n_jobs!r}."
+        )
     outer = _limit.get()
     cores = _cores()
     limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)

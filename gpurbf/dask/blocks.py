@@ -137,12 +137,12 @@ class Blocks:
         there = self.parts[0][3] is not None or self.reader.factors is not None
         return self if there else None
 
-    def with_class_weights(self, class_weight: Any) -> Blocks:
-        """The same rows, weighted by class besides."""
+    def with_class_weights(self, class_weight: Any, *, bounds: bool = False) -> Blocks:
+        """The same rows, weighted by class besides; see `class_factors`."""
         if class_weight is None:
             return self
         assert self.classes is not None
-        factors = class_factors(class_weight, self.classes, self.class_mass)
+        factors = class_factors(class_weight, self.classes, self.class_mass, bounds=bounds)
         reader = self.reader._replace(factors=factors)
         return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes, {})
 

@@ -80,7 +80,7 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
-        weighted = blocks.with_class_weights(model.class_weight)
+        weighted = blocks.with_class_weights(model.class_weight, bounds=True)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
         parts = _Parts.of(weighted)  # on their way while gamma is found
@@ -88,7 +88,7 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
             model._activation = model._resolve(blocks, blocks.weights)
         model._lattices = _lattices(blocks, model.precision)
         with blocks.finite(model):
-            solve = _Solve(model, len(blocks), not _uniform(weighted) or _repeated(blocks))
+            solve = _Solve.among(blocks, model)
             model._keep(*self._train(solve, weighted, parts, (X, y)))
         self.model_ = model
         return self
@@ -151,12 +151,6 @@ class _OnLattices:
 
     def __call__(self, X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
         return np.array([not encode(X, lattice)[1].any() for lattice in self.lattices], bool)
-
-
-def _repeated(blocks: Blocks) -> bool:
-    """Whether there are equal samples of one class."""
-    found = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
-    return len(found.first) < len(blocks)
 
 
 class _Parts(NamedTuple):
@@ -231,11 +225,21 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class _Solve:
-    """Solves pairs of some classes as the local twin does among all samples."""
+    """Solves pairs of some classes as the local twin does among all samples.
+
+    ``sizes`` are of all classes, equal samples counted once.
+    """
 
     model: svc.SVC
-    n_samples: int
+    sizes: np.ndarray
     by_key: bool
+
+    @classmethod
+    def among(cls, blocks: Blocks, model: svc.SVC) -> _Solve:
+        """For pairs of these samples; their weights are as given, without those of classes."""
+        distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
+        by_key = len(distinct.first) < len(blocks) or not _uniform(blocks)
+        return cls(model, np.bincount(distinct.labels), by_key)
 
     def __call__(self, pairs: list[tuple[int, int]], *pieces: Rows) -> list[_Pair]:
         model, wanted = self.model, sorted({c for pair in pairs for c in pair})
@@ -257,7 +261,7 @@ class _Solve:
             cache_bytes=model.cache_size * 2**20,
             stepped=_goes_on,
             solved=_goes_on,
-            n_samples=self.n_samples,
+            sizes=self.sizes,
             pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
         )
         starts, found = np.searchsorted(codes, np.arange(len(classes) + 1)), []

@@ -62,6 +62,8 @@ class ScikitLearnMixin:
         ------
         TypeError
             If it is another class.
+        ValueError
+            If it knows classes that it was not trained for, all of whose samples had weight 0.
         NotFittedError
             If it is not fitted.
 
@@ -105,14 +107,14 @@ def to_sklearn(model: Any) -> ScikitLearnSVC:
     result = ScikitLearnSVC(**parameters)
     _copy(model, result)
     sparse = sp.issparse(model.dual_coef_)
-    # LIBSVM walks through these arrays by address.
-    dual_coef = model.dual_coef_.toarray() if sparse else model.dual_coef_
-    dual_coef = np.ascontiguousarray(dual_coef, np.float64)
+    # LIBSVM walks through these arrays by address. They are what predictions are made of: others
+    # may have changed dual_coef_ and intercept_, which only tell of them.
+    own = np.array(model._dual_coef_, np.float64, order="C")
     vectors = model.support_vectors_
     if sparse:
         vectors = sp.csr_matrix(vectors, dtype=np.float64)
         vectors.sort_indices()
-        dual_coef = _full(dual_coef)
+        own = _full(own)
     elif sp.issparse(vectors) or vectors.dtype != np.float64 or not vectors.flags.c_contiguous:
         vectors = vectors.toarray() if sp.issparse(vectors) else vectors
         vectors = np.ascontiguousarray(vectors, np.float64)
@@ -120,9 +122,9 @@ def to_sklearn(model: Any) -> ScikitLearnSVC:
     sign = -1 if len(model.classes_) == 2 else 1
     result.support_ = np.ascontiguousarray(model.support_, np.int32)
     result.support_vectors_ = vectors
-    result.dual_coef_, result._dual_coef_ = dual_coef, sign * dual_coef
-    result.intercept_ = np.array(model.intercept_, np.float64)
-    result._intercept_ = sign * result.intercept_
+    result.dual_coef_, result._dual_coef_ = sign * own, own
+    result._intercept_ = np.array(model._intercept_, np.float64)
+    result.intercept_ = sign * result._intercept_
     result._n_support = np.ascontiguousarray(model.n_support_, np.int32)
     result._num_iter = model.n_iter_
     result._sparse, result._effective_probability = sparse, False
@@ -148,14 +150,22 @@ def from_sklearn(cls: type, model: Any) -> Any:
             f"{type(model).__name__}."
         )
     check_is_fitted(model)
+    if len(model.n_support_) < len(model.classes_):
+        raise ValueError(
+            f"The model names {len(model.classes_)} classes and was trained for "
+            f"{len(model.n_support_)}, for the others' samples had weight 0: its predictions are "
+            "of wrong classes. Fit it without those samples."
+        )
     result = cls(**_parameters(model, cls))
     _copy(model, result)
     sign = -1.0 if len(model.classes_) == 2 else 1.0
-    dual_coef = model.dual_coef_.toarray() if sp.issparse(model.dual_coef_) else model.dual_coef_
+    own = model._dual_coef_  # what it predicts with, whatever the public ones are by now
+    own = own.toarray() if sp.issparse(own) else own.copy()
     result.support_ = model.support_
     result.support_vectors_ = model.support_vectors_
-    result.dual_coef_, result._dual_coef_ = model.dual_coef_, sign * dual_coef
-    result.intercept_, result._intercept_ = model.intercept_, sign * model.intercept_
+    result._dual_coef_, result._intercept_ = own, model._intercept_.copy()
+    result.dual_coef_ = sign * model._dual_coef_
+    result.intercept_ = sign * result._intercept_
     result._n_support = model.n_support_
     result._sparse = sp.issparse(model.dual_coef_)
     result._fitted_kernel, result._activation, result._lattices = model.kernel, None, None

@@ -17,7 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from gpurbf._checks import check_number, check_option
+from gpurbf._checks import check_number, check_option, plain
 from gpurbf._stages import count, staged
 from gpurbf.backends.arrays import is_resident
 from gpurbf.estimators._arrays import on_host
@@ -28,6 +28,9 @@ from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
 # uint8 stays: it is the integer lattice itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
 
+
+# Weights whose squares, sums and reciprocals are float64 numbers; zero is one besides.
+_LEAST, _MOST = 1e-300, 1e100
 
 # Numbers that are looked at in less time than scikit-learn's validation takes to begin (50 µs).
 _FEW = 1 << 15
@@ -93,7 +96,9 @@ def check_weights(
     Raises
     ------
     ValueError
-        If they have another shape, are not finite, negative though they may not, or none is > 0.
+        If they have another shape, are not finite, negative though they may not, or none is > 0;
+        or if they are too large or too small to be summed, which those that may be negative, the
+        factors of SVC's bounds, are not.
     """
     if sample_weight is None:
         return None
@@ -112,8 +117,20 @@ def check_weights(
     if not negative and (weights < 0).any():
         raise ValueError("Negative values in sample_weight: every weight must be >= 0.")
     if not part and not (weights > 0).any():
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
+        raise ValueError(
+            "Invalid input - all samples have zero or negative weights. Give samples of two "
+            "classes or more a weight > 0."
+        )
+    if not negative and (bad := weights[_out_of_range(weights)]).size:
+        raise ValueError(
+            f"sample_weight has {bad[0]:.3g}: weights other than 0 must be from {_LEAST:g} to "
+            f"{_MOST:g}. Divide them by their mean, and make those 0 that shall not count."
+        )
     return np.maximum(weights, 0.0) if negative else weights
+
+
+def _out_of_range(weights: np.ndarray) -> np.ndarray:
+    return (weights != 0) & ~((weights >= _LEAST) & (weights <= _MOST))
 
 
 @staged("read and validate", "y")
@@ -228,14 +245,35 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
 
 
 def class_factors(
-    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
+    class_weight: Any,
+    classes: np.ndarray,
+    mass: Callable[[], np.ndarray],
+    *,
+    bounds: bool = False,
 ) -> np.ndarray:
-    """The factor of each class, for which "balanced" asks for the classes' `class_mass`."""
+    """The factor of each class, for which "balanced" asks for the classes' `class_mass`.
+
+    Factors of ``bounds``, as SVC's are, are not zero, and may be infinite.
+    """
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
-        return found.sum() / (len(classes) * found)
+        if not np.isfinite(total := found.sum()):
+            raise ValueError(
+                "class_weight='balanced' needs the sum of sample_weight, which is beyond float64: "
+                "divide the weights by their mean."
+            )
+        return total / (len(classes) * found)
     if isinstance(class_weight, Mapping):
-        return compute_class_weight(class_weight, classes=classes, y=classes)
+        factors = compute_class_weight(class_weight, classes=classes, y=classes)
+        allowed = "> 0" if bounds else f"0, or from {_LEAST:g} to {_MOST:g}"
+        for c in np.flatnonzero(~(factors > 0) if bounds else _out_of_range(factors)):
+            raise ValueError(
+                f"class_weight of {plain(classes[c])!r} must be {allowed}, got {factors[c]:g}. To "
+                "leave a class out, give its samples sample_weight 0, or do not pass them."
+            )
+        if not factors.any():
+            raise ValueError("class_weight is 0 for every class: one or more must be > 0.")
+        return factors
     raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
 
 

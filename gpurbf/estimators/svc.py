@@ -29,7 +29,6 @@ from gpurbf.estimators._validation import (
     class_factors,
     class_mass,
     overflow,
-    with_class_weights,
 )
 from gpurbf.estimators._wide import warn_if_sparse_takes_long
 from gpurbf.network.gamma import resolve_gamma
@@ -71,7 +70,7 @@ class SVC(
     cache_size : float, default=200
         Megabytes that kernel rows may take.
     class_weight : dict, "balanced" or None, default=None
-        Factors of C by class. "balanced" gives classes equal weight, sample weights included.
+        Factors of C by class, > 0. "balanced" gives classes equal weight, sample weights included.
     verbose : bool or int, default=False
         Print a line for each pair; above 1 for each working set.
     max_iter : int, default=10_000_000
@@ -126,6 +125,11 @@ class SVC(
     -----
     There is no ``predict_proba``: wrap the classifier in
     ``CalibratedClassifierCV(SVC(), ensemble=False)``.
+
+    ``dual_coef_`` and ``intercept_`` tell what ``fit`` found and are read by nobody: to change
+    them, or numbers in them, changes no prediction. In scikit-learn that is so too, but for
+    numbers in the ``dual_coef_`` of three classes or more. ``support_vectors_`` may be set anew;
+    numbers in them that are changed where they are may or may not be seen.
 
     References
     ----------
@@ -202,8 +206,8 @@ class SVC(
         y : array-like of shape (n_samples,)
             Labels of any type, two classes or more.
         sample_weight : array-like of shape (n_samples,), optional
-            Factors of C. A sample of weight 2 is the same as the sample twice; those without
-            positive weight are left out.
+            Factors of C. A sample of weight 2 is the same as the sample twice; those of weight 0
+            or below are left out, and classes that have no others with them.
 
         Returns
         -------
@@ -223,12 +227,12 @@ class SVC(
         masked = not isinstance(used, slice)
         self.classes_, codes = check_labels(y[used], type(self).__name__, masked)
         weights = None if weights is None else weights[used]
-        C = with_class_weights(self.class_weight, self.classes_, codes, weights)
-        C = np.full(len(codes), float(self.C)) if C is None else C * self.C
         self.class_weight_ = np.ones(len(self.classes_))
         if self.class_weight is not None:
             mass = functools.partial(class_mass, codes, weights, len(self.classes_))
-            self.class_weight_ = class_factors(self.class_weight, self.classes_, mass)
+            self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
+        C = self.class_weight_[codes]
+        C = (C if weights is None else C * weights) * self.C
         with limited(self.n_jobs):
             models = self._train(X, used, codes, weights, C)
         support = models.support if isinstance(used, slice) else used[models.support]

@@ -151,7 +151,7 @@ def solve_samples(
     cache_bytes: float,
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
-    n_samples: int | None = None,
+    sizes: np.ndarray | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[np.ndarray, list[Solution], Any]:
     """Solve pairs of classes: coefficients of all samples (n_classes - 1, N), solutions, kernel.
@@ -168,16 +168,27 @@ def solve_samples(
     activation : Activation or None
     groups : Groups
         See :func:`group_samples`.
-    backend, precision, tol, max_iter, cache_bytes, stepped, solved, n_samples, pairs
+    backend, precision, tol, max_iter, cache_bytes, stepped, solved, sizes, pairs
         See :class:`HiddenLayer` and :func:`solve_pairs`.
+
+    Raises
+    ------
+    ValueError
+        If a bound has become zero.
     """
+    if not (C > 0).all():
+        raise ValueError(
+            "C times the weights of a sample is below the smallest float64 number and so 0: use a "
+            "larger C, or larger weights."
+        )
     kernel: Any
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
         n_classes = len(groups.class_starts) - 1
         n_pairs = n_classes * (n_classes - 1) // 2 if pairs is None else len(pairs)
-        on_host = "" if no_gpu() else keep_on_host(n_samples or len(X), n_classes, n_pairs)
+        n_samples = len(X) if sizes is None else int(sizes.sum())
+        on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, n_pairs)
         kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
     with kernel.working() if activation is not None else nullcontext():
         solutions = solve_pairs(
@@ -189,7 +200,7 @@ def solve_samples(
             cache_bytes=cache_bytes,
             stepped=stepped,
             solved=solved,
-            n_samples=n_samples,
+            sizes=sizes,
             pairs=pairs,
         )
     n_classes = len(groups.class_starts) - 1
@@ -219,7 +230,7 @@ def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     own, sums = C[groups.members], groups.sums(C)[group_of]
     # Infinite bounds are equal bounds; a bound that is reached is reached exactly by everyone.
-    share = np.where(np.isfinite(sums), own / sums, 1 / sizes[group_of])
+    share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
     wide = table[:, group_of]
     result[:, groups.members] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
     return result

@@ -47,7 +47,7 @@ def solve_pairs(
     cache_bytes: float,
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
-    n_samples: int | None = None,
+    sizes: np.ndarray | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[Solution]:
     """One binary problem for each pair of classes, in the order (0, 1), (0, 2), …, (1, 2), ….
@@ -67,8 +67,9 @@ def solve_pairs(
         Called with pair number, steps and violation now and then; True ends the pair.
     solved : callable
         Called with pair number and solution; True ends all pairs that have not begun.
-    n_samples : int, optional
-        Of the whole problem, where the kernel's are a part that is to be solved as in it.
+    sizes : ndarray, optional
+        Of all classes of the whole problem, where the kernel's are a part that is to be solved as
+        in it.
     pairs : sequence of (int, int), optional
         Those to solve, if not all, and in which order.
 
@@ -84,19 +85,18 @@ def solve_pairs(
         )
         if there is not None:
             return there
-    sizes = np.diff(starts)
-    largest = int(np.sort(sizes)[-2:].sum())
-    K = _matrix(kernel, cache_bytes, n_samples or len(kernel.diagonal), largest)
+    own = np.diff(starts)
+    K = _matrix(kernel, cache_bytes, own if sizes is None else sizes)
     total, keeping = 0.0, set()  # classes whose rows are kept for some pair
     if K is None:
         total = min(cache_bytes, kernel.room() / 4)
         for a, b in pairs:
-            if _keeps_rows(kernel, int(sizes[a] + sizes[b]), total):
+            if _keeps_rows(kernel, int(own[a] + own[b]), total):
                 keeping |= {a, b}
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
-    workers = max(1, len(sizes) // 2)
+    workers = max(1, len(own) // 2)
     in_use = 2 * min(workers, thread_limit()) if keeping else 0
-    budget = Budget([int(sizes[c]) for c in keeping], total, in_use)
+    budget = Budget([int(own[c]) for c in keeping], total, in_use)
     problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         made = kernel if kernel.matrix is None else None
@@ -123,10 +123,11 @@ def solve_pairs(
     return problems.solutions
 
 
-def _matrix(kernel: Kernel, cache_bytes: float, n_samples: int, largest: int) -> np.ndarray | None:
-    """All of K if it is there or, for so many samples in pairs up to the largest, to be made."""
+def _matrix(kernel: Kernel, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
+    """All of K if it is there or, for classes of such sizes, to be made."""
     if kernel.matrix is not None:
         return kernel.matrix
+    n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
     wanted = n_samples <= MATRIX or largest <= binary.WHOLE
     if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
