@@ -1,13 +1,15 @@
 """Ridge from exact sums: the same bits however the samples come, and never raised."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import reference
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf import RBFClassifier
+from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
 from gpurbf.network.solvers.fixed_point import fixed_point
@@ -147,3 +149,89 @@ def test_products_with_targets_can_be_had_alone(backend, weights):
     G, B = hidden.normal(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
     assert G is None
     np.testing.assert_array_equal(to_host(B), to_host(both[1]))
+
+
+GRID = np.stack(np.meshgrid(*2 * [np.linspace(-2, 2, 17)]), -1).reshape(-1, 2)
+
+
+def xor(scale, offset, seed=0, n=2000):
+    """Samples of two classes that lie as close together as scale says."""
+    Z = np.random.default_rng(seed).normal(size=(n, 2))
+    return scale * Z + offset, (Z[:, 0] * Z[:, 1] > 0).astype(int)
+
+
+def by_definition(A, y, C, intercept, alpha=1e-6):
+    H = reference.hidden(A, C, "euclidean", "gaussian", 1.0)
+    W, b = reference.ridge(H, 2.0 * y[:, None] - 1, None, alpha, intercept)
+    return lambda B: (reference.hidden(B, C, "euclidean", "gaussian", 1.0) @ W + b)[:, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("scale, offset", [(1, 0), (0.05, 0.5), (0.01, 0), (0.001, 0.3), (1, 4)])
+def test_centers_may_be_spread_as_the_data_are_not(scale, offset, intercept, dtype):
+    A, y = xor(scale, offset)
+    A, C = A.astype(dtype), GRID.astype(dtype)
+    model = RBFClassifier(centers=C, gamma=1.0, fit_intercept=intercept, backend="numba")
+    outputs = model.fit(A[:1000], y[:1000]).decision_function(A[1000:])
+    expected, larger = (
+        by_definition(A[:1000], y[:1000], C, intercept, alpha)(A[1000:]) for alpha in (1e-6, 1.2e-6)
+    )
+    # What twice the promised tenth of the penalty does, and a little of what float32 data are.
+    allowed = np.abs(larger - expected).mean() + 1e-3 * expected.std()
+    assert np.abs(outputs - expected).mean() < allowed
+    assert ("float64" in model.solver_info_) == (scale < 1 or offset == 4)
+
+
+def test_the_bound_that_holds_changes_nothing_and_one_that_fails_is_told():
+    for scale, fails in ((1.0, False), (1e-3, True)):
+        A, y = xor(scale, 0.0)
+        normal = NormalEquations(len(GRID), 1, 1e-6)
+        hidden = HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), backend="numba")
+        normal.add(hidden, A, 2.0 * y[:, None] - 1, None)
+        double = hidden.in_float64("numpy")
+        assert normal.grid is not None and normal.coarse(hidden, double, A[::32]) == fails
+        model = RBFClassifier(centers=GRID, gamma=1.0, backend="numba").fit(A, y)
+        same = np.array_equal(model.coef_[0], normal.solve(1e-6, True).W[:, 0])
+        assert same != fails
+
+
+def test_a_batch_that_is_rounded_too_much_is_added_in_float64():
+    wide, close = xor(1.0, 0.0, n=300), xor(1e-3, 0.5, n=3000)
+    for parts in ((wide, close), (close, wide), (close, close)):
+        model = RBFClassifier(centers=GRID, gamma=1.0, backend="numba")
+        for A, y in parts:
+            model = pickle.loads(pickle.dumps(model.partial_fit(A, y, classes=[0, 1])))
+        A, y = (np.concatenate(both) for both in zip(*parts))
+        whole = clone(model).set_params(precision="float64").fit(A, y)
+        error = model.decision_function(A) - whole.decision_function(A)
+        larger = clone(whole).set_params(alpha=1.2e-6).fit(A, y)
+        allowed = np.abs(larger.decision_function(A) - whole.decision_function(A)).mean()
+        assert np.abs(error).mean() < allowed + 1e-6
+
+
+def test_each_width_of_a_path_has_the_sums_that_it_needs():
+    A, y = xor(0.02, 0.5)
+    options = {"centers": GRID, "gamma": 1.0, "gammas": [1e-2, 1.0], "alphas": [1e-6, 1e-4]}
+    found = RBFClassifierCV(**options).fit(A, y)
+    expected = RBFClassifierCV(**options, precision="float64").fit(A, y)
+    np.testing.assert_allclose(
+        found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("m", [100, 300])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("gamma", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_the_widest_kernels_are_the_same_for_all_dtypes(gamma, dtype, m, backend):
+    Q = RNG.integers(0, 17, (800, 16))
+    y = (np.square(Q[:, :8] - 8).sum(axis=1) > np.square(Q[:, 8:] - 8).sum(axis=1)).astype(int)
+    options = {"centers": Q[:m].astype(dtype), "gamma": gamma, "alpha": 1e-4, "backend": backend}
+    model = RBFClassifier(**options).fit(Q[:600].astype(dtype), y[:600])
+    options["centers"] = Q[:m].astype(np.float64)
+    double = RBFClassifier(**options, precision="float64").fit(Q[:600].astype(np.float64), y[:600])
+    model = pickle.loads(pickle.dumps(model))  # predictions need float64 too
+    found = model.decision_function(Q.astype(dtype))
+    expected = double.decision_function(Q.astype(np.float64))
+    # Errors as large as the promise allows move outputs by up to a fortieth of their size here.
+    assert np.abs(found - expected).mean() < 0.03 * expected.std()

@@ -50,10 +50,14 @@ class Grid(NamedTuple):
             2.0 ** (math.ceil(t) + math.ceil(root)) / _TARGET,
         )
 
-    def nearest(self, H: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """H (N, m) in float64, as it is summed with weights of 1."""
-        steps = np.rint((H - mean.astype(H.dtype)) * H.dtype.type(1 / self.step))
-        return mean + steps.astype(np.float64) * self.step
+    def nearest(
+        self, H: np.ndarray, mean: np.ndarray, roots: np.ndarray | None = None
+    ) -> np.ndarray:
+        """H (N, m) in float64, as it is summed with weights of 1 or of these ``roots`` (N,)."""
+        factors = np.ones(len(H)) if roots is None else np.where(roots > 0, roots, 1.0)
+        factors = factors[:, None] / self.step
+        steps = np.rint((H - mean.astype(H.dtype)) * factors.astype(H.dtype))
+        return mean + steps / factors
 
 
 def kind_for(dtype: np.dtype, m: int) -> np.dtype:

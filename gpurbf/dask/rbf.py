@@ -69,6 +69,9 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
             normal, some = sums.result()
+            if model._coarse(normal, some.X, some.weights):
+                model._widen()
+                normal, some = Summing(weighted, model, 0.0, sample).result()
             model._solve(solver, normal, some.X, some.y, some.weights, keep=False)
         self.model_ = model
         return self

@@ -44,11 +44,13 @@ class Summing:
     def __init__(
         self, blocks: Blocks, model: Any, alpha: float, sample: np.ndarray = _NO_ROWS
     ) -> None:
-        n_classes = len(model.classes_)
-        n_outputs = 1 if n_classes == 2 else n_classes
-        normal = NormalEquations(len(model.centers_), n_outputs, alpha)
-        normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
-        work = _Sums(model, n_outputs, normal.shift, normal.grid)
+        if hasattr(model, "_begin"):
+            normal = model._begin(alpha, blocks, _weights(blocks))
+        else:  # FSVC, whose centers lie as its samples do
+            k = len(model.classes_)
+            normal = NormalEquations(len(model.centers_), 1 if k == 2 else k, alpha)
+            normal.begin(model._layer(), blocks, 1.0, *_weights(blocks))
+        work = _Sums(model, len(normal.targets), normal.shift, normal.grid)
         tasks = blocks.tasks
         own, _ = at_home(sample, blocks.starts)
         own = {i: own.get(i, _NO_ROWS) for i in range(len(blocks.parts))}
@@ -56,7 +58,7 @@ class Summing:
         few = 4 * len(normal.G) ** 2 <= _SMALL
         totals = tasks.merged("hidden-layer", _added, parts, _MERGED, left=_MERGED if few else 1)
         futures = tasks.start([*parts, *totals])
-        self._tasks, self._normal = tasks, normal
+        self._tasks, self._normal, self._n_rows = tasks, normal, len(blocks)
         self._totals, self._n_parts = futures[len(parts) :], len(parts)
         del futures[len(parts) :]
         # Who waits for a part lets go of it at once.
@@ -76,6 +78,7 @@ class Summing:
         for i, band in enumerate(sums.bands):
             normal.G[i * _BAND : i * _BAND + len(band), : band.shape[1]] = band
         normal.B, normal.targets, normal.weight = sums.B, sums.targets, sums.weight
+        normal.n_rows = self._n_rows
         return normal, Rows.in_order([sums.sample])
 
 

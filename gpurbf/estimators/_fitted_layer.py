@@ -33,12 +33,14 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
     backend_info_: str
     _activation: Activation
     _lattices: tuple[Lattice, ...] | None
+    _wide: bool
     _cache: HiddenLayer | None
 
     def _keep_layer(self, layer: HiddenLayer) -> None:
         """Store what a fitted layer is made of."""
         self.centers_ = layer.centers
         self._activation, self._lattices = layer.activation, layer.lattices
+        self._wide = layer.wide
         self._cache = layer
         self._report(layer)
 
@@ -55,6 +57,7 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
                 self._activation,
                 backend=self.backend,
                 precision=self.precision,
+                dtype=np.float64 if getattr(self, "_wide", False) else None,
                 lattices=self._lattices,
             )
             self._cache = layer  # one step: threads that come at once make one each, all the same

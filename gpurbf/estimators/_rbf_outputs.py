@@ -15,7 +15,12 @@ from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import fit_temperature, one_hot, probabilities
+from gpurbf.network.reading import read_ahead
+from gpurbf.network.samples import FORCED
 from gpurbf.network.solvers import NormalEquations
+
+# Rows whose H is compared with that of float64.
+_ROWS_COMPARED = 64
 
 
 class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
@@ -23,16 +28,58 @@ class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
 
     # A parameter and what fit sets.
     n_jobs: int | None
+    precision: str
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
     temperature_: float
 
-    def _begin(self, normal: NormalEquations, X: Any, weights: np.ndarray | None) -> None:
-        """Tell the sums of all the weights there will be; without any they know."""
-        if weights is not None:
-            mean = float(exact_sum(weights) / len(weights))
-            normal.begin(self._layer(), X, 1.0, float(weights.max()), mean)
+    def _begin(
+        self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None
+    ) -> NormalEquations:
+        """New sums, to be solved with that penalty or a larger one; 0: of H as it is.
+
+        ``weights`` are all that there will be, or the largest and the mean of them.
+        """
+        if weights is None:
+            weights = 1.0, 1.0
+        elif not isinstance(weights, tuple):
+            weights = float(weights.max()), float(exact_sum(weights) / len(weights))
+        k = len(self.classes_)
+        normal = NormalEquations(len(self.centers_), 1 if k == 2 else k, alpha)
+        normal.begin(self._layer(), X, 1.0, *weights)
+        if normal.no_grid(self._layer()):
+            self._widen()
+            return self._begin(0.0, X, weights)
+        return normal
+
+    def _coarse(self, normal: NormalEquations, X: Any, weights: np.ndarray | None) -> bool:
+        """Whether the sums of X are to be made again in float64; a precision forced stays."""
+        layer, rows = self._layer(), slice(0, X.shape[0], -(-X.shape[0] // _ROWS_COMPARED))
+        if self.precision in FORCED:
+            return False
+        w = None if weights is None else weights[rows]
+        return normal.coarse(layer, layer.in_float64("numpy"), X[rows], w)
+
+    def _widen(self) -> None:
+        """Let the layer compute in float64, in predictions too."""
+        self._keep_layer(self._layer().in_float64())
+
+    def _checked_sums(
+        self,
+        normal: NormalEquations,
+        X: Any,
+        codes: np.ndarray,
+        weights: np.ndarray | None,
+        batches: list[slice],
+    ) -> NormalEquations:
+        """The sums of these batches, made again in float64 where rounding would be felt."""
+        if self._coarse(normal, X, weights):
+            self._widen()
+            normal = self._begin(0.0, X, weights)
+            for batch, part in read_ahead(X, batches):
+                self._add(normal, part, codes, weights, batch)
+        return normal
 
     @staged("output training")
     def _add(

@@ -128,7 +128,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     Notes
     -----
     ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
-    `precision` forces another arithmetic or rounding would add more than a tenth to the penalty.
+    `precision` forces another arithmetic. Where this, or H in float32, adds more than a tenth to
+    the penalty, which the sums themselves tell, they are made again in float64; the model then
+    predicts in float64 too, and ``solver_info_`` says so.
 
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
@@ -218,12 +220,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             self.__dict__.pop("_normal", None)
             if solver.needs == "sums":
-                normal = self._new_normal(solver)
-                self._begin(normal, X, weights)
-                batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
+                normal = self._begin(getattr(solver, "alpha", 0.0), X, weights)
+                batches, added = list(gen_batches(X.shape[0], _ROWS_A_STEP)), []
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
                     self._add(normal, part, codes, weights, batch)
+                    added.append(batch)
+                normal = self._checked_sums(normal, X, codes, weights, added)
                 self._solve(solver, normal, X, codes, weights, keep=False)
             elif solver.needs == "products":
                 T = one_hot(codes, len(self.classes_))
@@ -288,8 +291,14 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # What the model has is added to in a copy, in case that this breaks off.
             sums: NormalEquations | None = getattr(self, "_normal", None)
-            normal = self._new_normal(solver) if sums is None else sums.copy()
-            self._add(normal, X, codes, weights, slice(0, X.shape[0]))
+            alpha, rows = getattr(solver, "alpha", 0.0), slice(0, X.shape[0])
+            normal = self._begin(alpha, X, weights) if sums is None else sums.copy()
+            self._add(normal, X, codes, weights, rows)
+            if self._coarse(normal, X, weights):
+                # Rounding of the batches before was small beside HᵀH, which only grows.
+                self._widen()
+                normal = self._begin(0.0, X, weights) if sums is None else sums.no_longer_rounded()
+                self._add(normal, X, codes, weights, rows)
             self._solve(solver, normal, X, codes, weights, keep=True)
             self._normal = normal
         return self
@@ -303,10 +312,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.__dict__.pop("n_iter_", None)
         return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
-    def _new_normal(self, solver: Any) -> NormalEquations:
-        n_classes, alpha = len(self.classes_), getattr(solver, "alpha", 0.0)
-        return NormalEquations(len(self.centers_), 1 if n_classes == 2 else n_classes, alpha)
-
     @staged("output training")
     def _solve(
         self,
@@ -319,6 +324,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         keep: bool,
     ) -> None:
         """Output weights from the sums, probabilities from leave-one-out outputs on some rows."""
+        if getattr(solver, "alpha", 0.0) and not normal.alpha:
+            self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         rows = calibration_rows(X.shape[0])

@@ -206,17 +206,16 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = _passes(X, gammas, batches)
             trials: list[Trial] = []
-            k = 1 if len(self.classes_) == 2 else len(self.classes_)
             n_tasks = len(gammas) * len(batches)
             for gamma, batch, part in steps(
                 self, passes, n_tasks, X, y, "hidden layer", stops=False
             ):
                 if batch.start == 0:
                     self._keep_layer(self._of_width(layer, gamma))
-                    normal = NormalEquations(len(layer.centers), k, alphas.min())
-                    self._begin(normal, X, weights)
+                    normal = self._begin(alphas.min(), X, weights)
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
+                    normal = self._checked_sums(normal, X, codes, weights, batches)
                     trials.append(self._try(normal, alphas, X, codes, left_out, fewer, score))
             self._keep_best(trials, alphas, X, codes, left_out)
         return self

@@ -95,6 +95,8 @@ class HiddenLayer:
         That of the centers, and so of the rows that are computed exactly.
     lattices : tuple of Lattice or None
         To make the same layer again: the lattice, if there is one; None where nobody looked.
+    wide : bool
+        Whether activations in float64 were asked for, by ``dtype``.
 
     Raises
     ------
@@ -148,6 +150,7 @@ class HiddenLayer:
         if precision in FORCED:
             dtype = "float64" if precision == "float64" else "float32"
         self.dtype = np.dtype(self._samples.dtype if dtype is None else dtype)
+        self.wide = precision not in FORCED and dtype == np.float64
         self._options: dict[str, bool] = {}
         if precision == "tf32":
             if precision not in self.backend.precisions:
@@ -181,6 +184,17 @@ class HiddenLayer:
     def exact_sums(self) -> bool:
         """See :class:`gpurbf.network.layer.Layer`; a precision that is forced is not rounded."""
         return self.precision not in FORCED and self.backend.exact_sums()
+
+    def in_float64(self, backend: str | None = None) -> HiddenLayer:
+        """The same layer with activations in float64, on another backend if one is named."""
+        return HiddenLayer(
+            self.centers,
+            self.activation,
+            backend=backend or (self.backend, self.reason),
+            precision=self.precision,
+            dtype=_FLOAT64,
+            lattices=self.lattices,
+        )
 
     def room(self) -> float:
         """See :class:`gpurbf.network.layer.Layer`."""

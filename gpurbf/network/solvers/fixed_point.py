@@ -1,4 +1,8 @@
-"""The grid on which sums over H are exact: found from the centers, before any sample is seen."""
+"""The grid on which sums over H are exact, and what rounding of H may add to them.
+
+The grid is found from the centers, before any sample is seen. Whether it is fine enough for the
+samples is checked when they are summed.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,20 @@ from gpurbf.backends.arrays import activations, to_host
 from gpurbf.backends.sums import FEW, Grid
 from gpurbf.network.layer import Layer
 
-__all__ = ["fixed_point"]
+__all__ = ["fixed_point", "tolerable"]
 
 _SAMPLE = 1024
 # What rounding may add to the ridge, as a part of it.
 _NOISE = 0.1
+
+
+def tolerable(noise: float, spread: float, alpha: float) -> bool:
+    """Whether rounding that adds ``noise`` to the diagonal of HᵀH adds little to the penalty.
+
+    The penalty is alpha times that diagonal, which is at least the ``spread``, of H less its mean.
+    Errors are independent only where columns differ by steps or more, so alpha counts up to 1.
+    """
+    return noise <= _NOISE * min(alpha, 1.0) * spread
 
 
 def fixed_point(
@@ -25,6 +38,7 @@ def fixed_point(
     times the mean diagonal. Both means, and the range that is to fit into 15 bits, are taken from
     the activations of up to 1,024 of the centers, so that every batch and every machine
     with these centers finds the same. The largest target and weight scale it, and the mean weight.
+    Samples may differ by less than centers do: who sums them checks that `tolerable` holds of them.
     """
     m = len(layer.centers)
     if m < FEW or not layer.exact_sums:
@@ -39,6 +53,6 @@ def fixed_point(
     grid = Grid.of(largest, target, weight)
     V[np.arange(len(rows)), rows] = 0  # a center answers to itself as to no other sample
     spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
-    if grid.step**2 / 12 > _NOISE * alpha * spread:
+    if not tolerable(grid.step**2 / 12, spread, alpha):
         return None
     return shift.astype(np.float64), grid

@@ -20,11 +20,11 @@ from gpurbf._checks import check_number, check_room
 from gpurbf._stages import count, stage, staged
 from gpurbf._warnings import warn
 from gpurbf.backends.arrays import activations, factorizations, is_resident, mirror, to_host
-from gpurbf.backends.sums import Grid
+from gpurbf.backends.sums import FEW, Grid
 from gpurbf.backends.threads import blas_alone
 from gpurbf.network.exact import exact_sum
 from gpurbf.network.layer import Layer
-from gpurbf.network.solvers.fixed_point import fixed_point
+from gpurbf.network.solvers.fixed_point import fixed_point, tolerable
 
 __all__ = ["NormalEquations", "OwnCenters", "Ridge", "RidgeSolution"]
 
@@ -154,6 +154,7 @@ class NormalEquations:
     H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
     is nearly the same number, and sums of its squares would keep no digits of the differences.
     Where a ridge is told and it allows that, the sums are exact on a ``grid``; see `fixed_point`.
+    Whoever has added the rows asks whether they are `coarse`, and makes them again if so.
 
     Parameters
     ----------
@@ -174,6 +175,7 @@ class NormalEquations:
         self.layer: Layer | None = None
         self.shift: np.ndarray | None = None
         self.grid: Grid | None = None
+        self.n_rows = 0
         # Sums on the CPU are those of the lower triangle.
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
@@ -189,6 +191,42 @@ class NormalEquations:
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
 
+    def no_longer_rounded(self) -> NormalEquations:
+        """A copy of the same sums, to which later rows are added as they are."""
+        other = self.copy()
+        other.grid, other.alpha = None, 0.0
+        return other
+
+    def coarse(
+        self, layer: Layer, double: Layer, X: Any, weights: np.ndarray | None = None
+    ) -> bool:
+        """Whether rounding of H adds more than a tenth to the penalty.
+
+        Rounding, to the grid and to the dtype of the layer, is measured on some of the rows added,
+        X with these weights, for which ``double`` gives H in float64. Errors of many rows or
+        centers may be alike, so what counts is the norm of all: beside that of as many independent
+        errors, whose squares add as much to the diagonal as the promise allows.
+        """
+        m, n = len(self.G), float(self.weight)
+        if not (self.alpha and n and len(self.G)):
+            return False
+        with self.working():
+            diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
+        spread = float((diagonal - sums * sums / n).sum())
+        roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
+        with layer.working():
+            H = to_host(activations(layer, X))
+        errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
+        if not np.isfinite(spread) or not np.isfinite(errors).all():
+            return False  # `system` says so
+        s = len(errors)
+        largest = np.linalg.norm(errors, 2) ** 2 / (s**0.5 + m**0.5) ** 2
+        return not tolerable(largest * m * self.n_rows, spread, self.alpha)
+
+    def no_grid(self, layer: Layer) -> bool:
+        """Whether sums that could be exact are not: the grid is too coarse for the centers."""
+        return bool(self.alpha) and self.grid is None and len(self.G) >= FEW and layer.exact_sums
+
     @staged("output training", "sums")
     def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
@@ -202,6 +240,7 @@ class NormalEquations:
                 self.begin(layer, X, *map(float, scale))
             out = self.G, self.B
             layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
+        self.n_rows += len(T)
         if weights is None:  # targets are whole numbers
             self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
             self.weight += Fraction(len(T))
@@ -217,12 +256,13 @@ class NormalEquations:
         By the largest target and weight and the mean weight of all rows, as far as they are known,
         and the first rows of X.
         """
-        if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
-            self.shift, self.grid = found
-            return
-        # Any shift is right; one that float32 holds exactly is the same number everywhere.
-        first = activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64)
-        self.shift, self.grid = to_host(first).astype(np.float32).astype(np.float64), None
+        with layer.working():
+            if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
+                self.shift, self.grid = found
+                return
+            # Any shift is right; one that float32 holds exactly is the same number everywhere.
+            first = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
+        self.shift, self.grid = first.astype(np.float32).astype(np.float64), None
 
     def __iadd__(self, other: NormalEquations) -> NormalEquations:
         """Add sums on the same shift and grid."""
@@ -230,6 +270,7 @@ class NormalEquations:
             self.G += other.G
             self.B += other.B
         self.targets, self.weight = self.targets + other.targets, self.weight + other.weight
+        self.n_rows += other.n_rows
         return self
 
     def working(self) -> AbstractContextManager[None]:
@@ -259,7 +300,7 @@ class NormalEquations:
     def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
         """The sums that `plain` tells of."""
         self = object.__new__(cls)
-        self.__dict__.update(kept)
+        self.__dict__.update({"n_rows": 0} | kept)
         self.grid = None if kept["grid"] is None else Grid(*kept["grid"])
         self.targets = np.array([Fraction(*total) for total in kept["targets"]], object)
         self.weight = Fraction(*kept["weight"])
@@ -332,11 +373,11 @@ class NormalEquations:
             scale = 1.0
         return System(A, B, mean, target_mean, scale, xp)
 
-    def summed(self) -> Callable[[Any], Any]:
-        """What gives H as it went into the sums."""
+    def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
+        """What gives H as it went into the sums, for those roots of weights or weights of 1."""
         if self.grid is None or self.shift is None:
             return lambda H: H
-        return partial(self.grid.nearest, mean=self.shift)
+        return partial(self.grid.nearest, mean=self.shift, roots=roots)
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:
