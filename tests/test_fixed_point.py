@@ -235,3 +235,39 @@ def test_the_widest_kernels_are_the_same_for_all_dtypes(gamma, dtype, m, backend
     expected = double.decision_function(Q.astype(np.float64))
     # Errors as large as the promise allows move outputs by up to a fortieth of their size here.
     assert np.abs(found - expected).mean() < 0.03 * expected.std()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weighted_samples_may_lie_far_from_the_centers(seed):
+    """What the fit minimises is what it can be, but for a tenth of the penalty and its freedom."""
+    rng = np.random.default_rng(seed)
+    Z, w = rng.normal(size=(1000, 2)), 10 ** rng.uniform(-3, 3, 1000)
+    A, C = 0.01 * Z + 7, 0.01 * rng.normal(size=(300, 2))
+    y, alpha = (np.sin(2 * Z[:, 0]) > 0.2).astype(int), 10 ** rng.uniform(-5, -1)
+    t, H = 2.0 * y - 1, reference.hidden(A, C, "euclidean", "gaussian", 0.02)
+    W, b = reference.ridge(H, t[:, None], w, alpha, True)
+    ridge = alpha * (w @ np.square(H - np.average(H, axis=0, weights=w))).mean()
+
+    def parts(W, b):
+        return w @ np.square(t - H @ W - b), ridge * W @ W
+
+    model = RBFClassifier(centers=C, gamma=0.02, alpha=alpha, backend="numba").fit(A, y, w)
+    loss, penalty = parts(W[:, 0], b[0])
+    found = sum(parts(model.coef_[0], model.intercept_[0]))
+    assert found - loss - penalty < 0.1 * penalty + 0.1 * 300 / 1000 * loss
+
+
+def test_sums_are_made_again_on_a_cluster_too():
+    da = pytest.importorskip("dask.array", reason="no Dask")
+    distributed = pytest.importorskip("distributed", reason="no Dask")
+    on_dask = pytest.importorskip("gpurbf.dask", reason="no Dask")
+    A, y = xor(0.001, 0.3)
+    local = RBFClassifier(centers=GRID, gamma=1.0).fit(A, y)
+    quiet = {"dashboard_address": ":0", "silence_logs": "ERROR", "processes": False}
+    with distributed.LocalCluster(n_workers=1, **quiet) as cluster:
+        with distributed.Client(cluster):
+            blocks = (da.from_array(part, chunks=(600, *part.shape[1:])) for part in (A, y))
+            model = on_dask.RBFClassifier(centers=GRID, gamma=1.0).fit(*blocks).to_local()
+    assert model.solver_info_ == local.solver_info_ and "float64" in local.solver_info_
+    found, expected = model.decision_function(A), local.decision_function(A)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())

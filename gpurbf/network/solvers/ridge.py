@@ -213,6 +213,10 @@ class NormalEquations:
         with self.working():
             diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
         spread = float((diagonal - sums * sums / n).sum())
+        if self.grid is not None and weights is not None and float(sums @ sums) > n * spread:
+            # Sums with targets round these, √w among them: too little is left of the mean of
+            # rows that lie farther from the shift than from each other.
+            return True
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
         with layer.working():
             H = to_host(activations(layer, X))
@@ -220,7 +224,8 @@ class NormalEquations:
         if not np.isfinite(spread) or not np.isfinite(errors).all():
             return False  # `system` says so
         s = len(errors)
-        largest = np.linalg.norm(errors, 2) ** 2 / (s**0.5 + m**0.5) ** 2
+        with blas_alone():  # a small matrix
+            largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
         return not tolerable(largest * m * self.n_rows, spread, self.alpha)
 
     def no_grid(self, layer: Layer) -> bool:
