@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.backends.arrays import to_host
 from gpurbf.network.hidden import Activation, HiddenLayer
+from gpurbf.network.solvers import CG
 from gpurbf.network.solvers.fixed_point import fixed_point
 from gpurbf.network.solvers.ridge import NormalEquations
 
@@ -271,3 +272,17 @@ def test_sums_are_made_again_on_a_cluster_too():
     assert model.solver_info_ == local.solver_info_ and "float64" in local.solver_info_
     found, expected = model.decision_function(A), local.decision_function(A)
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_rows_that_cg_keeps_are_rounded_only_where_samples_allow_it():
+    for scale, offset, rounded in ((1.0, 0.0, True), (0.05, 0.5, False), (1e-3, 0.3, False)):
+        A, y = xor(scale, offset)
+        given = np.eye(2)[y], None, None
+        found, exact = (
+            CG(tol=1e-3).system(
+                HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), precision=p), A, *given
+            )
+            for p in ("auto", "float64")
+        )
+        assert ("16 bits" in found.info.partition(",")[0]) == rounded
+        assert rounded or found.ridge == pytest.approx(exact.ridge, rel=1e-9)

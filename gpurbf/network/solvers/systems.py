@@ -11,7 +11,7 @@ from gpurbf._stages import staged
 from gpurbf.backends.arrays import activations, to_host
 from gpurbf.network.layer import Layer
 from gpurbf.network.solvers.factored import Direct, Falkon
-from gpurbf.network.solvers.fixed_point import fixed_point
+from gpurbf.network.solvers.fixed_point import fixed_point, tolerable
 from gpurbf.network.solvers.nystrom import Nystrom
 from gpurbf.network.solvers.rows import rows_of
 
@@ -113,6 +113,11 @@ class LeastSquares:
         if found := fixed_point(layer, penalty.alpha, float(np.abs(T).max(initial=1)), 1.0, 1.0):
             shift, step = found[0], found[1].step
         self.rows, self.info = rows_of(layer, X, shift, step)
+        step = getattr(self.rows, "step", None)  # where they are kept in multiples of it
+        if step and not self._tolerable(step, n, penalty.alpha):
+            del self.rows  # two of them may be more than there is room for
+            self.rows, self.info = rows_of(layer, X, shift, None)
+            self.info += ", as 16 bits would add to the penalty"
         self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.T = np.column_stack([T - self.target_mean, np.ones(N)])
         B = self._transposed(self.w[:, None] * self.T)
@@ -126,6 +131,12 @@ class LeastSquares:
             raise FloatingPointError("sums over the hidden layer")
         self.B = B if self.fit_intercept else B[:, :-1]
         self.preconditioner = self._preconditioner(n_landmarks, n, trace)
+
+    def _tolerable(self, step: float, n: float, alpha: float) -> bool:
+        """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
+        offset = self.rows.transposed(self.w[:, None])[:, 0] / n
+        spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
+        return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
     @staged("output training", "preconditioner")
     def _preconditioner(self, n_landmarks: int | None, n: float, trace: float) -> Falkon | Nystrom:
