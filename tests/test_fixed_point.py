@@ -119,7 +119,8 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     normal = NormalEquations(300, 3, 1e-6)
     normal.add(layer(0.01), X[C], T[C], None)
     assert normal.grid is not None
-    left = normal.solve(1e-6, True).leave_one_out(layer(0.01).outputs(X[C]), T[C])
+    summed = normal.summed()(layer(0.01).outputs(X[C]))
+    left = normal.solve(1e-6, True).leave_one_out(summed, T[C])
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
     ridge = 1e-6 * np.square(rounded - rounded.mean(axis=0)).sum()

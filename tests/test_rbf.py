@@ -180,11 +180,16 @@ def test_probabilities_are_calibrated_and_ordered_as_scores(fitted):
 
 def test_probabilities_are_calibrated_where_most_samples_are_centers():
     """Centers answer to themselves as to no new sample: they are left out with their samples."""
-    model = RBFClassifier(1000, random_state=0).fit(X_train, y_train)
-    outputs = model.decision_function(X_test)
-    best = fit_temperature(outputs, y_test, None)
-    found, least = (log_loss(y_test, probabilities(outputs, t)) for t in (model.temperature_, best))
-    assert found < 1.1 * least
+    losses = []
+    for seed in range(4):
+        train, test = np.split(np.random.default_rng(seed).permutation(len(X)), [1200])
+        model = RBFClassifier(1000, random_state=0).fit(X[train], y[train])
+        outputs = model.decision_function(X[test])
+        best = fit_temperature(outputs, y[test], None)
+        pair = model.temperature_, best
+        losses.append([log_loss(y[test], probabilities(outputs, t)) for t in pair])
+    found, least = np.sum(losses, axis=0)
+    assert found < 1.15 * least
 
 
 def test_two_classes_of_strings():

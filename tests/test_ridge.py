@@ -46,18 +46,23 @@ def test_batches_add_up_and_sums_can_be_kept():
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_leave_one_out_is_what_leaving_out_gives(intercept):
+@pytest.mark.parametrize("weights", [None, w, 10 * w], ids=["equal", "light", "heavy"])
+def test_leave_one_out_is_what_leaving_out_gives(intercept, weights):
+    """Leaving out all of a sample's weight."""
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    v = np.ones(90) if weights is None else weights
+
+    def spread(rows):
+        mean = np.average(H[rows], axis=0, weights=v[rows]) if intercept else 0
+        return v[rows] @ np.square(H[rows] - mean).sum(axis=1)
+
     # An absolute ridge: leaving a row out must not change the penalty.
     alpha = 1e-3
-    centred = (lambda A: A - A.mean(axis=0)) if intercept else (lambda A: A)
-    ridge = alpha * np.square(centred(H)).sum()
-    outputs = solve(X, T, None, alpha, intercept).leave_one_out(H, T)
+    ridge = alpha * spread(np.arange(90))
+    outputs = solve(X, T, weights, alpha, intercept).leave_one_out(H, T, weights)
     for i in (0, 17, 89):
-        kept = np.arange(90) != i
-        W, b = reference.ridge(
-            H[kept], T[kept], None, ridge / np.square(centred(H[kept])).sum(), intercept
-        )
+        kept = np.delete(np.arange(90), i)
+        W, b = reference.ridge(H[kept], T[kept], v[kept], ridge / spread(kept), intercept)
         np.testing.assert_allclose(outputs[i], H[i] @ W + b, rtol=1e-6, atol=1e-8)
 
 

@@ -64,7 +64,8 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
             solver = _solver(model, len(model.centers_))
-            sample = np.arange(len(blocks))[rbf.calibration_rows(len(blocks))]
+            found = rbf.CALIBRATION.over(weighted, weighted, weighted.weights)
+            sample = np.sort(found.first)
             sums = Summing(weighted, model, getattr(solver, "alpha", 0.0), sample)
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
@@ -72,7 +73,9 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
             if model._coarse(normal, some.X, some.weights):
                 model._widen()
                 normal, some = Summing(weighted, model, 0.0, sample).result()
-            model._solve(solver, normal, some.X, some.y, some.weights, keep=False)
+            some = some.at(np.searchsorted(sample, found.first))
+            left_out = model._to_leave_out(normal, found, some.X, some.weights)
+            model._solve(solver, normal, left_out, some.X, keep=False)
         self.model_ = model
         return self
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from gpurbf._stages import staged
-from gpurbf.network.centers.sample import Race
+from gpurbf.network.centers.sample import Distinct, Race
 from gpurbf.network.model import center_finder, fit_temperature, probabilities
 from gpurbf.network.solvers.ridge import OwnCenters
 
@@ -18,11 +18,15 @@ _TOLERANCE = 0.01
 
 
 class LeftOut(NamedTuple):
-    """Samples that are left out: a row of each, the weight of all its copies, its center or -1."""
+    """Samples that are left out: a row of each, the weight of all its copies, its center or -1.
+
+    ``roots`` are of the rows' own weights, with which these were summed; None without weights.
+    """
 
     rows: np.ndarray
     weights: np.ndarray
     centers: np.ndarray
+    roots: np.ndarray | None
 
     def own(self, some: slice) -> OwnCenters:
         """Which of some of these rows are centers."""
@@ -30,7 +34,32 @@ class LeftOut(NamedTuple):
 
     def first(self, n: int) -> LeftOut:
         """The first n of them."""
-        return LeftOut(self.rows[:n], self.weights[:n], self.centers[:n])
+        return LeftOut._make(None if own is None else own[:n] for own in self)
+
+
+class Kept(NamedTuple):
+    """Samples to be left out when others have come, too: all that will be asked of them.
+
+    What the race found that chose them, of each its center or -1, and its activations H (N, m) as
+    they were summed.
+    """
+
+    found: Distinct
+    centers: np.ndarray
+    H: Any
+
+    def first(self, n: int) -> Kept:
+        """The first n of them."""
+        return Kept(self.found.at(slice(n)), self.centers[:n], self.H[:n])
+
+    def merged(self, later: Kept, race: Race) -> Kept:
+        """What the race would have kept of all samples: one that stays has been kept always."""
+        n = len(self.centers)
+        places = np.arange(n), np.arange(n, n + len(later.centers))
+        parts = (kept.found._replace(first=own) for kept, own in zip((self, later), places))
+        found = race.merged(*parts)
+        centers, H = (np.concatenate(own)[found.first] for own in zip(self[1:], later[1:]))
+        return Kept(found, centers, H)
 
 
 def own_among(centers: np.ndarray) -> OwnCenters:
@@ -46,7 +75,8 @@ def choose_left_out(
     """Some distinct samples, by their content: neither order nor repetition changes them."""
     found = Race(0, by_class=True).over(X, codes, weights)
     rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
-    return LeftOut(rows, totals, center_finder(C)(X[rows]))
+    roots = None if weights is None else np.sqrt(weights[rows])
+    return LeftOut(rows, totals, center_finder(C)(X[rows]), roots)
 
 
 def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ from typing import Any
 from gpurbf import __version__
 from gpurbf._warnings import warn
 from gpurbf.backends import Activation, Lattice
+from gpurbf.estimators._left_out import Kept
+from gpurbf.network.centers.sample import Distinct
 from gpurbf.network.solvers import NormalEquations
 
 __all__ = ["StateMixin"]
@@ -26,6 +28,8 @@ class StateMixin:
                 state[name] = tuple(map(tuple, lattices))
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = normal.plain()
+        if (left_out := state.get("_left_out")) is not None:
+            state["_left_out"] = tuple(left_out.found), *left_out[1:]
         return state | {"_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -44,4 +48,6 @@ class StateMixin:
                 state[name] = tuple(Lattice(*lattice) for lattice in lattices)
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = NormalEquations.from_plain(normal)
+        if (left_out := state.get("_left_out")) is not None:
+            state["_left_out"] = Kept(Distinct(*left_out[0]), *left_out[1:])
         super().__setstate__(state)  # type: ignore[misc]

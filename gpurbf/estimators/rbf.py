@@ -12,10 +12,10 @@ from sklearn.utils.metaestimators import available_if
 
 from gpurbf._stages import staged
 from gpurbf._warnings import warn
-from gpurbf.backends.arrays import activations
+from gpurbf.backends.arrays import activations, to_host
 from gpurbf.backends.threads import limited
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._left_out import own_among
+from gpurbf.estimators._left_out import Kept, own_among
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
@@ -24,6 +24,7 @@ from gpurbf.estimators._validation import (
     training_data,
     with_class_weights,
 )
+from gpurbf.network.centers.sample import Distinct, Race
 from gpurbf.network.model import center_finder, one_hot, own_centers
 from gpurbf.network.reading import read_ahead
 from gpurbf.network.solvers import (
@@ -39,8 +40,10 @@ from gpurbf.network.solvers import (
 _ROWS_A_STEP = 8192
 # Rows on which probabilities are calibrated; more where they cost no more than their outputs.
 _CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
-# So few are all taken whatever they cost: repeated samples are then the same as their weights.
+# So few are all taken whatever they cost.
 _FEW_ROWS = 250
+# The samples that are left out of sums: the same ones of all samples and of batches of them.
+CALIBRATION = Race(0, by_class=True, most=_CALIBRATION_ROWS)
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -138,9 +141,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
-    training samples by their closed-form leave-one-out outputs, samples that are centers left out
-    with these (``"ridge"``), by them or by a solution without these samples (``"cg"``), or on up to
-    2,000 by their outputs, so their order is the order of ``decision_function``. For isotonic or
+    training samples by their closed-form leave-one-out outputs, samples left out with all their
+    weight and copies and with the center that they are (``"ridge"``), by them or by a solution
+    without these samples (``"cg"``), or on up to 2,000 by their outputs, so their order is the order of ``decision_function``. For isotonic or
     cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
@@ -218,7 +221,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self._choose_layer(X, codes, weights)
             solver = self._solver(len(self.centers_))
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            self.__dict__.pop("_normal", None)
+            for name in ("_normal", "_left_out"):
+                self.__dict__.pop(name, None)
             if solver.needs == "sums":
                 normal = self._begin(getattr(solver, "alpha", 0.0), X, weights)
                 batches, added = list(gen_batches(X.shape[0], _ROWS_A_STEP)), []
@@ -227,7 +231,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     self._add(normal, part, codes, weights, batch)
                     added.append(batch)
                 normal = self._checked_sums(normal, X, codes, weights, added)
-                self._solve(solver, normal, X, codes, weights, keep=False)
+                left_out = self._choose_left_out(normal, X, codes, weights)
+                self._solve(solver, normal, left_out, X, keep=False)
             elif solver.needs == "products":
                 T = one_hot(codes, len(self.classes_))
                 places = own_centers(X, self._layer())
@@ -249,7 +254,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
         The first batch fixes the centers and gamma (give `centers` as an array to choose them
         yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
-        twice that during a call, which adds to a copy).
+        twice that during a call, which adds to a copy). So is H of up to 1,000 samples of all
+        batches, by which probabilities are calibrated: those by which a fit would.
 
         Parameters
         ----------
@@ -291,6 +297,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # What the model has is added to in a copy, in case that this breaks off.
             sums: NormalEquations | None = getattr(self, "_normal", None)
+            before: Kept | None = getattr(self, "_left_out", None) if sums else None
             alpha, rows = getattr(solver, "alpha", 0.0), slice(0, X.shape[0])
             normal = self._begin(alpha, X, weights) if sums is None else sums.copy()
             self._add(normal, X, codes, weights, rows)
@@ -299,8 +306,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._widen()
                 normal = self._begin(0.0, X, weights) if sums is None else sums.no_longer_rounded()
                 self._add(normal, X, codes, weights, rows)
-            self._solve(solver, normal, X, codes, weights, keep=True)
-            self._normal = normal
+            left_out = self._choose_left_out(normal, X, codes, weights)
+            left_out = left_out._replace(H=to_host(left_out.H))
+            if before is not None:
+                left_out = before.merged(left_out, CALIBRATION)
+            self._solve(solver, normal, left_out, X, keep=True)
+            self._normal, self._left_out = normal, left_out
         return self
 
     def _solver(self, n_centers: int = 0) -> Any:
@@ -312,33 +323,44 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.__dict__.pop("n_iter_", None)
         return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
+    @staged("prepare", "samples to leave out")
+    def _choose_left_out(
+        self, normal: NormalEquations, X: Any, codes: np.ndarray, weights: np.ndarray | None
+    ) -> Kept:
+        found = CALIBRATION.over(X, codes, weights)
+        w = None if weights is None else weights[found.first]
+        return self._to_leave_out(normal, found, X[found.first], w)
+
+    def _to_leave_out(
+        self, normal: NormalEquations, found: Distinct, X: Any, weights: np.ndarray | None
+    ) -> Kept:
+        """What is asked of the samples found, the rows of X with these weights of their own."""
+        layer, roots = self._layer(), None if weights is None else np.sqrt(weights)
+        centers = center_finder(layer.compact)(X)
+        with layer.working():
+            H = normal.summed(roots)(activations(layer, X))
+        return Kept(found, centers, H)
+
     @staged("output training")
     def _solve(
-        self,
-        solver: Any,
-        normal: NormalEquations,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        *,
-        keep: bool,
+        self, solver: Any, normal: NormalEquations, left_out: Kept, X: Any, *, keep: bool
     ) -> None:
-        """Output weights from the sums, probabilities from leave-one-out outputs on some rows."""
+        """Output weights from the sums, probabilities from leave-one-out outputs of some rows."""
         if getattr(solver, "alpha", 0.0) and not normal.alpha:
             self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
-        rows = calibration_rows(X.shape[0])
-        centers = center_finder(self._layer().compact)(X[rows])
-        # Each is a vector more: half of many are rows enough.
-        if len(centers) > _FEW_ROWS and np.mean(centers >= 0) > 0.5:
-            rows, centers = slice(0, X.shape[0], 2 * rows.step), centers[::2]
-        T, layer = one_hot(codes[rows], len(self.classes_)), self._layer()
+        # Each that is a center is a vector more: half of many are rows enough.
+        n_rows = len(left_out.centers)
+        if n_rows > _FEW_ROWS and np.mean(left_out.centers >= 0) > 0.5:
+            left_out = left_out.first(-(-n_rows // 2))
+        found, centers, H = left_out
+        codes, weights = found.labels, found.totals
+        T, layer = one_hot(codes, len(self.classes_)), self._layer()
         with layer.working():
-            w = None if weights is None else weights[rows]
-            H = activations(layer, X[rows])
-            scores = solution.leave_one_out(H, T, w, own_among(centers))
-        self._calibrate(scores, X, rows, codes, weights)
+            H = layer.xp.asarray(H)
+            scores = solution.leave_one_out(H, T, weights, own_among(centers))
+        self._calibrate(scores, X, slice(None), codes, weights)
 
     def _take(
         self, found: CGSolution, X: Any, codes: np.ndarray, weights: np.ndarray | None

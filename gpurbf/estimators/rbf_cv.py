@@ -259,14 +259,15 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         score: Any,
     ) -> Trial:
         """Scores of all penalties for this width; the outputs and weights of the best."""
-        path = RidgePath(normal, alphas, self.fit_intercept)
+        path, summed = RidgePath(normal, alphas, self.fit_intercept), normal.summed
         T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
         parts, n = [], 0
         while n < len(T):
             some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
             n = some.stop
             with layer.working():
-                H = activations(layer, X[left_out.rows[some]])
+                roots = None if left_out.roots is None else left_out.roots[some]
+                H = summed(roots)(activations(layer, X[left_out.rows[some]]))
                 own = left_out.own(some)
                 parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
             if fewer and settled(np.concatenate(parts, axis=1), T[:n], left_out.weights[:n]):

@@ -99,6 +99,10 @@ class Distinct(NamedTuple):
             found = Distinct._make(every)._once()
         return found
 
+    def at(self, some: Any) -> Distinct:
+        """Some of them."""
+        return Distinct._make(None if own is None else own[some] for own in self)
+
     def _once(self) -> Distinct:
         """Each row once, by its first index and with the sum of its weights."""
         _, index, inverse = np.unique(self.keys, return_index=True, return_inverse=True)
@@ -111,10 +115,15 @@ class Distinct(NamedTuple):
 
 @dataclass(frozen=True)
 class Race:
-    """Finds the distinct rows among some, of which centers are drawn; see `over_rows`."""
+    """Finds the distinct rows among some, of which centers are drawn; see `over_rows`.
+
+    With ``most`` it keeps only so many, of weight above zero and with the smallest hashes: any
+    rows as well as others, and the same ones with all their weight however rows come in parts.
+    """
 
     seed: int
     by_class: bool
+    most: int | None = None
 
     @classmethod
     def drawn(cls, random_state: np.random.RandomState, by_class: bool) -> Race:
@@ -131,12 +140,26 @@ class Race:
             mantissas, exponents = np.frexp(weights)
             mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
         places = np.arange(first, first + len(hashes))
-        return Distinct(hashes, places, y if self.by_class else None, totals, mass)._once()
+        labels = y if self.by_class else None
+        return self._kept(Distinct(hashes, places, labels, totals, mass)._once())
 
     def over(self, X: Any, y: Any, weights: Any) -> Distinct:
         """The distinct rows of X."""
         own = y if self.by_class else None
-        return over_rows(self, Distinct.merged, X, own, weights, rows=_BLOCK, name="centers")
+        return over_rows(self, self.merged, X, own, weights, rows=_BLOCK, name="centers")
+
+    def merged(self, *found: Distinct) -> Distinct:
+        """What is found in all parts of which these were."""
+        first, *others = found
+        return self._kept(first.merged(*others))
+
+    def _kept(self, found: Distinct) -> Distinct:
+        if self.most is None:
+            return found
+        # Classes may be numbered anew in their order: keys change then, this order does not.
+        by_class = () if found.labels is None else (found.labels,)
+        order = np.lexsort((*by_class, found.hashes))
+        return found.at(order[found.totals[order] > 0][: self.most])
 
 
 def _tell_if_short(n_centers: int, n_distinct: int) -> None:

@@ -46,7 +46,6 @@ class RidgePath:
         # Of each penalty the weights (k, m), turned.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
         self.copies = 1 / float(normal.weight) if fit_intercept else 0.0
-        self.summed = normal.summed()
 
     def _lacking(self, least: float) -> float:
         """What all penalties need to be positive definite in floating point, if anything."""
@@ -69,7 +68,7 @@ class RidgePath:
     def leave_one_out(
         self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters
     ) -> np.ndarray:
-        """Outputs (p, N, k) for training rows H (N, m), each as if it had not been trained on.
+        """Outputs (p, N, k) for rows H (N, m), as they were summed, each as if not trained on.
 
         For targets T (N, k) and weights (N,) with which the rows were trained on, all their copies
         together. With a row that is a center this center is left out too: no new sample is one, so
@@ -84,7 +83,7 @@ class RidgePath:
         """
         p, k, m = self.weights.shape
         xp = self.system.xp
-        centred = (self.summed(H) - xp.asarray(self.system.mean)).astype(np.float64, copy=False)
+        centred = (H - xp.asarray(self.system.mean)).astype(np.float64, copy=False)
         Z = self.form.turn(centred)
         unit = np.zeros((len(own.centers), m))
         unit[np.arange(len(unit)), own.centers] = 1

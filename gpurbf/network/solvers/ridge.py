@@ -74,7 +74,7 @@ class RidgeSolution:
 
     ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
     intercept), all NumPy's. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
-    where L Lᵀ is the matrix that was solved; ``summed`` gives H as it went into that.
+    where L Lᵀ is the matrix that was solved.
     """
 
     W: np.ndarray
@@ -84,7 +84,6 @@ class RidgeSolution:
     fit_intercept: bool
     whiten: Callable[[Any], Any]
     xp: ModuleType = np
-    summed: Callable[[Any], Any] = lambda H: H
 
     @staged("back and evaluate", "leave-one-out")
     def leave_one_out(
@@ -94,13 +93,13 @@ class RidgeSolution:
         weights: np.ndarray | None = None,
         own: OwnCenters | None = None,
     ) -> np.ndarray:
-        """Outputs for training rows H (N, m), targets T (N, k), each as if once not trained on.
+        """Outputs for training rows H (N, m), as they were summed, each as if not trained on.
 
-        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64), for a
-        copy of weight 1 of each row, or all of it where its weight is less. A row that is a center
-        is left out with it, as in `RidgePath.leave_one_out`.
+        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64) for
+        targets T (N, k) and weights (N,) with which the rows were trained on, all their copies
+        together. A row that is a center is left out with it, as in `RidgePath.leave_one_out`.
         """
-        xp, H = self.xp, self.summed(H)
+        xp = self.xp
         with blas_alone():  # few outputs
             outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
@@ -116,7 +115,7 @@ class RidgeSolution:
             outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
             leverage[own.rows] -= ratio * cross
         if weights is not None:
-            leverage *= np.minimum(weights, 1)
+            leverage *= weights
         rest = np.maximum(1 - leverage, 1e-9)[:, None]
         return (outputs - leverage[:, None] * T) / rest
 
@@ -348,7 +347,6 @@ class NormalEquations:
             fit_intercept,
             whiten,
             system.xp,
-            self.summed(),
         )
 
     def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
