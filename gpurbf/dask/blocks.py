@@ -78,11 +78,12 @@ class Blocks:
         negative: bool = False,
         race: Race | None = None,
         winners: int | str = 0,
+        sample: Race | None = None,
     ) -> Blocks:
         """Look at all blocks once; ``model``, the local twin, gets what validation sets.
 
-        A race that will be asked for takes place at once, and so do sums for gamma; rows that may
-        be among so many winners come with the look.
+        A race that will be asked for takes place at once, and so do one that keeps a sample and
+        sums for gamma; rows that may be among so many winners come with the look.
 
         Raises
         ------
@@ -101,7 +102,7 @@ class Blocks:
         # Whatever the parameters are, data are validated in one way.
         plain = type(model)()
         sums = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
-        look = Look(plain, negative, sums, race, winners, len(blocks))
+        look = Look(plain, negative, sums, race, winners, len(blocks), sample)
         homes = Homes.of(tasks, blocks)
         given_as = list(zip(range(len(blocks)), blocks, labels, weights))
         groups = [tuple(given_as[i] for i in own) for own in homes.groups()]
@@ -124,7 +125,7 @@ class Blocks:
         if classes is not None and hasattr(model, "predict"):
             masked = bool(starts[-1] < given[-1])
             classes, _ = check_labels(classes, type(model).__name__, masked)
-        reader, known = Reader(plain, negative, classes), looked.known(race, starts)
+        reader, known = Reader(plain, negative, classes), looked.known(race, sample, starts)
         ahead, homes = looked.rows_ahead(starts), homes.at(kept)
         return cls(tasks, parts, facts, reader, int(given[-1]), homes, known, ahead)
 
@@ -184,6 +185,16 @@ class Blocks:
             for group in groups
         ]
         return self.tasks.each(name, _OnRows(self.reader, function), arguments)
+
+    def ask(self, *asked: tuple[Any, Any]) -> None:
+        """Know what `over_rows` of some tasks, each with its merge, will find, by one pass.
+
+        They are tasks that are given labels and weights.
+        """
+        tasks, merges = zip(*asked)
+        task, merge = functools.partial(_all_asked, tasks), functools.partial(_all_merged, merges)
+        found = self.over_rows(task, merge, True, True, "weights")
+        self.known.update(zip(tasks, found))
 
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
@@ -306,6 +317,14 @@ class _ClassMass:
 
     def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:
         return class_mass(y, weights, self.n_classes)
+
+
+def _all_asked(tasks: tuple[Callable[..., Any], ...], *rows: Any) -> tuple[Any, ...]:
+    return tuple(task(*rows) for task in tasks)
+
+
+def _all_merged(merges: tuple[Callable[..., Any], ...], *found: Any) -> tuple[Any, ...]:
+    return tuple(merge(*own) for merge, own in zip(merges, zip(*found)))
 
 
 def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:

@@ -20,6 +20,8 @@ from gpurbf.network.gamma import SUMS
 
 __all__ = ["Facts", "Look", "Looked"]
 
+# What looks have of races.
+_RACES = "distinct", "sample"
 # Bits of a row's number in its block.
 _ROW = 40
 
@@ -37,16 +39,18 @@ class Facts(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What looks found: each block's facts, all labels, gamma's `SUMS` and the rows of the `Race`.
+    """What looks found: each block's facts, all labels, gamma's `SUMS` and the rows of two `Race`s.
 
     The first of equal rows are numbered by block and place, classes by their places in ``labels``.
-    ``ahead`` are rows that may win, by blocks: their numbers and values.
+    ``sample`` are of the race that keeps some. ``ahead`` are rows that may win, by blocks: their
+    numbers and values.
     """
 
     facts: dict[int, Facts]
     labels: Any
     sums: Any
     distinct: Any
+    sample: Any
     ahead: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
 
     @classmethod
@@ -55,18 +59,25 @@ class Looked(NamedTuple):
         facts = {i: fact for look in looks for i, fact in look.facts.items()}
         some = [look for look in looks if any(fact.n_rows for fact in look.facts.values())]
         if not some:
-            return cls(facts, None, None, None)
-        labels, distinct = [look.labels for look in some], [look.distinct for look in some]
+            return cls(facts, None, None, None, None)
+        labels = [look.labels for look in some]
         every: Any = None if labels[0] is None else np.unique(np.concatenate(labels))
-        if distinct[0] is not None and distinct[0].labels is not None:
-            places = [np.searchsorted(every, own) for own in labels]
-            distinct = [own._replace(labels=to[own.labels]) for own, to in zip(distinct, places)]
+        places = [None if own is None else np.searchsorted(every, own) for own in labels]
+
+        def merged(distinct: list[Any]) -> Any:
+            if distinct[0] is None:
+                return None
+            if distinct[0].labels is not None:
+                each = zip(distinct, places)
+                distinct = [own._replace(labels=to[own.labels]) for own, to in each]
+            return Distinct.merged(*distinct)
+
         sums = None
         if some[0].sums is not None:
             sums = functools.reduce(operator.add, (look.sums for look in some))
-        merged = None if distinct[0] is None else Distinct.merged(*distinct)
+        distinct, sample = (merged([getattr(look, of) for look in some]) for of in _RACES)
         ahead = tuple(own for look in some for own in look.ahead)
-        return cls(facts, every, sums, merged, ahead)
+        return cls(facts, every, sums, distinct, sample, ahead)
 
     def first_of(self, share: float) -> np.ndarray:
         """Rows that may be among the winners, who are that share of all.
@@ -81,11 +92,12 @@ class Looked(NamedTuple):
         ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return np.sort(self.distinct.first[order[by_class[ranks < most[classes[by_class]]]]])
 
-    def known(self, race: Race | None, starts: np.ndarray) -> dict[Any, Any]:
+    def known(self, race: Race | None, sample: Race | None, starts: np.ndarray) -> dict[Any, Any]:
         """What these tasks of `over_rows` would find, of blocks whose rows start there."""
         found: dict[Any, Any] = {} if self.sums is None else {SUMS: self.sums}
-        if self.distinct is not None:
-            found[race] = self.distinct._replace(first=_numbers(self.distinct.first, starts))
+        for each, rows in ((race, self.distinct), (sample, self.sample)):
+            if each is not None and rows is not None:
+                found[each] = each.merged(rows._replace(first=_numbers(rows.first, starts)))
         return found
 
     def rows_ahead(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -103,7 +115,7 @@ class Look:
 
     Weights below zero count as zero if they may be ``negative``. Whether it brings gamma's `SUMS`,
     what a race finds, and the rows that may be among so many ``winners`` of ``n_blocks`` of about
-    as many rows, are passes that nobody has to make later.
+    as many rows, are passes that nobody has to make later. So is a race that keeps a ``sample``.
     """
 
     model: Any
@@ -112,6 +124,7 @@ class Look:
     race: Race | None
     winners: int | str
     n_blocks: int
+    sample: Race | None = None
 
     def __call__(self, *blocks: tuple[Any, ...]) -> Looked:
         looks, read = zip(*(self._at(*block) for block in blocks))
@@ -147,10 +160,13 @@ class Look:
         names = getattr(model, "feature_names_in_", None)
         facts = Facts(n_given, X.shape[0], X.shape[1], names, X.dtype, labels, counts)
         sums = SUMS(X, None, used, 0) if self.sums else None
-        distinct = None
-        if self.race is not None and not (self.race.by_class and y is None):  # refused later
-            distinct = self.race(X, codes, used, i << _ROW)
-        return Looked({i: facts}, labels, sums, distinct), X
+        distinct, sample = (
+            None
+            if race is None or (race.by_class and y is None)  # refused later
+            else race(X, codes, used, i << _ROW)
+            for race in (self.race, self.sample)
+        )
+        return Looked({i: facts}, labels, sums, distinct, sample), X
 
 
 def _numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from gpurbf.backends.threads import limited
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.layer import check_rule, race_ahead, winners
-from gpurbf.dask.sums import Summing
+from gpurbf.dask.sums import SCALE, Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import rbf
 from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
@@ -57,13 +57,22 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         check_rule(model)
         _solver(model, 0)  # before any work
         blocks = Blocks.of(
-            self, model, X, y, sample_weight, race=race_ahead(model), winners=winners(model)
+            self,
+            model,
+            X,
+            y,
+            sample_weight,
+            race=race_ahead(model),
+            winners=winners(model),
+            sample=rbf.CALIBRATION,
         )
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
             solver = _solver(model, len(model.centers_))
+            if weighted is not blocks:  # the look has known other weights
+                weighted.ask((rbf.CALIBRATION, rbf.CALIBRATION.merged), SCALE)
             found = rbf.CALIBRATION.over(weighted, weighted, weighted.weights)
             sample = np.sort(found.first)
             sums = Summing(weighted, model, getattr(solver, "alpha", 0.0), sample)

@@ -17,7 +17,7 @@ from gpurbf.network.exact import exact_sum
 from gpurbf.network.model import one_hot
 from gpurbf.network.solvers import NormalEquations
 
-__all__ = ["Summing"]
+__all__ = ["SCALE", "Summing"]
 
 # Rows whose targets exist at a time, those that a task adds up at the most where blocks are there,
 # and sums that one task, or the client where they are of so few bytes, adds up.
@@ -153,13 +153,17 @@ def _weights(blocks: Blocks) -> tuple[float, float]:
     """The largest and the mean weight of all rows."""
     if blocks.weights is None:
         return 1.0, 1.0
-    largest, total = blocks.over_rows(_scale, _larger_and_sum, False, True, "weights")
+    largest, total = blocks.over_rows(*SCALE, False, True, "weights")
     return float(largest), float(total / len(blocks))
 
 
-def _scale(X: Any, y: None, weights: np.ndarray, first: int) -> tuple[Any, Any]:
+def _scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[Any, Any]:
     return weights.max(), exact_sum(weights)
 
 
 def _larger_and_sum(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
     return max(a[0], b[0]), a[1] + b[1]
+
+
+# What sums ask of weights, for `Blocks.ask`.
+SCALE = _scale, _larger_and_sum

@@ -143,8 +143,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
     training samples by their closed-form leave-one-out outputs, samples left out with all their
     weight and copies and with the center that they are (``"ridge"``), by them or by a solution
-    without these samples (``"cg"``), or on up to 2,000 by their outputs, so their order is the order of ``decision_function``. For isotonic or
-    cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
+    without these samples (``"cg"``), or on up to 2,000 by their outputs, so their order is the
+    order of ``decision_function``. For isotonic or cross-validated calibration use
+    :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------
