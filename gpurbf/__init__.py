@@ -1,9 +1,9 @@
 """RBF networks and kernel machines for scikit-learn, as fast as the machine allows.
 
-    X, y ─► estimators ─► network ─────────────────────────────► backends ─► kernels
-            labels,        centers │ hidden layer │ solvers       one name,    one kernel
-            parameters,    (who)     (H, tile by    (H, y → W;    one array    a topic
-            validation               tile)          K, y → alpha) library
+    X, y ─► estimators ─► centers ─► layer ──────► solvers
+            labels,       which      H, tile by     H, y → W
+            parameters,   points     tile, on a     svm
+            validation               backend        K, y → alpha
 
 Names below are imported when they are first used, so ``import gpurbf`` costs nothing and imports
 neither Numba nor a GPU library.
@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpurbf import datasets
-    from gpurbf._config import config_context, get_config
-    from gpurbf.backends import BackendUnavailable
     from gpurbf.estimators.fsvc import FSVC
     from gpurbf.estimators.layer import RBFLayer
     from gpurbf.estimators.rbf import RBFClassifier
     from gpurbf.estimators.rbf_cv import RBFClassifierCV
     from gpurbf.estimators.svc import SVC
     from gpurbf.patching import patch_sklearn, unpatch_sklearn
-    from gpurbf.profiling.run import profile
-
-__version__ = "0.1.0"
+    from gpurbf.profiling.profile import profile
+    from gpurbf.runtime.config import config_context, get_config
+    from gpurbf.runtime.errors import BackendUnavailable
 
 __all__ = [
     "RBFClassifier",
@@ -44,6 +42,9 @@ __all__ = [
     "__version__",
 ]
 
+
+__version__ = "0.1.0"
+
 # Where each public name lives.
 _HOMES = {
     "RBFClassifier": "gpurbf.estimators.rbf",
@@ -51,12 +52,12 @@ _HOMES = {
     "RBFLayer": "gpurbf.estimators.layer",
     "FSVC": "gpurbf.estimators.fsvc",
     "SVC": "gpurbf.estimators.svc",
-    "profile": "gpurbf.profiling.run",
+    "profile": "gpurbf.profiling.profile",
     "patch_sklearn": "gpurbf.patching",
     "unpatch_sklearn": "gpurbf.patching",
-    "BackendUnavailable": "gpurbf.backends",
-    "config_context": "gpurbf._config",
-    "get_config": "gpurbf._config",
+    "BackendUnavailable": "gpurbf.layer.backends",
+    "config_context": "gpurbf.runtime.config",
+    "get_config": "gpurbf.runtime.config",
 }
 
 

@@ -22,8 +22,8 @@ from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
-from gpurbf.network.fsvc.units import WIDTH
-from gpurbf.network.one_vs_one import pair_weights
+from gpurbf.fsvc.units import WIDTH
+from gpurbf.svm.ovo import pair_weights
 
 try:
     from onnx import TensorProto
@@ -203,7 +203,7 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     if model.outside == "zero":
         return scores
     # The model's exponentials are 0 below the smallest normal number of its dtype (a row off the
-    # lattice of its centers is float64 in any case: between the two it is outside here only).
+    # quantization of its centers is float64 in any case: between the two it is outside here only).
     least = float(np.finfo(model._layer().dtype).tiny)
     activity = graph.MatMul(graph.Where(graph.Less(H, least), 0.0, H), np.ones((len(W), 1)))
     nearest = graph.Gather(W, graph.ArgMin(D, axis=1, keepdims=0), axis=0)

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import sklearn.svm
 import sklearn.svm._classes
 from sklearn.utils.class_weight import compute_class_weight
 
-from gpurbf.estimators import svc as ours  # takes the name of scikit-learn's class before we do
-
-__all__ = ["patch_sklearn", "unpatch_sklearn"]
+from gpurbf.estimators import svc
 
 _log = logging.getLogger("gpurbf")
 _logged: set[str] = set()
@@ -70,7 +67,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
                 _log.warning("SVC.fit is left to scikit-learn: %s.", reason)
             return super().fit(X, y, sample_weight)
         self._validate_params()
-        model = ours.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
+        model = svc.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
         self.__dict__.update(_fitted(model.to_sklearn()))
         self._keep(model)
         return self
@@ -89,15 +86,15 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         """Whether scikit-learn has trained fewer classes than it names, some having no weight."""
         return len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ()))
 
-    def _evaluated(self) -> ours.SVC:
+    def _evaluated(self) -> svc.SVC:
         """Our model of the support vectors, with the parameters of now."""
         made, model = self.__dict__.get("_evaluator", ((), None))
         if model is None or any(a is not getattr(self, b) for a, b in zip(made, _LAYER)):
-            model = self._keep(ours.SVC.from_sklearn(self))
+            model = self._keep(svc.SVC.from_sklearn(self))
         shape, ties = self.decision_function_shape, self.break_ties
         return model.set_params(decision_function_shape=shape, break_ties=ties)
 
-    def _keep(self, model: ours.SVC) -> ours.SVC:
+    def _keep(self, model: svc.SVC) -> svc.SVC:
         self._evaluator = [getattr(self, name) for name in _LAYER], model
         return model
 
@@ -117,7 +114,7 @@ def _not_ours(estimator: Any, X: Any, y: Any, sample_weight: Any) -> str:
 
 def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
     """Ours for the same problem: there, sample weights change no gamma and no class weight."""
-    known = inspect.signature(ours.SVC).parameters
+    known = inspect.signature(svc.SVC).parameters
     own = estimator.get_params(deep=False)
     parameters = {name: value for name, value in own.items() if name in known}
     if sample_weight is None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import threadpoolctl
 
-from gpurbf.backends import threads
+from gpurbf.runtime import threads
 
 
 def own_numbers():

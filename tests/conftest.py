@@ -10,18 +10,12 @@ import pytest
 import standin
 from callers import Caller
 
-from gpurbf import datasets
-from gpurbf._stages import FENCES
-from gpurbf.backends import (
-    LOADERS,
-    BackendUnavailable,
-    _attempt,
-    cache,
-    device_memory,
-    get_backend,
-    threads,
-)
-from gpurbf.bench import timing
+from benchmarks import timing
+from gpurbf import BackendUnavailable, datasets
+from gpurbf.layer.backends import LOADERS, _attempt, get_backend
+from gpurbf.layer.backends.cuda import memory
+from gpurbf.runtime import cache, threads
+from gpurbf.runtime.stages import FENCES
 
 try:
     import hypothesis
@@ -87,7 +81,7 @@ def cupy(monkeypatch):
     yield modules["cupy"]
     FENCES.clear()
     _attempt.cache_clear()
-    device_memory.memory_of.cache_clear()
+    memory.memory_of.cache_clear()
     gpu = modules["cupy"].gpu
     assert not gpu.hazards
     if any(pool.used for pool in gpu.pools):

@@ -13,16 +13,13 @@ from gpurbf import __version__
 
 __all__ = ["COMMANDS", "UserError", "main", "module_of"]
 
+
 # A command is a module here, with "_" for "-", imported when it is asked for:
 # add_arguments(parser), run(arguments), and a docstring that begins with these words.
 COMMANDS = {
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
     "info": "Show the machine, its CPU's instructions, each backend, its tiles, and versions.",
     "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",
-    "bench": "Measure this machine against the peers and write the results page.",
-    "gpu-day": "Check and measure everything on a GPU, step by step, unattended; results come as "
-    "they are found.",
-    "tune": "Measure which tiles are fastest on this machine, and keep them for all layers.",
     "run": "Run a program, its code unchanged, with scikit-learn's SVC replaced by ours.",
     "warmup": "Compile now what the estimators use on this CPU, so that no first call waits.",
 }
@@ -84,7 +81,7 @@ def _run(argv: list[str]) -> int:
     if arguments.command is None:
         parser.print_help()
         return 0
-    from gpurbf.backends import BackendUnavailable
+    from gpurbf.runtime.errors import BackendUnavailable
 
     try:
         modules[arguments.command].run(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gpurbf import machine
+from gpurbf.profiling import machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

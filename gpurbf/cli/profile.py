@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpurbf.backends import LOADERS, get_backend
 from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS
+from gpurbf.layer.backends import LOADERS, get_backend
 
 if TYPE_CHECKING:
-    from gpurbf.profiling import Profile
+    from gpurbf.profiling.profile import Profile
+
 
 # The parameter that says how many centers there are, or may be.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
@@ -43,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Profile one estimator, print the table and write what was asked for."""
-    from gpurbf.bench.data import images
-    from gpurbf.profiling import profile_from
+    from gpurbf.cli.classify import images
+    from gpurbf.profiling.profile import profile_from
 
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(found: Profile, out: Path) -> None:
     """The picture or the rows."""
-    from gpurbf.profiling import Row
+    from gpurbf.profiling.profile import Row
 
     try:
         if out.suffix == ".csv":

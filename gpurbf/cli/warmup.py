@@ -12,16 +12,20 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 import gpurbf
-from gpurbf.backends import LOADERS, get_backend
-from gpurbf.backends.compiling import cache_folder, say_nothing
 from gpurbf.cli import UserError
-from gpurbf.network.hidden import METRICS, PROFILES
+from gpurbf.layer.activation import METRICS, PROFILES
+from gpurbf.layer.backends import LOADERS, get_backend
+from gpurbf.runtime.lazy import lazy_module
+
+compiling = lazy_module("gpurbf.runtime.jit.compiling")
+
 
 _FEW = 600
 _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -98,3 +102,15 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
         for kernel in PROFILES:
             layer = gpurbf.RBFLayer(20, kernel=kernel, metric=metric, backend=backend)
             yield f"RBFLayer, {kernel}, {metric}", layer, 2
+
+
+def cache_folder() -> Path:
+    """The folder that Numba chose; RuntimeError if there is none that can be written to."""
+
+    return Path(compiling.cache_folder())
+
+
+def say_nothing() -> None:
+    """No line about compiling in this process: the caller asks for it."""
+
+    compiling.announcer.said = True

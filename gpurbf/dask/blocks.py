@@ -11,19 +11,12 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from gpurbf.centers.sample import Race
 from gpurbf.dask.graph import Settings, Tasks, find_client
 from gpurbf.dask.homes import Homes
 from gpurbf.dask.looks import Facts, Look, Looked
 from gpurbf.dask.rows import Reader, Rows
-from gpurbf.estimators._validation import (
-    check_labels,
-    class_factors,
-    class_mass,
-    overflow,
-)
-from gpurbf.network.centers.sample import Race
-
-__all__ = ["Blocks", "at_home", "row_blocks"]
+from gpurbf.estimators._validation import check_labels, class_factors, class_mass, overflow
 
 
 class Blocks:
@@ -199,7 +192,7 @@ class Blocks:
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
     ) -> Any:
-        """See :func:`gpurbf.network.over_rows.over_rows`."""
+        """See :func:`gpurbf.data.row_blocks.over_rows`."""
         if task in self.known:
             return self.known[task]
         parts = self.each(name, _Asked(task, merge, y, weights))

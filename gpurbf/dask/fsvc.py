@@ -12,22 +12,20 @@ from dask.delayed import Delayed
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gpurbf.backends.hashes import row_hashes
 from gpurbf.dask.blocks import Blocks, at_home
 from gpurbf.dask.graph import shared
 from gpurbf.dask.parts import regrouped
 from gpurbf.dask.rows import Rows
 from gpurbf.dask.sums import Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
+from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
-from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._fsvc_checks import check_fsvc_parameters, check_fsvc_solver
+from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.estimators._fsvc_learning import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.estimators._validation import check_finite
-from gpurbf.network.fsvc.order import Order, as_drawn, as_given
-from gpurbf.network.fsvc.passes import Selection
-from gpurbf.network.model import one_hot
-
-__all__ = ["FSVC"]
+from gpurbf.fsvc.order import Order, as_drawn, as_given
+from gpurbf.fsvc.passes import Selection
+from gpurbf.solvers.one_hot import one_hot
 
 
 @twin_of(fsvc.FSVC)

@@ -12,11 +12,9 @@ import distributed
 from dask.delayed import Delayed, delayed
 from distributed.protocol.pickle import dumps
 
-from gpurbf._config import config_context, get_config
-from gpurbf.backends.threads import limited
 from gpurbf.dask.heap import kept_heap
-
-__all__ = ["Settings", "Tasks", "find_client", "shared"]
+from gpurbf.runtime.config import config_context, get_config
+from gpurbf.runtime.threads import limited
 
 # Bytes that the tasks of a kind may hold together: more is sent once, and a step later.
 _HELD = 1 << 24

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpurbf._once import Lock
-from gpurbf.backends.reused import keep
-
-__all__ = ["kept_heap"]
+from gpurbf.runtime.once import Lock
+from gpurbf.runtime.reused import keep
 
 # glibc's names: from which size on an array is mapped by itself, and what is free at the end of the
 # heap goes back. The most of the first, and twice that, as glibc chooses where nobody sets any.

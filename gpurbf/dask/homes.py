@@ -9,8 +9,6 @@ import numpy as np
 
 from gpurbf.dask.graph import Tasks
 
-__all__ = ["Homes"]
-
 # Bytes that a task takes together at the most: a worker may have moved them to its disk.
 _TOGETHER = 1 << 28
 

@@ -9,13 +9,11 @@ import dask.array as da
 import numpy as np
 from sklearn.utils import check_random_state
 
+from gpurbf.centers import COUNTS
+from gpurbf.centers.sample import Race
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.twin import Twin, twin_of
 from gpurbf.estimators import layer
-from gpurbf.network.centers import COUNTS
-from gpurbf.network.centers.sample import Race
-
-__all__ = ["RBFLayer"]
 
 
 @twin_of(layer.RBFLayer)

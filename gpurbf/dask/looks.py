@@ -12,13 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 
+from gpurbf.centers import most_centers
+from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.rows import part_weights
 from gpurbf.estimators._validation import check_X
-from gpurbf.network.centers import most_centers
-from gpurbf.network.centers.sample import Distinct, Race
-from gpurbf.network.gamma import SUMS
-
-__all__ = ["Facts", "Look", "Looked"]
+from gpurbf.layer.gamma import SUMS
 
 # What looks have of races.
 _RACES = "distinct", "sample"
@@ -62,14 +60,14 @@ class Looked(NamedTuple):
             return cls(facts, None, None, None, None)
         labels = [look.labels for look in some]
         every: Any = None if labels[0] is None else np.unique(np.concatenate(labels))
-        places = [None if own is None else np.searchsorted(every, own) for own in labels]
+        places: Any = [None if own is None else np.searchsorted(every, own) for own in labels]
 
         def merged(distinct: list[Any]) -> Any:
             if distinct[0] is None:
                 return None
             if distinct[0].labels is not None:
                 each = zip(distinct, places)
-                distinct = [own._replace(labels=to[own.labels]) for own, to in each]
+                distinct = [own._replace(labels=np.take(to, own.labels)) for own, to in each]
             return Distinct.merged(*distinct)
 
         sums = None

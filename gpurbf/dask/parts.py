@@ -12,8 +12,6 @@ import numpy as np
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.rows import Rows
 
-__all__ = ["regrouped"]
-
 
 def regrouped(
     blocks: Blocks, name: str, assign: Callable[[Rows], np.ndarray], n_parts: int

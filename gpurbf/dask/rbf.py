@@ -7,15 +7,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from gpurbf.backends.threads import limited
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.layer import check_rule, race_ahead, winners
 from gpurbf.dask.sums import SCALE, Summing
 from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.estimators import rbf
-from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
-
-__all__ = ["RBFClassifier"]
+from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.runtime.threads import limited
 
 
 @twin_of(rbf.RBFClassifier)

@@ -10,8 +10,6 @@ from sklearn.utils import column_or_1d
 
 from gpurbf.estimators._validation import check_weights, check_X
 
-__all__ = ["Reader", "Rows", "part_weights"]
-
 
 class Rows(NamedTuple):
     """Rows as the estimators take them; ``places`` is where they were among those given."""

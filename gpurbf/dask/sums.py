@@ -10,14 +10,12 @@ import distributed
 import numpy as np
 from sklearn.utils import gen_batches
 
-from gpurbf.backends.arrays import to_host
 from gpurbf.dask.blocks import Blocks, at_home
 from gpurbf.dask.rows import Rows
-from gpurbf.network.exact import exact_sum
-from gpurbf.network.model import one_hot
-from gpurbf.network.solvers import NormalEquations
-
-__all__ = ["SCALE", "Summing"]
+from gpurbf.data.exact_sums import exact_sum
+from gpurbf.runtime.arrays import to_host
+from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows whose targets exist at a time, those that a task adds up at the most where blocks are there,
 # and sums that one task, or the client where they are of so few bytes, adds up.

@@ -10,24 +10,20 @@ from typing import Any, NamedTuple
 import distributed
 import numpy as np
 
-from gpurbf.backends import Lattice
-from gpurbf.backends.lattice import candidates, encode, sample_of
-from gpurbf.backends.threads import limited
+from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.rows import Rows
 from gpurbf.dask.tiles import Queue, Tile, ending_in_pairs, tiles_of
 from gpurbf.dask.twin import ClassifierTwin, twin_of
+from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
+from gpurbf.data.samples import FORCED, quantize_or_keep
 from gpurbf.estimators import svc
-from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._svc_checks import check_parameters
+from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators._svc_outputs import KERNELS
-from gpurbf.estimators._svc_progress import Progress
-from gpurbf.network.centers.sample import Distinct, Race
-from gpurbf.network.samples import FORCED, look
-from gpurbf.network.solvers.smo import Solution
-from gpurbf.network.svm import PairModels, group_samples, solve_samples
-
-__all__ = ["SVC"]
+from gpurbf.estimators._svc_progress import Progress, check_parameters
+from gpurbf.runtime.threads import limited
+from gpurbf.svm.binary import Solution
+from gpurbf.svm.train import PairModels, group_samples, solve_samples
 
 # Tasks of pairs that a thread has, with the one that it works on.
 _AHEAD = 2
@@ -86,7 +82,7 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         parts = _Parts.of(weighted)  # on their way while gamma is found
         with limited(self.n_jobs):
             model._activation = model._resolve(blocks, blocks.weights)
-        model._lattices = _lattices(blocks, model.precision)
+        model._quantizations = _quantizations(blocks, model.precision)
         with blocks.finite(model):
             solve = _Solve.among(blocks, model)
             model._keep(*self._train(solve, weighted, parts, (X, y)))
@@ -134,23 +130,25 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         return vectors.places, vectors.X, models
 
 
-def _lattices(blocks: Blocks, precision: str) -> tuple[Lattice, ...] | None:
-    """The lattice that all samples are on, if there is one; None where nobody is to look."""
+def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] | None:
+    """The quantization that all samples are on, if there is one; None where nobody is to look."""
     if precision in FORCED:
         return None
     if blocks.dtype == np.uint8:
-        return (Lattice(1.0, 0),)
+        return (Quantization(1.0, 0),)
     some = tuple(candidates(sample_of(blocks)))  # type: ignore[arg-type]
-    on = blocks.over_rows(_OnLattices(some), np.logical_and, False, False, "lattice")
-    return tuple(lattice for lattice, every in zip(some, on) if every)[:1]
+    on = blocks.over_rows(_OnQuantizations(some), np.logical_and, False, False, "quantization")
+    return tuple(quantization for quantization, every in zip(some, on) if every)[:1]
 
 
 @dataclass(frozen=True)
-class _OnLattices:
-    lattices: tuple[Lattice, ...]
+class _OnQuantizations:
+    quantizations: tuple[Quantization, ...]
 
     def __call__(self, X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
-        return np.array([not encode(X, lattice)[1].any() for lattice in self.lattices], bool)
+        return np.array(
+            [not encode(X, quantization)[1].any() for quantization in self.quantizations], bool
+        )
 
 
 class _Parts(NamedTuple):
@@ -247,7 +245,7 @@ class _Solve:
         classes, codes = np.unique(rows.y, return_inverse=True)
         # Without equal samples anywhere there is nothing to compare, and they keep their order.
         groups = group_samples(rows.X if self.by_key else None, codes, None, by_key=self.by_key)
-        samples = look(rows.X, model.precision, model._lattices)
+        samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
         C = np.full(len(codes), float(model.C))
         table, solutions, kernel = solve_samples(
             samples[groups.first] if self.by_key else samples,

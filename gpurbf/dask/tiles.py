@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Queue", "Tile", "ending_in_pairs", "tiles_of"]
-
 
 class Tile(NamedTuple):
     """Pairs of classes that share kernel rows, and their parts."""

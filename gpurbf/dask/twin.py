@@ -16,9 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.dask.blocks import row_blocks
 from gpurbf.dask.graph import Settings, Tasks, find_client, shared
-from gpurbf.estimators._doc_link import DocLinkMixin
-
-__all__ = ["ClassifierTwin", "Twin", "twin_of"]
+from gpurbf.estimators._base import DocLinkMixin
 
 Class = TypeVar("Class", bound=type)
 

@@ -17,9 +17,7 @@ from sklearn import get_config  # type: ignore[attr-defined]
 from sklearn.externals.array_api_compat import array_namespace, device, is_array_api_obj
 from sklearn.utils._array_api import _convert_to_numpy
 
-from gpurbf.backends.arrays import beside, is_resident, library, to_host
-
-__all__ = ["ScoreMixin", "on_host", "where_X_is"]
+from gpurbf.runtime.arrays import beside, is_resident, library, to_host
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from gpurbf.backends import Lattice, get_backend
-from gpurbf.estimators._doc_link import DocLinkMixin
-from gpurbf.estimators._state import StateMixin
+from gpurbf.centers.choose import choose_layer
+from gpurbf.data.quantize import Quantization
+from gpurbf.estimators._base import DocLinkMixin, StateMixin
 from gpurbf.estimators._validation import check_layer_parameters
-from gpurbf.estimators._wide import warn_if_dense_takes_long
-from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.model import choose_layer
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.layer import HiddenLayer
 
 
 class FittedLayerMixin(DocLinkMixin, StateMixin):
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
-    Centers, activation and the lattice that the training data were found on are those of the fit,
+    Centers, activation and quantization of the training data are those of the fit,
     whatever parameters are set or samples come later. Backend and precision may be changed, and
     hold at once: as a parameter, by ``config_context`` or by the environment, before and after a
     pickle alike.
@@ -32,14 +35,14 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
     backend_: str
     backend_info_: str
     _activation: Activation
-    _lattices: tuple[Lattice, ...] | None
+    _quantizations: tuple[Quantization, ...] | None
     _wide: bool
     _cache: HiddenLayer | None
 
     def _keep_layer(self, layer: HiddenLayer) -> None:
         """Store what a fitted layer is made of."""
         self.centers_ = layer.centers
-        self._activation, self._lattices = layer.activation, layer.lattices
+        self._activation, self._quantizations = layer.activation, layer.quantizations
         self._wide = layer.wide
         self._cache = layer
         self._report(layer)
@@ -58,7 +61,7 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
                 backend=self.backend,
                 precision=self.precision,
                 dtype=np.float64 if getattr(self, "_wide", False) else None,
-                lattices=self._lattices,
+                quantizations=self._quantizations,
             )
             self._cache = layer  # one step: threads that come at once make one each, all the same
         return layer
@@ -116,3 +119,46 @@ class ChosenLayerMixin(FittedLayerMixin):
         if indices is not None:
             self.center_indices_ = indices if isinstance(rows, slice) else rows[indices]
         return layer
+
+
+# Rough rates, only to tell seconds from minutes: operations a second of a core on dense tiles, and
+# multiplications a second of SciPy's product of two sparse matrices.
+_DENSE, _SPARSE = 5e10, 1.5e8
+_LONG = 60.0
+
+
+def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
+    """For sparse X whose rows are made dense, part by part, to meet dense centers."""
+    if sp.issparse(X):
+        thin, n, n_centers = layer.thin(X), X.shape[1], len(layer.centers)
+        N = X.shape[0] - (0 if thin is None else int(thin.sum()))
+        seconds = 2.0 * N * n * n_centers / (_DENSE * (os.cpu_count() or 1))
+        if seconds > _LONG:
+            warnings.warn(
+                f"X is sparse with {n:,} features, and its distances to {n_centers:,} centers are "
+                f"computed dense: {_minutes(seconds)}. sklearn.decomposition.TruncatedSVD "
+                "to some hundred features before, or a linear classifier, takes seconds.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def warn_if_sparse_takes_long(X: Any) -> None:
+    """For sparse X whose kernel is made of sparse products."""
+    if sp.issparse(X):
+        # A feature that k samples have costs k² multiplications in the whole kernel.
+        counts = np.bincount(X.indices, minlength=X.shape[1]).astype(float)
+        seconds = float(counts @ counts) / _SPARSE
+        if seconds > _LONG:
+            warnings.warn(
+                f"X is sparse with {X.shape[1]:,} features, too many to be made dense, and the "
+                f"kernel of its {X.shape[0]:,} samples takes {_minutes(seconds)} of sparse "
+                "products. sklearn.decomposition.TruncatedSVD to some hundred features before, or "
+                "sklearn.svm.LinearSVC, takes seconds.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def _minutes(seconds: float) -> str:
+    return f"about {max(1, round(seconds / 60)):,} min"

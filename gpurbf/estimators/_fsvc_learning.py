@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +13,12 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._stages import staged
-from gpurbf._warnings import warn
-from gpurbf.backends import Lattice
-from gpurbf.backends.arrays import beside, rows_on_host, to_host
-from gpurbf.backends.hashes import row_hashes
+from gpurbf.data.hashes import row_hashes
+from gpurbf.data.quantize import Quantization
+from gpurbf.data.samples import quantizations_of, quantize_or_keep, with_room
 from gpurbf.estimators._arrays import ScoreMixin
-from gpurbf.estimators._callbacks import steps
+from gpurbf.estimators._base import steps
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
-from gpurbf.estimators._fsvc_checks import check_fsvc_solver, class_votes
 from gpurbf.estimators._validation import (
     TrainingData,
     check_finite,
@@ -29,17 +27,20 @@ from gpurbf.estimators._validation import (
     finite,
     with_class_weights,
 )
-from gpurbf.network.fsvc.known import distances, draw_sample, nearest_centers
-from gpurbf.network.fsvc.order import Order, as_drawn, as_given
-from gpurbf.network.fsvc.passes import Selection
-from gpurbf.network.fsvc.search import Trial, best, radius_for_ratio, tune
-from gpurbf.network.fsvc.training import grown, iterates
-from gpurbf.network.fsvc.units import Unit
-from gpurbf.network.hidden import HiddenLayer
-from gpurbf.network.magnitude import with_room
-from gpurbf.network.model import one_hot
-from gpurbf.network.samples import lattices_of, look
-from gpurbf.network.solvers import NormalEquations
+from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
+from gpurbf.fsvc.order import Order, as_drawn, as_given
+from gpurbf.fsvc.passes import SELECTIONS, Selection
+from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
+from gpurbf.fsvc.units import KERNELS, METRICS, Unit, grown, iterates
+from gpurbf.layer.activation import PRECISIONS
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.arrays import beside, rows_on_host, to_host
+from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.stages import staged
+from gpurbf.solvers import make_solver
+from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 
 class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
@@ -65,7 +66,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     n_iter_: int
     n_samples_seen_: int
     _selection: Selection
-    _stream_lattices: tuple[Lattice, ...] | None
+    _stream_quantizations: tuple[Quantization, ...] | None
     _normal: NormalEquations
 
     def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
@@ -121,16 +122,16 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
         return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
 
     def _looked_at(self, X: Any, first: bool = True) -> None:
-        """Keep the lattices that all samples so far may be on, whatever batches they came in."""
-        found = lattices_of(X, self._pass_precision())
-        known = None if first else self._stream_lattices
+        """Keep the quantizations that all samples so far allow, whatever batches they came in."""
+        found = quantizations_of(X, self._pass_precision())
+        known = None if first else self._stream_quantizations
         if known is not None and found is not None:
-            found = tuple(lattice for lattice in known if lattice in found)
-        self._stream_lattices = found
+            found = tuple(quantization for quantization in known if quantization in found)
+        self._stream_quantizations = found
 
-    def _pass_lattices(self) -> tuple[Lattice, ...] | None:
+    def _pass_quantizations(self) -> tuple[Quantization, ...] | None:
         """The coarsest of them alone, so that all that is compared is on one."""
-        return self._stream_lattices and self._stream_lattices[:1]
+        return self._stream_quantizations and self._stream_quantizations[:1]
 
     def _pass_precision(self) -> str:
         """That of the pass, whose activities are in float64 or exact, whatever is asked for."""
@@ -150,10 +151,10 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
 
     def _makers(self) -> dict[str, Any]:
         """How a pass makes its layers and looks at samples."""
-        precision, lattices = self._pass_precision(), self._pass_lattices()
-        found: dict[str, Any] = {"precision": precision, "lattices": lattices}
+        precision, quantizations = self._pass_precision(), self._pass_quantizations()
+        found: dict[str, Any] = {"precision": precision, "quantizations": quantizations}
         layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
-        return {"layer": layer, "look": functools.partial(look, **found)}
+        return {"layer": layer, "look": functools.partial(quantize_or_keep, **found)}
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -165,7 +166,9 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_selection" in state:
-            vars(self).setdefault("_stream_lattices", self._lattices)  # before it was kept
+            vars(self).setdefault(
+                "_stream_quantizations", self._quantizations
+            )  # before it was kept
             self._selection = Selection.from_plain(state["_selection"], **self._makers())
             self._activation = self._evaluated(self._selection.unit).activation()
 
@@ -229,7 +232,7 @@ class FSVCLearningMixin(ScoreMixin, FittedLayerMixin):
                 self._evaluated(chosen.unit).activation(),
                 backend=self.backend,
                 precision=self.precision,
-                lattices=self._pass_lattices(),
+                quantizations=self._pass_quantizations(),
             )
         )
         self.center_indices_ = chosen.indices
@@ -324,3 +327,73 @@ def plot_radius_path(estimator: Any, ax: Any) -> Any:
         counts.plot(path[x][order], path["expected_centers"][order], "-", color="C1")
         counts.set(ylabel="centers to expect", yscale="log")
     return ax
+
+
+OUTSIDE = ("nearest", "zero")
+
+
+def check_fsvc_parameters(estimator: Any) -> None:
+    """Every parameter but those that the data decide.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the parameter, what it got and what it takes.
+    """
+    if isinstance(estimator.radius, str):
+        check_option("radius", estimator.radius, ("auto", "ratio"), "or a number > 0")
+    else:
+        check_number("radius", estimator.radius, numbers.Real, 0, above=True)
+    if isinstance(estimator.eval_radius, str):
+        check_option("eval_radius", estimator.eval_radius, ("auto",), "a number > 0, or None")
+    elif estimator.eval_radius is not None:
+        check_number("eval_radius", estimator.eval_radius, numbers.Real, 0, above=True)
+    check_number("overlap", estimator.overlap, numbers.Real, 0, above=True)
+    check_option("kernel", estimator.kernel, KERNELS)
+    check_option("metric", estimator.metric, METRICS)
+    check_option("selection", estimator.selection, SELECTIONS)
+    check_option("outside", estimator.outside, OUTSIDE)
+    check_option("precision", estimator.precision, PRECISIONS)
+    check_number("learning_rate", estimator.learning_rate, numbers.Real, 0)
+    check_number("n_epochs", estimator.n_epochs, numbers.Integral, 1)
+    check_number("alpha", estimator.alpha, numbers.Real, 0, above=True)
+    if estimator.max_centers is not None:
+        check_number("max_centers", estimator.max_centers, numbers.Integral, 1)
+    check_fsvc_solver(estimator)
+
+
+def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
+    """The solver of the parameters; one that is named takes one epoch over a chunk of a stream."""
+    solver = make_solver(
+        estimator.solver,
+        alpha=estimator.alpha,
+        fit_intercept=False,
+        learning_rate=estimator.learning_rate,
+        n_epochs=1 if goes_on else estimator.n_epochs,
+    )
+    if solver.needs == "products":
+        raise ValueError(
+            f"FSVC has few centers and no use for solver={estimator.solver!r}: use 'ridge', which "
+            "solves the same in closed form."
+        )
+    if getattr(solver, "fit_intercept", False):
+        raise ValueError(
+            f"FSVC's outputs have no constant, solver={solver!r} has one: set fit_intercept=False."
+        )
+    return solver
+
+
+def class_votes(
+    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """What a center of each class says before training: 1 for the class of the largest weight.
+
+    "balanced" asks for the classes' mass.
+    """
+    if class_weight is None:
+        return np.ones(len(classes))
+    if class_weight == "balanced":
+        factors = 1 / mass().astype(float)
+    else:
+        factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
+    return factors / max(factors.max(), np.finfo(float).tiny)

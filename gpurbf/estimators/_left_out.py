@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from gpurbf._stages import staged
-from gpurbf.network.centers.sample import Distinct, Race
-from gpurbf.network.model import center_finder, fit_temperature, probabilities
-from gpurbf.network.solvers.ridge import OwnCenters
+from gpurbf.centers.choose import center_finder
+from gpurbf.centers.sample import Distinct, Race
+from gpurbf.runtime.stages import staged
+from gpurbf.solvers.calibration import fit_temperature, probabilities
+from gpurbf.solvers.ridge.normal_equations import OwnCenters
 
 # What another penalty may be better by, as a part of the error, for rows to be enough.
 _TOLERANCE = 0.01

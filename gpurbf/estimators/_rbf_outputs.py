@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._stages import stage, staged
-from gpurbf.backends.arrays import beside, chosen, library
-from gpurbf.backends.threads import limited
+from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.row_blocks import read_ahead
+from gpurbf.data.samples import FORCED
 from gpurbf.estimators._arrays import ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
-from gpurbf.network.exact import exact_sum
-from gpurbf.network.model import fit_temperature, one_hot, probabilities
-from gpurbf.network.reading import read_ahead
-from gpurbf.network.samples import FORCED
-from gpurbf.network.solvers import NormalEquations
+from gpurbf.runtime.arrays import beside, chosen, library
+from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.threads import limited
+from gpurbf.solvers.calibration import fit_temperature, probabilities
+from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows whose H is compared with that of float64.
 _ROWS_COMPARED = 64

@@ -8,20 +8,19 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._stages import staged
-from gpurbf.backends import Lattice, get_backend
-from gpurbf.backends.arrays import beside
-from gpurbf.backends.threads import limited
-from gpurbf.backends.weighted import row_products
+from gpurbf.data.quantize import Quantization
 from gpurbf.estimators._arrays import ScoreMixin
-from gpurbf.estimators._doc_link import DocLinkMixin
-from gpurbf.estimators._state import StateMixin
+from gpurbf.estimators._base import DocLinkMixin, StateMixin
 from gpurbf.estimators._validation import check_finite, check_samples, check_X
-from gpurbf.network.hidden import Activation, HiddenLayer
-from gpurbf.network.one_vs_one import pair_weights, support_layer
-from gpurbf.network.sparse_layer import SparseLayer
-
-__all__ = ["KERNELS", "SupportVectorsMixin"]
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.runtime.arrays import beside
+from gpurbf.runtime.stages import staged
+from gpurbf.runtime.threads import limited
+from gpurbf.svm.ovo import pair_weights, support_layer
 
 # scikit-learn's names of kernels in terms of the hidden layer.
 KERNELS = {
@@ -42,7 +41,7 @@ class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
     precision: str
     n_jobs: int | None
     _activation: Activation | None
-    _lattices: tuple[Lattice, ...] | None
+    _quantizations: tuple[Quantization, ...] | None
     _tol: float
     _sparse: bool
     _fitted_kernel: Any
@@ -143,7 +142,7 @@ class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
                     n_support=self._n_support,
                     backend=backend,
                     precision=self.precision,
-                    lattices=self._lattices,
+                    quantizations=self._quantizations,
                     tol=self._tol,
                 )
             ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)

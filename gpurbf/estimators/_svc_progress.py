@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf._warnings import warn
-
-__all__ = ["Progress"]
+from gpurbf.estimators._validation import check_gamma
+from gpurbf.layer.activation import PRECISIONS
+from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.errors import warn
 
 _NAMED = 5
 
@@ -100,3 +102,36 @@ class Progress:
             task.call_on_fit_task_begin(**self._data)
             self._tasks[p] = task
         return self._tasks[p]
+
+
+def check_parameters(estimator: Any, kernels: tuple[str, ...]) -> None:
+    """Check every parameter of an SVC.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the parameter, what it got and what it takes.
+    """
+    if estimator.probability not in (False, "deprecated"):
+        raise ValueError(
+            f"SVC has no probability={estimator.probability!r}: wrap it, as scikit-learn advises, "
+            "in sklearn.calibration.CalibratedClassifierCV(SVC(...), ensemble=False)."
+        )
+    if estimator.C != np.inf:
+        check_number("C", estimator.C, numbers.Real, 0, above=True)
+    if not callable(estimator.kernel):
+        check_option("kernel", estimator.kernel, (*kernels, "precomputed"), "or a function")
+    if not isinstance(estimator.gamma, str) and estimator.gamma == 0:
+        pass  # a constant kernel, but scikit-learn's limit
+    else:
+        check_gamma(estimator.gamma, ("scale", "auto"))
+    check_number("degree", estimator.degree, numbers.Integral, 0)
+    check_number("coef0", estimator.coef0, numbers.Real, -np.inf)
+    check_number("tol", estimator.tol, numbers.Real, 0, above=True)
+    check_number("cache_size", estimator.cache_size, numbers.Real, 0, above=True)
+    check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
+    check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
+    check_option("precision", estimator.precision, PRECISIONS)
+    weight = estimator.class_weight
+    if not (weight is None or weight == "balanced" or isinstance(weight, Mapping)):
+        raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}.")

@@ -7,13 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.svm import SVC as ScikitLearnSVC  # also where patching has replaced the name
+from sklearn.svm import SVC as ScikitLearnSVC
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends import Activation, get_backend
 from gpurbf.estimators._svc_outputs import KERNELS
-
-__all__ = ["ScikitLearnMixin"]
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import get_backend
 
 # Set by fit under the same name, and with the same meaning, in both classes.
 _SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
@@ -168,7 +167,7 @@ def from_sklearn(cls: type, model: Any) -> Any:
     result.intercept_ = sign * result._intercept_
     result._n_support = model.n_support_
     result._sparse = sp.issparse(model.dual_coef_)
-    result._fitted_kernel, result._activation, result._lattices = model.kernel, None, None
+    result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
     result._tol, result._cache = float(model.tol), {}
     result.backend_ = "none"
     if callable(model.kernel):

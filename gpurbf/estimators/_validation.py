@@ -1,6 +1,6 @@
 """Checks that the estimators share: data, labels, weights, the kernel's parameters.
 
-Data may be arrays of a GPU. What learns looks at them on the host, whose lattice, rules and labels
+Data may be arrays of a GPU. What learns looks at them on the host, whose rules and labels
 are NumPy's; what predicts takes CuPy's as they are.
 """
 
@@ -17,15 +17,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from gpurbf._checks import check_number, check_option, plain
-from gpurbf._stages import count, staged
-from gpurbf.backends.arrays import is_resident
+from gpurbf.centers import CENTERS, COUNTS
+from gpurbf.data.exact_sums import exact_sum
 from gpurbf.estimators._arrays import on_host
-from gpurbf.network.centers import CENTERS, COUNTS
-from gpurbf.network.exact import exact_sum
-from gpurbf.network.hidden import METRICS, PRECISIONS, PROFILES
+from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
+from gpurbf.runtime.arrays import is_resident
+from gpurbf.runtime.checks import check_number, check_option, plain
+from gpurbf.runtime.stages import count, staged
 
-# uint8 stays: it is the integer lattice itself, and eight times smaller than float64.
+# uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
 
 

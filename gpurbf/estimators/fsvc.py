@@ -8,15 +8,18 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._stages import stage
-from gpurbf._warnings import warn
-from gpurbf.backends.arrays import chosen
 from gpurbf.estimators._arrays import where_X_is
-from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._fsvc_checks import check_fsvc_parameters, check_fsvc_solver
-from gpurbf.estimators._fsvc_learning import FSVCLearningMixin, plot_radius_path
-from gpurbf.estimators._transaction import transaction
+from gpurbf.estimators._base import CallbackSupportMixin, transaction, with_callbacks
+from gpurbf.estimators._fsvc_learning import (
+    FSVCLearningMixin,
+    check_fsvc_parameters,
+    check_fsvc_solver,
+    plot_radius_path,
+)
 from gpurbf.estimators._validation import stream_data, training_data
+from gpurbf.runtime.arrays import chosen
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.stages import stage
 
 
 class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -52,7 +55,7 @@ class FSVC(FSVCLearningMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimat
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
         How outputs are trained: ``"one-hot"``, each center votes for its own class;
         ``"lms"``, from there by the on-line delta rule, sample by sample; ``"ridge"``, least
-        squares in closed form. None has a bias. An object of ``gpurbf.network.solvers`` brings its
+        squares in closed form. None has a bias. An object of ``gpurbf.solvers`` brings its
         own parameters: ``LMS(0.01, n_epochs=3)``.
     learning_rate : float, default=0.1
         Of ``"lms"``; below 2 / max sum_c phi² or the weights overflow, 0 leaves them.

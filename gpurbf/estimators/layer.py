@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.backends.arrays import is_resident
+from gpurbf.data.samples import BOUNDED, holds_squares
 from gpurbf.estimators._arrays import on_host, where_X_is
+from gpurbf.estimators._base import transaction
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
     check_finite,
     check_samples,
@@ -19,7 +19,7 @@ from gpurbf.estimators._validation import (
     check_X,
     finite,
 )
-from gpurbf.network.magnitude import BOUNDED, holds_squares
+from gpurbf.runtime.arrays import is_resident
 
 
 class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -31,7 +31,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
         are fewer, ``"all"``: all distinct samples; not used when `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="random"
-        A rule of ``gpurbf.network.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
+        A rule of ``gpurbf.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
     kernel : str or callable, default="gaussian"
         With d the metric's distance: ``"gaussian"`` (or ``"rbf"``) exp(-gamma d²),

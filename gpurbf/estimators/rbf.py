@@ -10,31 +10,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
 
-from gpurbf._stages import staged
-from gpurbf._warnings import warn
-from gpurbf.backends.arrays import activations, to_host
-from gpurbf.backends.threads import limited
-from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.centers.choose import center_finder, own_centers
+from gpurbf.centers.sample import Distinct, Race
+from gpurbf.data.row_blocks import read_ahead
+from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
 from gpurbf.estimators._left_out import Kept, own_among
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
-from gpurbf.estimators._transaction import transaction
-from gpurbf.estimators._validation import (
-    finite,
-    stream_data,
-    training_data,
-    with_class_weights,
-)
-from gpurbf.network.centers.sample import Distinct, Race
-from gpurbf.network.model import center_finder, one_hot, own_centers
-from gpurbf.network.reading import read_ahead
-from gpurbf.network.solvers import (
-    SOLVERS,
-    CGSolution,
-    NormalEquations,
-    RidgeSolution,
-    automatic,
-    make_solver,
-)
+from gpurbf.estimators._validation import finite, stream_data, training_data, with_class_weights
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.linalg import activations
+from gpurbf.runtime.stages import staged
+from gpurbf.runtime.threads import limited
+from gpurbf.solvers import SOLVERS, automatic, make_solver
+from gpurbf.solvers.cg.cg import CGSolution
+from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, RidgeSolution
 
 # Rows between two reports of progress.
 _ROWS_A_STEP = 8192
@@ -73,7 +64,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         ``"all"``: all distinct samples, with a rule that draws samples; see `solver`. With
         fewer than a number, a rule that draws samples takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
-        A rule of ``gpurbf.network.centers.CENTERS`` or the centers themselves, see
+        A rule of ``gpurbf.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
     kernel : str or callable, default="gaussian"
         exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
@@ -87,7 +78,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         gradients, for any number of centers; ``"auto"`` by the first for up to 10,000 centers, by
         the second for more; ``"lms"`` by the on-line
         delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
-        which needs centers that are samples. An object of ``gpurbf.network.solvers`` brings its
+        which needs centers that are samples. An object of ``gpurbf.solvers`` brings its
         own parameters: ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
         Of ``"ridge"`` and ``"cg"``: penalty relative to the mean diagonal of HᵀH, > 0; to the trace
@@ -138,7 +129,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
     not ``λ |W|²``. It ends at a relative residual of 0.01; see
-    :class:`gpurbf.network.solvers.CG` for this and for the memory that H takes.
+    :class:`gpurbf.solvers.cg.cg.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
     training samples by their closed-form leave-one-out outputs, samples left out with all their

@@ -12,11 +12,8 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf._checks import check_number, check_option
-from gpurbf._stages import staged
-from gpurbf.backends.arrays import activations
-from gpurbf.backends.threads import limited
-from gpurbf.estimators._callbacks import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.data.row_blocks import read_ahead
+from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
 from gpurbf.estimators._left_out import (
     LeftOut,
     LeftOutOutputs,
@@ -25,13 +22,16 @@ from gpurbf.estimators._left_out import (
     squared_errors,
 )
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
-from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
-from gpurbf.network.hidden import HiddenLayer
-from gpurbf.network.model import fit_temperature, one_hot
-from gpurbf.network.reading import read_ahead
-from gpurbf.network.solvers.path import RidgePath
-from gpurbf.network.solvers.ridge import NormalEquations
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.linalg import activations
+from gpurbf.runtime.stages import staged
+from gpurbf.runtime.threads import limited
+from gpurbf.solvers.calibration import fit_temperature
+from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.path import RidgePath
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
@@ -244,7 +244,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             layer.activation._replace(gamma=float(gamma)),
             backend=self.backend,
             precision=self.precision,
-            lattices=layer.lattices,
+            quantizations=layer.quantizations,
         )
 
     @staged("output training")

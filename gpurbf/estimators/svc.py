@@ -12,16 +12,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from gpurbf._stages import stage, staged
-from gpurbf.backends.arrays import chosen, to_host
-from gpurbf.backends.threads import limited
+from gpurbf.data.samples import FORCED, quantize_or_keep
 from gpurbf.estimators._arrays import where_X_is
-from gpurbf.estimators._callbacks import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._svc_checks import check_parameters
+from gpurbf.estimators._base import CallbackSupportMixin, transaction, with_callbacks
+from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
-from gpurbf.estimators._svc_progress import Progress
+from gpurbf.estimators._svc_progress import Progress, check_parameters
 from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
-from gpurbf.estimators._transaction import transaction
 from gpurbf.estimators._validation import (
     check_labels,
     check_weights,
@@ -30,12 +27,13 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
-from gpurbf.estimators._wide import warn_if_sparse_takes_long
-from gpurbf.network.gamma import resolve_gamma
-from gpurbf.network.hidden import Activation
-from gpurbf.network.one_vs_one import class_scores, votes
-from gpurbf.network.samples import FORCED, look
-from gpurbf.network.svm import PairModels, group_samples, train_pairs
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.gamma import resolve_gamma
+from gpurbf.runtime.arrays import chosen, to_host
+from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.threads import limited
+from gpurbf.svm.ovo import class_scores, votes
+from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 
 class SVC(
@@ -82,8 +80,9 @@ class SVC(
     random_state : int, RandomState or None, default=None
         Accepted for scikit-learn's sake; nothing here is random.
     backend : str, default="auto"
-        Who evaluates the kernel, see :func:`gpurbf.backends.get_backend`. Sparse data too wide to
-        be made dense are evaluated by SciPy's sparse products, which only "auto" allows.
+        Who evaluates the kernel, see :func:`gpurbf.layer.backends.get_backend`. Sparse data
+        too wide to be made dense are evaluated by SciPy's sparse products, which only "auto"
+        allows.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Of the kernel's distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
@@ -274,15 +273,15 @@ class SVC(
         if not isinstance(used, slice):
             X = X[np.ix_(used, used)] if given else X[used]
         progress = Progress(self, names, X, self.classes_[codes])
-        data, self._activation, self._gamma, self._lattices = X, None, 0.0, None
+        data, self._activation, self._gamma, self._quantizations = X, None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
             self._activation = self._resolve(X, weights)
-            # Codes first: sorted, samples off the lattice are a copy of the data.
-            X = look(X, self.precision)[groups.first]
+            # Codes first: sorted, samples not quantized are a copy of the data.
+            X = quantize_or_keep(X, self.precision)[groups.first]
             if self.precision not in FORCED:
-                self._lattices = () if X.lattice is None else (X.lattice,)
+                self._quantizations = () if X.quantization is None else (X.quantization,)
             if sp.issparse(X.values) and self.backend != "auto":
                 raise ValueError(
                     f"backend={self.backend!r} works on dense tiles, and these sparse data are too "

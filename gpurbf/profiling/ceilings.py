@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from gpurbf._stages import FENCES
-from gpurbf.backends import clock
-from gpurbf.backends.peak import limit
-from gpurbf.backends.threads import parallel_for, thread_limit
+from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.runtime import clock
+from gpurbf.runtime.clock import seconds as seconds_of
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import FENCES
+from gpurbf.runtime.threads import parallel_for, thread_limit
 
-__all__ = ["bandwidth", "compute", "product_rate", "scale_rate"]
+microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
+peak_kernels = lazy_module("gpurbf.profiling._peak_kernels")
+
 
 # Of each of two float32 arrays, larger than the caches that they must not fit in.
 _NUMBERS = 1 << 25
@@ -84,3 +90,46 @@ def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
             fence()
 
     return clock.best(whole, runs)
+
+
+@cache
+def limit(kind: str) -> float | None:
+    """Operations a second that this CPU's kernel for that arithmetic can reach, measured once.
+
+    None where the kernel has no loop over registers alone, as the generic ones.
+    """
+
+    kernel, _ = cpu_kernel.choose_kernel()
+    tasks = [
+        *itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64")),
+        ("gram", "int16"),
+    ]
+    for task, dtype in tasks:
+        name = cpu_kernel.kernel_for(task, dtype, kernel)
+        if microkernel_table.layout_of(name).arithmetic == kind:
+            try:
+                # Many short runs: one of them finds the machine undisturbed.
+                return max(peak(name, 0.02) for _ in range(8))
+            except KeyError:
+                return None
+    return None
+
+
+def peak(name: str, seconds: float = 0.1) -> float:
+    """Operations a second of all threads together for a kernel such as ``"dot_avx512vnni"``.
+
+    A multiplication and its addition, or a difference and its addition, count as two. The best of
+    five runs; KeyError where a kernel has no loop of its own (the generic ones).
+    """
+
+    n_threads, steps, best = thread_limit(), 1000, 0.0
+    for _ in range(5):
+        took = seconds_of(partial(parallel_for, partial(_run, name, steps), n_threads))
+        best = max(best, n_threads * steps * peak_kernels.operations_a_step(name) / took)
+        steps = max(1000, int(steps * seconds / took))
+    return best
+
+
+def _run(name: str, steps: int, thread: int) -> None:
+
+    peak_kernels.run(name, steps)

@@ -9,15 +9,16 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from gpurbf import config_context
-from gpurbf.backends import Tile, available_backends, cpu
-from gpurbf.backends.threads import limited
-from gpurbf.backends.tuning import forced
+from gpurbf.layer.backends import Tile, available_backends
+from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.layer.backends.tile import forced
+from gpurbf.runtime.threads import limited
 
 BACKENDS = [name for name in ("numpy", "mkl", "numba") if available_backends()[name] is None]
-KERNELS = [name for name in cpu.FEATURES if cpu.missing(name) is None]
+KERNELS = [name for name in cpu_kernel.FEATURES if cpu_kernel.missing(name) is None]
 SEEDS = st.integers(0, 2**32 - 1)
 
-# Values (N, n) by a generator: on a lattice of each kind, off it, and awkward in other ways.
+# Values (N, n) by a generator: quantized of each kind, off it, and awkward in other ways.
 VALUES = {
     "pixels": lambda rng, N, n: rng.integers(0, 256, (N, n)),
     "sixteenths": lambda rng, N, n: rng.integers(0, 17, (N, n)) / 16,
@@ -68,7 +69,7 @@ class Around(NamedTuple):
     def __call__(self):
         tile = contextlib.nullcontext() if self.tile is None else forced(Tile(M=self.tile))
         with pytest.MonkeyPatch.context() as patch, config_context(memory=self.memory):
-            patch.setenv(cpu.VARIABLE, self.kernel)
+            patch.setenv(cpu_kernel.VARIABLE, self.kernel)
             with limited(self.threads), tile:
                 yield
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import gpurbf
-from gpurbf.backends import cpu
+from gpurbf.runtime import cpu
 
 try:
     import hypothesis

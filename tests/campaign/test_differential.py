@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from sklearn import svm
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from gpurbf.network.fsvc import units
-from gpurbf.network.hidden import PROFILES
-from gpurbf.network.one_vs_one import pair_weights
+from gpurbf.fsvc import units
+from gpurbf.layer.activation import PROFILES
+from gpurbf.svm.ovo import pair_weights
 from tests import reference
 from tests.campaign.cases import AROUND, EXACT, dense, storages, tables
 from tests.campaign.rounds import campaign

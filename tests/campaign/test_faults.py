@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from gpurbf.backends.threads import limited
+from gpurbf.runtime.threads import limited
 from tests.campaign.cases import BACKENDS, SEEDS
 from tests.campaign.rounds import campaign
 
@@ -121,9 +121,9 @@ def device():
     """The stand-in of `conftest.cupy`, for one case."""
     import standin
 
-    from gpurbf._stages import FENCES
-    from gpurbf.backends import _attempt
-    from gpurbf.backends import device as memory
+    from gpurbf.layer.backends import _attempt
+    from gpurbf.layer.backends.cuda import memory
+    from gpurbf.runtime.stages import FENCES
 
     modules = standin.make()
     with pytest.MonkeyPatch.context() as patch:

@@ -13,8 +13,8 @@ from tests.campaign.rounds import campaign
 
 # Rows beyond the training data, which are predicted.
 NEW = 60
-# On a lattice no BLAS adds anything up that an answer depends on: bits are promised there.
-LATTICES = tables(values=EXACT, N=100, k=4)
+# On a quantization no BLAS adds anything up that an answer depends on: bits are promised there.
+QUANTIZATIONS = tables(values=EXACT, N=100, k=4)
 # Nothing is searched, and every center votes.
 PLAIN = functools.partial(
     FSVC, radius=3.0, selection="pass", eval_radius=None, solver="one-hot", random_state=0
@@ -36,7 +36,7 @@ def close(some, others, relative=1e-6):
 @campaign(
     "metamorphic",
     40,
-    table=LATTICES,
+    table=QUANTIZATIONS,
     storage=storages(orders=("C", "F", "strided", "reversed")),
     first=AROUND,
     second=AROUND,
@@ -80,7 +80,7 @@ def test_names_of_classes_are_names(table, storage, around, name):
 @campaign(
     "metamorphic",
     25,
-    table=LATTICES,
+    table=QUANTIZATIONS,
     around=AROUND,
     name=NAMES,
     storage=storages(dtypes=("float64", "uint8"), orders=("C",)),
@@ -125,7 +125,7 @@ def test_units_of_the_data_are_units(table, around, power, name):
     But for SVC, whose samples come in an order made of their values, and which ends within tol.
     """
     X, y = table.make(NEW)
-    # Off the lattice a BLAS may add up a row as its place in memory asks.
+    # Where data are not quantized a BLAS may add up a row as its place in memory asks.
     with around._replace(backend="numba")():
         a, b = (
             CLASSIFIERS[name](backend="numba", precision="float64", **fixed(name, X * s, s))

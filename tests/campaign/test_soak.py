@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from benchmarks.memory import megabytes
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from gpurbf.bench.memory import megabytes
 from tests.campaign.cases import AROUND, Storage, Table
 from tests.campaign.rounds import campaign
 

@@ -205,13 +205,13 @@ class RawKernel:
         a.W += a.steps[: a.N].T @ a.z
 
     def walk(self, a):
-        from gpurbf.kernels import novelty
+        from gpurbf.fsvc import _kernels
 
         assert a.grid == (1,) and a.block == (32 * self.sizes["WARPS"],)
         assert a.A.shape == (a.N, a.k) and a.K.shape == (a.N, a.N) and a.found.shape == (a.N + 2,)
         taken = np.zeros(a.N, bool)
         given = a.A, a.K, a.labels, np.arange(a.N) == a.certain, a.overlap, a.margin, a.doubt
-        a.found[:2] = novelty.walk(a.begin, *given, a.room, taken)
+        a.found[:2] = _kernels.walk(a.begin, *given, a.room, taken)
         a.found[2:][taken] = 1
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import reference
 
-from gpurbf.network.hidden import Activation
+from gpurbf.layer.activation import Activation
 
 RNG = np.random.default_rng(0)
 GAUSSIAN = Activation("euclidean", "gaussian", 0.02)

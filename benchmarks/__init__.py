@@ -1,0 +1,65 @@
+"""Benchmarks: what is compared runs in turn in one process, and is verified before it is timed.
+
+A benchmark is a module with ``TITLE`` and ``run(report, quick, data_home)``. Its results go
+between the marks of ``<name>.md``, so that the prose around them stays.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from gpurbf.profiling import machine
+from gpurbf.profiling.tables import Report
+
+__all__ = ["BENCHMARKS", "run_benchmark"]
+
+
+BENCHMARKS = {
+    "layer": "benchmarks.layer",
+    "rbf": "benchmarks.rbf",
+    "rbf_cv": "benchmarks.rbf_cv",
+    "cg": "benchmarks.cg",
+    "fsvc": "benchmarks.fsvc",
+    "svc": "benchmarks.svc",
+    "defaults": "benchmarks.defaults",
+    "pipelines": "benchmarks.pipelines",
+    "profile": "benchmarks.profile",
+    "tune": "benchmarks.tune",
+    "paper": "benchmarks.paper",
+    "scale": "benchmarks.scale",
+    "dask": "benchmarks.dask",
+    "gpu": "benchmarks.gpu",
+}
+
+
+def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -> None:
+    """Run a benchmark, print what it finds, and write it to ``folder/name.md``.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``BENCHMARKS``.
+    quick : bool
+        Small sizes: shows that it runs, the figures mean nothing.
+    data_home : str or None
+        A folder that holds MNIST, see :func:`gpurbf.datasets.load_mnist`.
+    folder : Path
+        For the page, its tables and its pictures.
+    """
+    module = importlib.import_module(BENCHMARKS[name])
+    report = Report(module.TITLE, folder / f"{name}.md")
+    report.text(_conditions(name, quick))
+    module.run(report, quick, data_home)
+    report.write(folder / f"{name}.md")
+    print(f"written: {folder / name}.md")
+
+
+def _conditions(name: str, quick: bool) -> str:
+    """Where and with what the figures were taken."""
+    facts = machine.hardware() | {
+        "versions": ", ".join(f"{key} {value}" for key, value in machine.versions().items()),
+        "date": machine.today(),
+        "command": f"python -m benchmarks {name}" + " --quick" * quick,
+    }
+    return "\n".join(f"* {key}: {value}" for key, value in facts.items())

@@ -1,0 +1,128 @@
+"""Time things in turn, and run code in a fresh process."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpurbf.runtime import clock
+
+REST = 0.3  # seconds before a call, see `in_turn`
+_ROOT = Path(__file__).parents[2]
+
+
+class Times(NamedTuple):
+    """Seconds of the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        digits = 3 if self.median < 1 else 2 if self.median < 10 else 1
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def in_turn(
+    candidates: dict[str, Callable[[], Any]],
+    rounds: int = 5,
+    warm_up: bool = True,
+    timer: Callable[[Callable[[], Any]], float] | None = None,
+    rest: bool = True,
+) -> dict[str, Times]:
+    """Time each candidate once a round, in turn; see :func:`gpurbf.runtime.clock.in_turn`.
+
+    Parameters
+    ----------
+    candidates : dict of str to callable
+        What is compared; results are dropped.
+    rounds : int, default=5
+        How often each is timed.
+    warm_up : bool, default=True
+        Run each once before, untimed: compilation and first touches of memory are not the subject.
+    timer : callable, optional
+        ``timer(candidate)`` calls it and gives its seconds; :func:`once` by default.
+    rest : bool, default=True
+        Let ``REST`` seconds pass before each call: OpenBLAS's and OpenMP's threads spin for up to
+        0.2 s after a call in wait of the next one, and what another library computes meanwhile
+        takes up to 1.5 times as long. Calls that are shorter are made untimed meanwhile, because
+        caches and clocks of an idle machine cost them a tenth.
+
+    Returns
+    -------
+    times : dict of str to Times
+        Median and range of the rounds.
+    """
+    if warm_up:
+        for candidate in candidates.values():
+            candidate()
+    shortest: dict[str, float] = {}
+
+    def measure(name: str) -> float:
+        call = functools.partial(timer or once, candidates[name])
+        if rest:
+            _settle(call, shortest.get(name, REST))
+        took = call()
+        shortest[name] = min(took, shortest.get(name, took))
+        return took
+
+    def collected() -> Iterator[int]:
+        # With Numba's many objects it takes longer than most calls: after the first round it looks
+        # at what the rounds have made alone, in a caller's `gc.freeze` never at the rest.
+        ours = not gc.get_freeze_count()
+        try:
+            for done in range(rounds):
+                gc.collect()
+                if ours and not done:
+                    gc.freeze()
+                yield done
+        finally:
+            if ours:
+                gc.unfreeze()
+
+    return {
+        name: Times(statistics.median(seconds), min(seconds), max(seconds))
+        for name, seconds in clock.in_turn(candidates, collected(), measure).items()
+    }
+
+
+def _settle(call: Callable[[], Any], takes: float) -> None:
+    """Let REST seconds pass, at work if a call takes less, else asleep."""
+    end = time.perf_counter() + REST
+    if takes >= REST:
+        time.sleep(REST)
+    while time.perf_counter() < end:
+        call()
+
+
+def once(candidate: Callable[[], Any]) -> float:
+    """Seconds of one call; garbage is collected before or after, not during."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return clock.seconds(candidate)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def run_python(code: str, **environment: str) -> str:
+    """What a fresh process prints last for that code, with these environment variables added."""
+    # The process imports this gpurbf, also where it is a source tree and the folder is another.
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip().splitlines()[-1]

@@ -1,0 +1,128 @@
+"""Ways to evaluate one gaussian layer: plain baselines, every backend, GPUs without transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.naive import compiled_loop, one_thread_a_pair, plain_numpy
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import Backend, available_backends, get_backend, in_order
+from gpurbf.layer.layer import HiddenLayer
+
+NAIVE, PLAIN = "naive loop, 1 thread", "plain NumPy, float32"
+UNTILED = "untiled GPU kernel, float32"
+PRECISIONS = {"float64": "float64", "float32": "float32", "8-bit": "exact"}
+
+# H of samples and centers, computed anew at each call.
+Evaluation = Callable[[], Any]
+# What makes one from uint8 X (N, n) and C (m, n).
+Way = Callable[[np.ndarray, np.ndarray], Evaluation]
+
+
+def layer(
+    C: np.ndarray, backend: str = "auto", precision: str = "auto", scale: float | None = None
+) -> HiddenLayer:
+    """The gaussian layer of a gamma (by default `gamma`), in the arithmetic that is named."""
+    activation = Activation("euclidean", "gaussian", gamma(C) if scale is None else scale)
+    return HiddenLayer(C, activation, backend=backend, precision=precision)
+
+
+def gamma(C: np.ndarray) -> float:
+    """As wide as the distances of random pixels are large."""
+    return 1 / (2 * 85**2 * C.shape[1])
+
+
+def evaluation(backend: str, precision: str, X: np.ndarray, C: np.ndarray) -> Evaluation:
+    """H from a backend's layer, into the same array each time; for a GPU that is host memory."""
+    hidden = layer(C, backend, precision)
+    x = X if precision == "exact" else X.astype(precision)
+    return partial(hidden.outputs, x, np.empty((len(X), len(C)), hidden.dtype))
+
+
+def naive(X: np.ndarray, C: np.ndarray) -> Evaluation:
+    """The three loops."""
+    x, c = X.astype(np.float32), C.astype(np.float32)
+    return partial(compiled_loop, x, c, gamma(C), np.empty((len(X), len(C)), np.float32))
+
+
+def plain(dtype: str, X: np.ndarray, C: np.ndarray) -> Evaluation:
+    """The formula in NumPy."""
+    return partial(plain_numpy, X.astype(dtype), C.astype(dtype), gamma(C))
+
+
+def there() -> dict[str, Backend]:
+    """The backends that can run here."""
+    return {name: get_backend(name)[0] for name, why in available_backends().items() if why is None}
+
+
+def every_way() -> dict[str, Way]:
+    """The baselines, then every backend that is there in every precision."""
+    found: dict[str, Way] = {
+        NAIVE: naive,
+        "plain NumPy, float64": partial(plain, "float64"),
+        PLAIN: partial(plain, "float32"),
+    }
+    for name in there():
+        for label, precision in PRECISIONS.items():
+            found[f"{name}, {label}"] = partial(evaluation, name, precision)
+    if "numba-cuda" in there():
+        found[UNTILED] = untiled
+    return found
+
+
+def compared() -> list[str]:
+    """The backend that `auto` takes among those on the CPU, then those on a GPU."""
+    found = there()
+    cpus = {name: backend for name, backend in found.items() if backend.xp is np}
+    best = next(name for name in in_order(gpus=False) if name in cpus)
+    return [best, *(name for name in found if name not in cpus)]
+
+
+def main_ways() -> dict[str, Way]:
+    """The naive loop, plain NumPy, and the best backend of the CPU and of each GPU."""
+    names = {f"{name}, {label}" for name in compared() for label in PRECISIONS}
+    names |= {NAIVE, PLAIN, UNTILED}
+    return {name: way for name, way in every_way().items() if name in names}
+
+
+def untiled(X: np.ndarray, C: np.ndarray, block: int = 16) -> Evaluation:
+    """The paper's kernel, one thread a pair in blocks of B × B, with the transfers of X and H."""
+    xp = there()["numba-cuda"].xp
+    x, c = X.astype(np.float32), xp.asarray(C.astype(np.float32))
+
+    def evaluate() -> Any:
+        out = xp.empty((len(x), len(c)), np.float32)
+        one_thread_a_pair(xp.asarray(x), c, gamma(C), out, block)
+        return out.get()
+
+    return evaluate
+
+
+def without_transfers(X: np.ndarray, C: np.ndarray) -> dict[str, Evaluation]:
+    """What runs on a GPU, where samples are there already and H stays there."""
+    found: dict[str, Evaluation] = {}
+    for name, backend in there().items():
+        xp = backend.xp
+        if xp is np:
+            continue
+        for label, precision in PRECISIONS.items():
+            hidden = layer(C, name, precision)
+            x = xp.asarray(X if precision == "exact" else X.astype(precision))
+            out = xp.empty((len(X), len(C)), hidden.dtype)
+            evaluate = partial(_synchronised, xp, partial(hidden.outputs, x, out))
+            found[f"{name}, {label}, without transfers"] = evaluate
+        if name == "numba-cuda":
+            x, c = xp.asarray(X.astype(np.float32)), xp.asarray(C.astype(np.float32))
+            out = xp.empty((len(X), len(C)), np.float32)
+            evaluate = partial(_synchronised, xp, partial(one_thread_a_pair, x, c, gamma(C), out))
+            found[f"{UNTILED}, without transfers"] = evaluate
+    return found
+
+
+def _synchronised(xp: Any, evaluate: Evaluation) -> None:
+    evaluate()
+    xp.cuda.get_current_stream().synchronize()

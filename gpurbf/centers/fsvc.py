@@ -1,0 +1,93 @@
+"""FSVC's centers as rules: passes whose radius is found so that there are as many as asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.hashes import row_hashes
+from gpurbf.data.samples import quantizations_of, quantize_or_keep
+from gpurbf.fsvc.order import drawn_order, without_repeats
+from gpurbf.fsvc.passes import Pass
+from gpurbf.fsvc.search import find_radius, typical_distance
+from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
+from gpurbf.layer.activation import Activation
+from gpurbf.runtime.errors import warn
+
+
+def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
+    """The centers of a pass over all samples, its radius found so that there are n_centers."""
+    return _by_count(X, y, n_centers, np.zeros(X.shape[0], np.int64), **context)
+
+
+def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
+    """The centers of a pass over each class, with one radius, so that there are n_centers."""
+    if y is None:
+        raise ValueError(
+            "centers='fsvc-class' makes a pass over each class: pass y, or use 'fsvc'."
+        )
+    return _by_count(X, y, n_centers, y, **context)
+
+
+def _by_count(
+    X: Any,
+    y: Any,
+    n_centers: int,
+    groups: np.ndarray,
+    *,
+    random_state: Any,
+    activation: Activation,
+    layer: Callable[..., Any],
+    backend: str,
+    precision: str,
+    **context: Any,
+) -> np.ndarray:
+    """Passes over groups of samples; the first n_centers that were taken, as row numbers."""
+    keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
+    labels = groups if y is None else y
+    stream = without_repeats(drawn_order(keys, labels), keys, labels)
+    if n_centers >= len(stream):
+        if n_centers > len(stream):
+            warn(
+                f"n_centers={n_centers} is more than the {len(stream)} distinct samples: all of "
+                "them are taken as centers. Lower n_centers to choose among them."
+            )
+        return np.sort(stream)
+    precision = "auto" if precision in ("float32", "tf32") else precision
+    # One quantization for all that is compared: the coarsest.
+    quantizations = (quantizations_of(X, precision) or ())[:1]
+    looking: dict[str, Any] = {"precision": precision, "quantizations": quantizations}
+    exact = functools.partial(layer, backend=backend, dtype=np.float64, **looking)
+    kernel = activation.profile if activation.profile in KERNELS else "gaussian"
+    most = int(1.05 * n_centers) + 2
+    found: dict[float, np.ndarray] = {}
+
+    def count(radius: float) -> float:
+        taken = []
+        for group in np.unique(groups):
+            members = stream[groups[stream] == group]
+            unit = Unit(kernel, activation.metric, radius)
+            one = Pass(
+                exact,
+                unit,
+                1.0,
+                max_centers=most + 1,
+                look=functools.partial(quantize_or_keep, **looking),
+            )
+            one.feed(X, order=members)
+            taken += one.indices
+        found[radius] = np.array(taken)
+        return len(taken)
+
+    some = X[stream[:200]]
+    some = some.toarray() if sp.issparse(some) else some
+    D = np.array([direct_distance(x, some, activation.metric) for x in some])
+    radius = find_radius(count, n_centers, most, typical_distance(D))
+    place = np.empty(X.shape[0], np.int64)
+    place[stream] = np.arange(len(stream))
+    first = np.argsort(place[found[radius]])[:n_centers]
+    return np.sort(found[radius][first])

@@ -1,0 +1,1 @@
+"""Samples: quantized codes or numbers, their hashes and exact sums, read in blocks of rows."""

@@ -1,0 +1,88 @@
+"""Sums that do not round: the same number for every order of the terms and any parts of them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+# Terms are taken apart into two integers of so many bits; float64 adds 2²⁶ of those exactly.
+_BITS = 27
+_TERMS = 1 << 25
+# So few are added up by Python in less time than arrays of them are made.
+_FEW = 256
+
+
+def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction | float:
+    """Σ values, or Σ weights · values, of float64 arrays (N,); what is not finite is a float.
+
+    Fractions of several parts add up to that of the whole, and ``float`` rounds it once.
+    """
+    if weights is None and len(values) <= _FEW and (few := _of_few(values.tolist())) is not None:
+        return few
+    with np.errstate(over="ignore", invalid="ignore"):
+        rough = float(values.sum() if weights is None else weights @ values)
+    if not np.isfinite(rough):
+        return rough
+    total = Fraction(0)
+    for start in range(0, len(values), _TERMS):
+        part = slice(start, start + _TERMS)
+        mantissas, exponents = np.frexp(values[part])
+        if weights is not None:
+            mantissas, exponents = _products(mantissas, exponents, weights[part])
+        total += _added(mantissas, exponents)
+    return total
+
+
+def _of_few(terms: list[float]) -> Fraction | None:
+    """The sum of a few, None if it is not finite or an intermediate one may not be.
+
+    ``fsum`` rounds it once, then what it rounded off, until that is nothing.
+    """
+    numerator, denominator = 0, 1
+    try:
+        while part := math.fsum(terms):
+            n, d = part.as_integer_ratio()  # d is a power of 2
+            if d > denominator:
+                numerator, denominator = numerator * (d // denominator), d
+            numerator += n * (denominator // d)
+            terms.append(-part)
+    except (OverflowError, ValueError):
+        return None
+    return Fraction(numerator, denominator)
+
+
+def _products(
+    mantissas: np.ndarray, exponents: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Twice as many terms, the rounded products with weights and what was rounded off them."""
+    others, powers = np.frexp(weights)
+    product = mantissas * others
+    terms = np.concatenate([product, _rounded_off(mantissas, others, product)])
+    rest, more = np.frexp(terms)
+    return rest, np.tile(exponents + powers, 2) + more
+
+
+def _rounded_off(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """a b - product, exactly (Dekker, 1971)."""
+    a_high, b_high = (np.ldexp(np.rint(np.ldexp(x, _BITS - 1)), 1 - _BITS) for x in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _added(mantissas: np.ndarray, exponents: np.ndarray) -> Fraction:
+    """Σ mantissas · 2^exponents, exactly: integers are added up by exponent."""
+    if not len(mantissas):
+        return Fraction(0)
+    least = int(exponents.min())
+    scaled = mantissas * 2.0**_BITS
+    high = np.floor(scaled)
+    low = (scaled - high) * 2.0**_BITS
+    exponents = exponents - least
+    uppers, lowers = (np.bincount(exponents, part).tolist() for part in (high, low))
+    total = 0
+    for power, (upper, lower) in enumerate(zip(uppers, lowers)):
+        total += ((int(upper) << _BITS) + int(lower)) << power
+    power = least - 2 * _BITS
+    return Fraction(total << power) if power >= 0 else Fraction(total, 1 << -power)

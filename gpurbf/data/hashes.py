@@ -1,0 +1,61 @@
+"""Hashes of samples by their values alone: equal rows have equal ones however they are stored."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.threads import parallel_for
+
+kernels = lazy_module("gpurbf.data._kernels")
+
+
+_TILE = 1 << 17  # numbers that stay in cache while they are hashed
+
+
+def row_hashes(X: Any, seed: int) -> np.ndarray:
+    """A 64-bit hash of each row of X, dense or CSR of any dtype: the same for equal values."""
+
+    odd = _odd_numbers(X.shape[1], seed)
+    sums = np.empty(X.shape[0], np.uint64)
+    n_rows = max(1, _TILE // max(1, X.shape[1]))
+    sparse = hasattr(X, "indptr")
+    if sparse and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+
+    def tile(i: int) -> None:
+        rows = slice(i * n_rows, (i + 1) * n_rows)
+        if sparse:
+            indptr = X.indptr[rows.start : rows.stop + 1]
+            stored = slice(indptr[0], indptr[-1])
+            values = X.data[stored].astype(np.float64)
+            kernels.csr_row_sums(indptr - indptr[0], X.indices[stored], values, odd, sums[rows])
+        else:
+            # Bytes become numbers in the kernel.
+            dtype = X.dtype if X.dtype == np.uint8 else np.float64
+            kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
+
+    if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
+        tile(0)
+    else:
+        parallel_for(tile, -(-X.shape[0] // n_rows))
+    return mix(sums)
+
+
+@functools.lru_cache(maxsize=8)
+def _odd_numbers(n: int, seed: int) -> np.ndarray:
+    """n odd numbers, which take longer to make than to hash a hundred samples."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 2**63, n, dtype=np.uint64) | np.uint64(1)
+
+
+def mix(h: np.ndarray) -> np.ndarray:
+    """The finish of splitmix64 (Steele, Lea, Flood, 2014): every bit reaches every other."""
+    with np.errstate(over="ignore"):
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))

@@ -1,0 +1,91 @@
+"""Quantization: which data are small integers in disguise, and their 8-bit codes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.threads import parallel_for
+
+kernels = lazy_module("gpurbf.data._kernels")
+
+
+class Quantization(NamedTuple):
+    """Quantized data are ``(code - zero_point) / denominator``, codes 0..255 kept as uint8."""
+
+    denominator: float
+    zero_point: int
+
+
+# Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
+DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+_QUANTIZATIONS = [Quantization(q, zero) for q in DENOMINATORS for zero in (0, 128)]
+# Part of a step that a multiple of it may be off by: more than rounding does to the largest.
+_NEAR = 1e-3
+_SAMPLE = 16384
+_ROWS = 256
+
+
+def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
+    """The uint8 codes of X (N, n), and which rows (N,) are not quantized.
+
+    A row is quantized if each of its values is its code's value, ``k / q`` or ``k * (1 / q)``, the
+    two ways in which people rescale pixels, rounded to X's dtype; or all are rounded to float32
+    and X has become float64 since. The codes of other rows mean nothing.
+    """
+    if X.dtype in (np.uint8, np.int8):
+        zero = 0 if X.dtype == np.uint8 else 128
+        codes = X if zero == 0 else X.view(np.uint8) ^ np.uint8(128)
+        return codes, np.full(len(X), quantization != Quantization(1.0, zero))
+
+    if X.dtype not in (np.float32, np.float64):
+        X = X.astype(np.float64)
+    codes, off = np.empty(X.shape, np.uint8), np.zeros(len(X), bool)
+    q, inverse = X.dtype.type(quantization.denominator), X.dtype.type(1 / quantization.denominator)
+
+    def tile(i: int) -> None:
+        part = slice(i * _ROWS, (i + 1) * _ROWS)
+        rows = np.ascontiguousarray(X[part]).view()
+        rows.flags.writeable = False  # of any X the one type that there is a kernel for
+        kernels.encode_rows(
+            rows, q, inverse, X.dtype.type(quantization.zero_point), codes[part], off[part]
+        )
+
+    if len(X) <= _ROWS:
+        tile(0)
+    else:
+        parallel_for(tile, -(-len(X) // _ROWS))
+    return codes, off
+
+
+def sample_of(X: np.ndarray) -> np.ndarray:
+    """Some rows of X (N, n), evenly spaced: enough to tell which quantizations are worth a look."""
+    rows = max(1, _SAMPLE // max(1, X.shape[1]))
+    return np.ascontiguousarray(X[:: max(1, len(X) // rows)][:rows])
+
+
+def candidates(X: np.ndarray) -> list[Quantization]:
+    """The quantizations that a sample of X allows, coarsest first; no proof for all of X."""
+    if X.dtype == np.uint8:
+        return [Quantization(1.0, 0)]
+    if X.dtype == np.int8:
+        return [Quantization(1.0, 128)]
+    sample = sample_of(X)
+    near = _near(sample[0]) if len(sample) else np.ones(len(DENOMINATORS), bool)
+    likely = (
+        quantization
+        for quantization in _QUANTIZATIONS
+        if near[DENOMINATORS.index(quantization.denominator)]
+    )
+    return [quantization for quantization in likely if not encode(sample, quantization)[1].any()]
+
+
+def _near(row: np.ndarray) -> np.ndarray:
+    """Of which denominators a row may be multiples: all but those that a look is enough for."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        multiples = np.multiply.outer(DENOMINATORS, row.astype(np.float64))
+        multiples -= np.rint(multiples)
+        near: np.ndarray = np.all(np.abs(multiples) <= _NEAR, axis=1)
+    return near

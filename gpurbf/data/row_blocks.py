@@ -1,0 +1,109 @@
+"""Blocks of rows that fit the memory budget; of a mapped file the next one is read meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpurbf.runtime.config import get_config
+from gpurbf.runtime.threads import Call, start
+
+_LEAST_ROWS = 64
+# A thread costs about a millisecond where the others compute: as long as so many bytes from a disk.
+_LEAST_BYTES = 1 << 22
+
+
+def on_disk(X: Any) -> bool:
+    """Whether X (N, n) is an array, or a view of one, whose memory is a mapped file."""
+    while isinstance(X, np.ndarray):
+        X = X.base
+    return isinstance(X, mmap.mmap)
+
+
+def split(X: Any, row_bytes: float) -> list[slice]:
+    """Parts of the rows of X: ``row_bytes`` a row fill a quarter of the budget at the most.
+
+    Two parts of a mapped file, the one in use and the next, fill a quarter of it besides.
+    """
+    quarter = get_config()["memory"] * 2**20 / 4
+    rows = quarter / row_bytes if row_bytes else max(1, X.shape[0])
+    if on_disk(X):
+        rows = min(rows, quarter / 2 / max(1, X.itemsize * X.shape[1]))
+    step = max(_LEAST_ROWS, int(rows))
+    return [slice(i, min(i + step, X.shape[0])) for i in range(0, X.shape[0], step)]
+
+
+def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
+    """Each part and its rows of X, in order.
+
+    While the caller works on a part of a mapped file a thread reads the next one, so that no tile
+    waits for the disk.
+    """
+    # Rows that do not lie side by side in the file have pages between them that no one needs.
+    ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
+    ahead = ahead and X[parts[0]].nbytes >= _LEAST_BYTES
+    reading = _begin(X[parts[0]]) if ahead else None
+    for part, following in zip(parts, [*parts[1:], None]):
+        if reading is not None:
+            reading.wait()
+            if reading.error is not None:
+                raise reading.error
+            reading = None if following is None else _begin(X[following])
+        yield part, X[part]
+
+
+def _begin(X: np.ndarray) -> Call:
+    """Start to read X in another thread."""
+    reading = Call(lambda: read(X))
+    start(reading)
+    return reading
+
+
+def read(X: np.ndarray) -> None:
+    """Bring contiguous X into memory: one byte of each page is looked at, without the GIL."""
+    X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
+
+
+Result = TypeVar("Result")
+
+
+def over_rows(
+    task: Callable[..., Result],
+    merge: Callable[[Result, Result], Result],
+    X: Any,
+    y: Any = None,
+    weights: Any = None,
+    *,
+    rows: int,
+    name: str,
+) -> Result:
+    """What ``merge`` makes of the results of ``task(X, y, weights, first)`` for parts of the rows.
+
+    Parameters
+    ----------
+    task : callable
+        It is given some rows with their labels and weights, or None for those, and the number of
+        the first one.
+    merge : callable
+        Of the results of two parts, in any order.
+    X, y, weights
+        Arrays, or one object that has them all: its ``over_rows(task, merge, y, weights, name)``
+        does the work then, and y and weights say, by being None or not, what tasks want.
+    rows : int
+        Of a part of an array.
+    name : str
+        Of the tasks, for those who watch.
+    """
+    if hasattr(X, "over_rows"):
+        return X.over_rows(task, merge, y is not None, weights is not None, name)
+
+    def part(start: int) -> Result:
+        some = slice(start, start + rows)
+        own = (None if values is None else values[some] for values in (y, weights))
+        return task(X[some], *own, start)
+
+    return functools.reduce(merge, map(part, range(0, max(1, X.shape[0]), rows)))

@@ -1,0 +1,200 @@
+"""Samples as the layers take them: 8-bit codes if they can be quantized, else numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
+from gpurbf.runtime.arrays import is_resident
+from gpurbf.runtime.stages import count, staged
+
+# Precisions that look for no integers in the data.
+FORCED = ("float32", "tf32", "float64")
+# Rows of CSR data that are made dense at a time, and entries that tell which quantizations to try.
+_ROWS, _ENTRIES = 1024, 1 << 20
+# Dense copies up to this size are made without asking what they gain.
+_SMALL = 64 << 20
+
+
+@dataclass(frozen=True)
+class Samples:
+    """N samples of n inputs: codes quantized, or real numbers.
+
+    ``values`` (N, n) are uint8 codes if quantized, else numbers: dense, or CSR where
+    dense ones would take too much memory. ``dtype``, float32 or float64, is that of the numbers
+    that codes stand for.
+    """
+
+    values: Any
+    quantization: Quantization | None
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, n)."""
+        return self.values.shape
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def __getitem__(self, rows: Any) -> Samples:
+        return replace(self, values=self.values[rows])
+
+    def numbers(self) -> Any:
+        """The samples as numbers, whatever they are kept as."""
+        if self.quantization is None:
+            return self.values
+        codes = self.values.astype(self.dtype)
+        return (codes - self.dtype.type(self.quantization.zero_point)) / self.dtype.type(
+            self.quantization.denominator
+        )
+
+
+def _of(values: Any, quantization: Quantization | None, X: Any) -> Samples:
+    return Samples(
+        values, quantization, np.dtype(np.float64 if X.dtype == np.float64 else np.float32)
+    )
+
+
+@staged("prepare", "quantize")
+def quantize_or_keep(
+    X: Any, precision: str = "auto", quantizations: Sequence[Quantization] | None = None
+) -> Samples:
+    """Samples X (N, n), dense or CSR: codes if all of them are on one quantization, else numbers.
+
+    Parameters
+    ----------
+    X : ndarray or CSR
+    precision : str, default="auto"
+        A forced arithmetic leaves numbers as they are.
+    quantizations : sequence of Quantization, optional
+        Those to try; by default all that a part of the samples is on.
+    """
+    sparse = sp.issparse(X)
+    if precision not in FORCED and 0 not in X.shape and not is_resident(X):
+        if quantizations is None:
+            quantizations = candidates(_some(X))
+        for quantization in quantizations:
+            codes = _encode_sparse(X, quantization) if sparse else _encode_all(X, quantization)
+            if codes is not None:
+                return _of(codes, quantization, X)
+    return _of(X.toarray() if sparse and not stays_sparse(X) else X, None, X)
+
+
+def _encode_all(X: np.ndarray, quantization: Quantization) -> np.ndarray | None:
+    codes, off = encode(X, quantization)
+    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
+    return None if off.any() else codes
+
+
+def _encode_sparse(X: Any, quantization: Quantization) -> np.ndarray | None:
+    """Dense codes of a CSR matrix if they take no more memory than twice the matrix does."""
+    if X.shape[0] * X.shape[1] > 2 * (X.data.nbytes + X.indices.nbytes):
+        return None
+    codes = np.empty(X.shape, np.uint8)
+    for start in range(0, X.shape[0], _ROWS):
+        codes[start : start + _ROWS], off = encode(X[start : start + _ROWS].toarray(), quantization)
+        if off.any():
+            return None
+    return codes
+
+
+@staged("prepare", "quantize")
+def by_row(
+    X: np.ndarray, quantization: Quantization
+) -> Iterator[tuple[slice | np.ndarray, Samples]]:
+    """Dense rows X quantized as codes and those off it as they are, each with their places.
+
+    Which of the two a row is depends on that row alone.
+    """
+    codes, off = encode(X, quantization)
+    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
+    if not off.any():
+        return iter([(slice(0, len(X)), _of(codes, quantization, X))])
+    parts = []
+    if not off.all():
+        on = np.flatnonzero(~off)
+        parts.append((on, _of(codes[on], quantization, X)))
+    rows = np.flatnonzero(off)
+    return iter([*parts, (rows, _of(X if off.all() else X[rows], None, X))])
+
+
+def quantizations_of(X: Any, precision: str) -> tuple[Quantization, ...] | None:
+    """The quantizations that a sample of X is on, coarsest first; None where nobody is to look."""
+    if precision in FORCED:
+        return None
+    if 0 in X.shape or is_resident(X):
+        return ()
+    return tuple(candidates(_some(X)))
+
+
+def _some(X: Any) -> np.ndarray:
+    """Enough dense rows of X to tell which quantizations are worth a look."""
+    return X[: max(1, _ENTRIES // X.shape[1])].toarray() if sp.issparse(X) else X
+
+
+@staged("prepare", "quantize")
+def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
+    """The quantization that all centers C (m, n) are on, and as many as possible of some samples X.
+
+    Empty if there is none, or if none of those samples is on it: looking would gain nothing.
+    """
+    if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
+        return []
+    if C.dtype == X.dtype == np.uint8:
+        return candidates(C)
+    sample = sample_of(_some(X))
+    on = {
+        quantization: int((~encode(sample, quantization)[1]).sum())
+        for quantization in candidates(_some(C))
+    }
+    for quantization in sorted(on, key=on.__getitem__, reverse=True):
+        if on[quantization]:
+            C = C.toarray() if sp.issparse(C) else C
+            if not encode(C, quantization)[1].any():
+                return [quantization]
+    return []
+
+
+def stays_sparse(X: Any) -> bool:
+    """Whether X is CSR and would take much memory, more than twice its own, as dense float64."""
+    if not sp.issparse(X):
+        return False
+    return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
+
+
+# Profiles that are finite wherever the squared distance is.
+BOUNDED = ("gaussian", "laplacian", "triangular", "inverse-multiquadric")
+
+
+def holds_squares(dtype: Any, *arrays: Any) -> bool:
+    """Whether no squared distance between rows of arrays, dense or CSR, overflows or is lost."""
+    info, n = np.finfo(dtype), arrays[0].shape[1]
+    low, high = float(info.tiny / info.eps), float(info.max) / (4 * n)
+    peak = max(_largest(A) for A in arrays)
+    return peak == 0 or low < peak * peak < high
+
+
+def _largest(A: Any) -> float:
+    values = A.data if hasattr(A, "indptr") else A
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0
+
+
+def with_room(C: Any) -> Any:
+    """The centers, dense or CSR, float32 ones as float64 if float32 does not hold their squares.
+
+    Raises
+    ------
+    FloatingPointError
+        If float64 does not either, or the centers are no numbers.
+    """
+    if C.dtype == np.float32 and not holds_squares(np.float32, C):
+        C = C.astype(np.float64)
+    if not holds_squares(np.float64, C):
+        raise FloatingPointError("squared distances")
+    return C

@@ -1,0 +1,162 @@
+"""What all estimators share: transactions, pickles, callbacks and links to the documentation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, metadata
+from typing import Any, TypeVar
+
+from gpurbf import __version__
+from gpurbf.centers.sample import Distinct
+from gpurbf.data.quantize import Quantization
+from gpurbf.estimators._left_out import Kept
+from gpurbf.layer.activation import Activation
+from gpurbf.runtime.errors import warn
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def transaction(method: Method) -> Method:
+    """The method run on a draft of the estimator, which replaces it in one step at the end.
+
+    The draft is a new object with the same attributes. Whatever raises, Ctrl-C included, leaves the
+    estimator as it was, as long as the method sets attributes and does not change what is in them:
+    arrays and sums that it adds to are to be copied first. Callbacks are handed the draft, and so
+    `with_callbacks`, which ends their work, belongs inside.
+    """
+
+    @functools.wraps(method)
+    def committed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        draft = object.__new__(type(self))
+        vars(draft).update(vars(self))
+        try:
+            method(draft, *args, **kwargs)
+        except SystemError as error:
+            # Python's word for an interrupt while Numba hands over what a kernel returns.
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
+        self.__dict__ = vars(draft)  # one step: no line is between two attributes
+        return self
+
+    return committed  # type: ignore[return-value]
+
+
+# Attributes that hold quantizations; pickles of 0.1.0 have the second name.
+_QUANTIZATIONS = {"_quantizations": "_lattices", "_stream_quantizations": "_stream_lattices"}
+
+
+class StateMixin:
+    """Names of our own types do not go along: skops asks about the estimator and nothing else."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
+        if (activation := state.get("_activation")) is not None:
+            state["_activation"] = tuple(activation)
+        for name in _QUANTIZATIONS:
+            if (quantizations := state.get(name)) is not None:
+                state[name] = tuple(map(tuple, quantizations))
+        if (normal := state.get("_normal")) is not None:
+            state["_normal"] = normal.plain()
+        if (left_out := state.get("_left_out")) is not None:
+            state["_left_out"] = tuple(left_out.found), *left_out[1:]
+        return state | {"_gpurbf_version": __version__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        version = state.pop("_gpurbf_version", None)
+        if version != __version__:
+            warn(
+                f"This {type(self).__name__} was written by gpurbf {version or 'before 0.1.0'} and "
+                f"is read by {__version__}: its answers may differ or fail. Use the version that "
+                "wrote it, or fit it again."
+            )
+        if (activation := state.get("_activation")) is not None:
+            state["_activation"] = Activation(*activation)
+        for name, before in _QUANTIZATIONS.items():
+            if before in state:
+                state[name] = state.pop(before)
+            if (quantizations := state.get(name)) is not None:
+                state[name] = tuple(Quantization(*quantization) for quantization in quantizations)
+        if (normal := state.get("_normal")) is not None:
+            state["_normal"] = NormalEquations.from_plain(normal)
+        if (left_out := state.get("_left_out")) is not None:
+            state["_left_out"] = Kept(Distinct(*left_out[0]), *left_out[1:])
+        super().__setstate__(state)  # type: ignore[misc]
+
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # scikit-learn < 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Nothing to support."""
+
+    def with_callbacks(method: Callable) -> Callable:
+        """The method as it is."""
+        return method
+
+
+Item = TypeVar("Item")
+
+
+def steps(
+    estimator: Any,
+    items: Iterable[Item],
+    n_items: int | None,
+    X: Any,
+    y: Any,
+    name: str = "step",
+    *,
+    stops: bool = True,
+) -> Iterator[Item]:
+    """The items, each reported as a task of the fit; ends early where a callback asks for it.
+
+    ``name`` is the tasks' name, ``n_items`` None if unknown. ``stops``: whether there is a model
+    after any of them, so that the fit may end early.
+    """
+    if not hasattr(estimator, "_init_callback_context"):
+        yield from items
+        return
+    root = estimator._init_callback_context(max_subtasks=n_items)
+    root.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
+    for item in items:
+        task = root.subcontext(task_name=name)
+        task.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
+        yield item
+        if task.call_on_fit_task_end(estimator=estimator, X=X, y=y) and stops:
+            break
+    root.call_on_fit_task_end(estimator=estimator, X=X, y=y)
+
+
+class DocLinkMixin:
+    """The page of an estimator on the site that the installed package names, if it names one."""
+
+    _doc_link_module = "gpurbf"
+
+    @property
+    def _doc_link_template(self) -> str:
+        # An empty address is none: scikit-learn shows no "?" then.
+        site = documentation()
+        return site and f"{site}/generated/{{page}}.html"
+
+    def _doc_link_url_param_generator(self) -> dict[str, str]:
+        cls = type(self)
+        where = "gpurbf.dask" if cls.__module__.startswith("gpurbf.dask.") else "gpurbf"
+        return {"page": f"{where}.{cls.__name__}"}
+
+
+@functools.cache
+def documentation() -> str:
+    """The address that the distribution declares as its documentation, "" if none."""
+    try:
+        declared = metadata("gpurbf").get_all("Project-URL", [])
+    except PackageNotFoundError:  # run from a copy of the repository
+        return ""
+    for entry in declared:
+        label, _, address = entry.partition(",")
+        if label.strip().lower() == "documentation":
+            return address.strip().rstrip("/")
+    return ""

@@ -1,0 +1,98 @@
+"""FSVC's pass: the walk over the candidates of a block, and the plain pass over known distances."""
+
+import numpy as np
+
+from gpurbf.runtime.jit.caching import cached
+
+
+@cached(nogil=True, error_model="numpy")
+def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
+    """Decide the candidates from `begin` on, in order; those chosen raise the activity of the rest.
+
+    Parameters
+    ----------
+    A : float64 array of shape (b, k)
+        Activity of each candidate by class of center (k = 1: labels ignored), updated in place.
+    K : float64 array of shape (b, b)
+        Activation between candidates.
+    labels : int64 array of shape (b,)
+        Column of A that a candidate adds to.
+    certain : bool array of shape (b,)
+        Candidates whose row of A is exact, so that no doubt is left.
+    overlap, margin, doubt : float
+        Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
+        other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
+        a threshold the walk stops for a direct evaluation.
+    room : int
+        How many more centers there may be.
+    taken : bool array of shape (b,)
+        Set for the candidates chosen.
+
+    Returns
+    -------
+    position : int
+        Of the candidate in doubt, or b at the end.
+    room : int
+    """
+    b, k = A.shape
+    for p in range(begin, b):
+        if room == 0:
+            return b, room
+        activity, rival = 0.0, 0.0
+        for j in range(k):
+            activity += A[p, j]
+            if j != labels[p] and A[p, j] > rival:
+                rival = A[p, j]
+        lead = A[p, labels[p]] - rival - margin * activity
+        if not certain[p] and (abs(activity - overlap) <= doubt or abs(lead) <= doubt):
+            return p, room
+        if activity < overlap and (lead < 0.0 or A[p, labels[p]] <= rival):
+            taken[p] = True
+            room -= 1
+            for q in range(p + 1, b):
+                A[q, labels[p]] += K[p, q]
+    return b, room
+
+
+@cached(nogil=True, error_model="numpy")
+def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
+    """The plain sequential pass over known distances.
+
+    Parameters
+    ----------
+    D : float array of shape (S, S)
+        Distances between samples, in the order of the pass.
+    y : int64 array of shape (S,)
+        Class numbers.
+    gaussian : bool
+    scale : float
+        The unit: exp(scale d²), or else max(0, 1 - d / scale).
+    overlap, margin
+        See `walk`.
+    apart : bool
+        Whether only centers of a sample's own class count in its activity.
+    room : int
+        How many centers there may be.
+    A : float64 array of shape (S, k), zeros
+        Activity by class of center, filled.
+    taken : bool array of shape (S,)
+        Set for the samples chosen.
+    """
+    S, k = A.shape
+    for i in range(S):
+        activity, rival = A[i, y[i]], 0.0
+        for j in range(k):
+            if j != y[i]:
+                rival = max(rival, A[i, j])
+                if not apart:
+                    activity += A[i, j]
+        lead = A[i, y[i]] - rival
+        if activity >= overlap or not (lead < margin * activity or lead <= 0.0):
+            continue
+        taken[i] = True
+        room -= 1
+        if room == 0:
+            return
+        for q in range(i + 1, S):
+            d = np.float64(D[i, q])
+            A[q, y[i]] += np.exp(scale * d * d) if gaussian else max(0.0, 1.0 - d / scale)

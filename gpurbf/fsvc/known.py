@@ -1,0 +1,175 @@
+"""Known distances of a part of the data: the pass and the layer of any radius without the data."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.data.samples import holds_squares
+from gpurbf.fsvc.order import Order, held_out
+from gpurbf.fsvc.passes import MARGIN, pass_over
+from gpurbf.fsvc.units import WIDTH, Unit
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.config import get_config
+from gpurbf.runtime.stages import count, stage, staged
+
+# Of each class, what decides between radii.
+VALIDATION = 0.2
+_ROWS = 1024
+
+
+class Sample(NamedTuple):
+    """Distances from S training and V validation samples to the training ones, labels, weights."""
+
+    D: np.ndarray
+    D_valid: np.ndarray
+    y: np.ndarray
+    y_valid: np.ndarray
+    weights: np.ndarray
+    weights_valid: np.ndarray
+
+
+def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
+    """The sample of a radius search from the distinct rows of X, within the memory budget."""
+    stream, keys = order.stream, order.keys[order.stream]
+    labels = y[stream]
+    held = held_out(keys, labels, order.weights, VALIDATION)
+    # Half the budget for the distances; those with the smallest keys, in the order of the stream.
+    S = int(math.sqrt(get_config()["memory"] * 2**20 / 2 / 4))
+
+    def part(mask: np.ndarray, size: int) -> np.ndarray:
+        members = np.flatnonzero(mask)
+        return np.sort(members[np.argsort(keys[members], kind="stable")[:size]])
+
+    training = part(~held, S)
+    # Where no class has two distinct samples, training accuracy is all there is.
+    validation = part(held, S // 4) if held.any() else training
+    C = X[stream[training]]
+    w = np.ones(len(stream)) if order.weights is None else order.weights
+    return Sample(
+        distances(C, C, metric, **options),
+        distances(X[stream[validation]], C, metric, **options),
+        labels[training],
+        labels[validation],
+        w[training],
+        w[validation],
+    )
+
+
+@staged("hidden layer", "distances")
+def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
+    """The distances (N, m) that the unit takes, float32 if that holds their squares."""
+    inside = "manhattan" if metric == "manhattan" else "euclidean"
+    dtype = np.float32 if holds_squares(np.float32, X, C) else np.float64
+    D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).outputs(X)
+    D = D.astype(dtype, copy=False)  # a forced precision decides otherwise
+    if not np.isfinite(D.max()):
+        raise FloatingPointError("squared distances")
+    return D if metric == "sqeuclidean" else np.sqrt(D, out=D)
+
+
+def _squared(squares: np.ndarray) -> np.ndarray:
+    """The profile that leaves d² as it is, for layers that are asked for distances."""
+    return squares
+
+
+@staged("back and evaluate", "nearest centers")
+def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
+    """The index of the nearest center of each row of X (N, n), the lowest of equally near ones."""
+    nearest = np.empty(X.shape[0], np.int64)
+    for start in range(0, X.shape[0], _ROWS):
+        rows = slice(start, start + _ROWS)
+        nearest[rows] = distances(X[rows], C, metric, **options).argmin(axis=1)
+    return nearest
+
+
+def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> np.ndarray:
+    """The centers that the pass takes from the sample, as row numbers."""
+    A = np.zeros((len(sample.y), sample.y.max() + 1))
+    taken = np.zeros(len(sample.y), bool)
+    gaussian = unit.kernel == "gaussian"
+    pass_over(
+        sample.D,
+        sample.y,
+        gaussian,
+        -0.5 / (unit.radius * unit.radius) if gaussian else WIDTH * unit.radius,
+        overlap,
+        MARGIN if kind == "error" else math.inf,
+        kind == "per-class",
+        room,
+        A,
+        taken,
+    )
+    return np.flatnonzero(taken)
+
+
+class KnownLayer:
+    """A hidden layer over known distances: samples are row numbers of D, centers columns."""
+
+    exact_sums = False
+
+    def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
+        self.D = D
+        self.centers = columns
+        self.unit = unit
+        self.dtype = D.dtype
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy."""
+        return np
+
+    @property
+    def compact(self) -> np.ndarray:
+        """The centers: they are row numbers, as samples are."""
+        return self.centers
+
+    def working(self) -> AbstractContextManager[None]:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        return nullcontext()
+
+    def room(self) -> float:
+        """Nobody counts."""
+        return math.inf
+
+    @staged("hidden layer", "known distances")
+    def outputs(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """H of some rows."""
+        D = self.D[np.ix_(X, self.centers)]
+        return self.unit.of_distance(D, out=D if out is None else out)
+
+    def scores(self, X: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """H @ W."""
+        return self.outputs(X) @ W.astype(self.dtype)
+
+    def normal(
+        self,
+        X: np.ndarray,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        mean: np.ndarray | None = None,
+        out: tuple[np.ndarray, np.ndarray] | None = None,
+        grid: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add HᵀH and HᵀT of weighted rows, H less its mean, to the two arrays."""
+        m = len(self.centers)
+        G, B = out or (np.zeros((m, m)), np.zeros((m, T.shape[1])))
+        H = self.outputs(X)
+        if mean is not None:
+            H -= mean.astype(self.dtype)
+        if weights is not None:
+            root = np.sqrt(weights, dtype=self.dtype)[:, None]
+            H *= root
+            T = T * root
+        with stage("output training", "HᵀH"):
+            if G is not None:
+                G += H.T @ H
+            B += H.T @ T.astype(self.dtype)
+            count(operations=H.size * (m + 1 + 2 * T.shape[1]), kind="float32")
+            count(nbytes=H.nbytes + 2 * 8 * m * m)
+        return G, B

@@ -1,0 +1,260 @@
+"""The search for FSVC's radius: distances once on a sample of the data, radii many.
+
+The 2007 paper tried radii on a grid, then around the best one, on its test set. Here the grid spans
+the radii that make 1 to 10 % of the samples centers, and a part of the training data that chose no
+center and trained no output decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.fsvc.known import KnownLayer, Sample, select
+from gpurbf.fsvc.passes import Selection
+from gpurbf.fsvc.units import Unit, iterates
+from gpurbf.runtime.errors import quiet
+from gpurbf.solvers.lms import DivergenceError
+from gpurbf.solvers.one_hot import one_hot
+
+_COARSE = 9
+# Evaluation radii: the selection radius and multiples of the typical distance between samples,
+# the middle one with every radius, all of them with the best.
+_FACTORS = (0.7, 0.5, 0.35, 0.25, 0.18)
+# Around the best radius: powers of the grid's step, and of 1.4 for the evaluation radius.
+_FINE = tuple(i / 3 for i in range(-2, 3))
+# Few samples may need more than 10 % of them, but no more than half of them or so many centers.
+_FEW = 1000
+# LMS is about to overflow.
+_HUGE = 1e18
+
+
+class Trial(NamedTuple):
+    """One radius tried: its centers in the sample and those to expect in all data, its results.
+
+    ``score`` is the accuracy on the validation samples, ``loss`` what is left of their targets'
+    squares by the outputs times the best number (0 to 1), ``n_iter`` the epochs that were best.
+    """
+
+    radius: float
+    eval_radius: float
+    n_centers: int
+    expected_centers: float
+    score: float
+    loss: float
+    n_iter: int
+
+
+class _Result(NamedTuple):
+    """The last three fields of a :class:`Trial`."""
+
+    score: float
+    loss: float
+    n_iter: int
+
+
+def best(results: Any) -> Any:
+    """The most accurate one; of equal ones, which few samples make common, the least loss."""
+    return max(results, key=lambda result: (result.score, -result.loss))
+
+
+def tune(
+    sample: Sample,
+    n_samples: int,
+    *,
+    n_classes: int,
+    kind: str,
+    kernel: str,
+    overlap: float,
+    solver: Any,
+    max_centers: int | None,
+    radius: float | None,
+    eval_radius: float | str | None,
+) -> list[Trial]:
+    """Search the radii that are open on the sample; returns the trials in order.
+
+    Parameters
+    ----------
+    n_samples : int
+        Of all data.
+    kind, kernel, overlap, solver, max_centers
+        FSVC's selection and the others; the sample's distances are those of its metric.
+    radius : float or None
+        Given: only evaluation radii are tried.
+    eval_radius : float, "auto" or None
+        None: the radius itself.
+    """
+    S = len(sample.y)
+    T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
+    rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
+    w = sample.weights_valid / sample.weights_valid.sum()
+
+    def result(layer: KnownLayer, W: np.ndarray, epoch: int) -> _Result:
+        if np.abs(W).max() > _HUGE:
+            return _Result(0.0, 1.0, epoch)
+        scores = layer.scores(valid_rows, W)
+        predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+        size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
+        fit = w @ (scores * T_valid).sum(axis=1)
+        loss = 1 - fit**2 / (size * (w @ np.square(T_valid).sum(axis=1))) if size > 0 else 1.0
+        return _Result(float(w @ (predicted == sample.y_valid)), float(loss), epoch)
+
+    def evaluate(centers: np.ndarray, r: float) -> _Result:
+        unit = Unit(kernel, "", r)  # of whatever distance
+        layer = KnownLayer(sample.D, centers, unit)
+        valid = KnownLayer(sample.D_valid, centers, unit)
+        try:
+            with quiet():
+                found = iterates(solver, layer, rows, T, sample.weights, T[centers], rows)
+                return best([result(valid, W, epoch) for epoch, W in enumerate(found, 1)])
+        except DivergenceError:  # a radius that does not go with the learning rate
+            return _Result(0.0, 1.0, 1)
+
+    return _search(
+        lambda r: select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S),
+        lambda centers: _extrapolate(centers, S, n_samples),
+        evaluate,
+        trained=solver.needs != "center targets",
+        start=typical_distance(sample.D),
+        limits=_center_limits(n_samples, n_classes, max_centers),
+        radius=radius,
+        eval_radius=eval_radius,
+    )
+
+
+def _search(
+    choose: Callable[[float], np.ndarray],
+    expect: Callable[[np.ndarray], float],
+    evaluate: Callable[[np.ndarray, float], _Result],
+    *,
+    trained: bool,
+    start: float,
+    limits: tuple[float, float],
+    radius: float | None,
+    eval_radius: float | str | None,
+) -> list[Trial]:
+    """A grid of radii, evaluation radii for the best, radii around it, evaluation radii again.
+
+    ``choose(radius)`` gives the centers in the sample, ``expect(centers)`` their number in all
+    data, ``evaluate(centers, eval_radius)`` how good they are. `trained` outputs want wide units,
+    so on the grid the selection radius is not tried beside the wide one. `start` is of the size of
+    the distances, `limits` are the least and most centers in all data, which the grid spans.
+    """
+    trials: dict[tuple[float, float], Trial] = {}
+    grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
+    # Of each phase, the radii and their evaluation radii, from the best (r, e) so far.
+    phases: tuple[Callable[[float, float], list[tuple[float, tuple[float, ...]]]], ...] = (
+        lambda r, e: [(r, (0.5 * start,) if trained else (r, 0.5 * start)) for r in grid],
+        lambda r, e: [(r, (r, 0.5 * r, *(factor * start for factor in _FACTORS)))],
+        lambda r, e: [
+            (s, (s if e == r else e,)) for s in dict.fromkeys(r * step**i for i in _FINE)
+        ],
+        lambda r, e: [(r, tuple(e * 1.4**i for i in _FINE))],
+    )
+    top = (radius or 0.0, 0.0)
+    for phase in phases:
+        for r, candidates in phase(*top):
+            centers = choose(r)
+            m = expect(centers)
+            if radius is None and trials and m > 1.1 * limits[1]:
+                continue
+            for e in candidates if eval_radius == "auto" else (float(eval_radius or r),):
+                if (r, e) not in trials:
+                    trials[r, e] = Trial(r, e, len(centers), m, *evaluate(centers, e))
+        if trials:
+            top = best(trials.values())[:2]
+    return list(trials.values())
+
+
+def _grid(
+    expected: Callable[[float], float], start: float, limits: tuple[float, float]
+) -> tuple[list[float], float]:
+    """Radii from the one with the least centers to that with the most, and their ratio."""
+    low, high = limits
+    small = find_radius(expected, 0.9 * high, high, start)
+    large: float = max(small, find_radius(expected, low, 1.2 * low, start))
+    step = (large / small) ** (1 / (_COARSE - 1))
+    return [large / step**i for i in range(_COARSE)], step
+
+
+def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:
+    """The least and the most centers that a search aims at: 1 to 10 % of the samples.
+
+    Small data may have more, half of the samples up to 1,000, and one of each class.
+    """
+    high = max(0.1 * n_samples, min(0.5 * n_samples, _FEW), n_classes)
+    if max_centers is not None:
+        high = min(high, max_centers)
+    return min(max(0.01 * n_samples, n_classes), high), high
+
+
+def _extrapolate(centers: np.ndarray, n_sample: int, n_samples: int) -> float:
+    """Centers to expect of all samples: growth per doubling goes on to fall as in the sample."""
+    m = len(centers)
+    half = max(int((centers < n_sample / 2).sum()), 1)
+    quarter = max(int((centers < n_sample / 4).sum()), 1)
+    growth, before = math.log2(m / half), math.log2(half / quarter)
+    # The root: half way between a growth that stays and one that falls so fast (measured on MNIST).
+    fall = math.sqrt(min(max(growth / before, 0.25), 1.0)) if before > 0 else 1.0
+    doublings = math.log2(n_samples / n_sample)
+    terms = doublings if fall == 1.0 else fall * (1 - fall**doublings) / (1 - fall)
+    return m * 2.0 ** (growth * terms)
+
+
+def radius_for_ratio(
+    X: Any, y: np.ndarray, stream: np.ndarray, new: Callable[[float], Selection], D: np.ndarray
+) -> float:
+    """A radius that makes 1 to 10 % of the stream centers: the rule of the authors' code.
+
+    ``new(radius)`` gives an empty selection, D are some distances.
+    """
+
+    def count(radius: float) -> int:
+        selection = new(radius)
+        selection.feed(X, y, stream)
+        return len(selection)
+
+    # Well inside the rule's limits, so that a few more samples do not leave them.
+    low, high = 0.02 * len(stream), max(0.05 * len(stream), len(np.unique(y)))
+    return find_radius(count, min(low, high), high, typical_distance(D))
+
+
+_TRIALS, _PLATEAU = 60, 5  # radii tried at most, and without change
+
+
+def find_radius(count: Callable[[float], float], low: float, high: float, start: float) -> float:
+    """A radius for which ``low <= count(radius) <= high``, if there is one, else one that is near.
+
+    The number of centers falls with the radius, nearly as a power of it: the bracket is narrowed by
+    secants in logarithms, kept off its ends.
+    """
+    small, large = 0.0, math.inf  # radii with too many and too few centers
+    at_small = at_large = 0.0
+    radius, target, same = start, math.log(math.sqrt(low * high)), 0
+    for _ in range(_TRIALS):
+        m = count(radius)
+        if low <= m <= high:
+            return radius
+        if m > high:
+            small, at_small = radius, math.log(m)
+        else:
+            # Smaller radii that change nothing will not: all distinct samples are centers.
+            same = same + 1 if math.log(m) == at_large else 0
+            large, at_large = radius, math.log(m)
+        if same == _PLATEAU or (small and large / small < 1 + 1e-9):
+            break
+        if small == 0.0 or large == math.inf:
+            radius *= 2.0 if small else 0.5
+        else:
+            place = (at_small - target) / (at_small - at_large)
+            radius = small * (large / small) ** min(max(place, 0.1), 0.9)
+    return large if large < math.inf else radius
+
+
+def typical_distance(D: np.ndarray) -> float:
+    """The median of some distances between different samples; 1 if there are none."""
+    some = D[:200, :200]
+    return float(np.median(some[some > 0])) if (some > 0).any() else 1.0

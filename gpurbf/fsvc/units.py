@@ -1,0 +1,95 @@
+"""FSVC's hidden unit: triangular or gaussian of a distance, as published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.protocol import Layer
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.linalg import mirror
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+METRICS = ("euclidean", "manhattan", "sqeuclidean")
+KERNELS = ("gaussian", "triangular")
+# k of max(0, 1 - d / (k r)): the triangle with the area of the gaussian of that radius.
+WIDTH = math.sqrt(2 * math.pi)
+
+
+class Unit(NamedTuple):
+    """phi(d(x, c)) of a radius; with "sqeuclidean" d is the squared distance (SFSVC, 2018)."""
+
+    kernel: str
+    metric: str
+    radius: float
+
+    def of_distance(self, d: Any, out: Any = None) -> Any:
+        """phi(d) for an array of distances, into `out`, which may be d itself, if given."""
+        if self.kernel == "gaussian":
+            H = np.multiply(d, d, out=out)
+            H = np.divide(H, -2 * float(self.radius) * float(self.radius), out=H)
+            return np.exp(H, out=H)
+        H = np.divide(d, WIDTH * float(self.radius), out=out)
+        H = np.subtract(1, H, out=H)
+        return np.maximum(0, H, out=H)
+
+    def activation(self) -> Activation:
+        """The unit as the hidden layer takes it."""
+        if self.metric == "sqeuclidean":
+            return Activation("euclidean", self.of_distance)
+        radius = self.radius
+        gamma = 1 / (2 * radius * radius) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
+        return Activation(self.metric, self.kernel, gamma)
+
+    def direct(self, x: np.ndarray, C: np.ndarray) -> np.ndarray:
+        """Activations of one sample (n,) at centers (m, n) from differences in float64."""
+        d = direct_distance(x, C, self.metric)
+        return self.of_distance(d, out=d)
+
+
+def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
+    """The distances of one sample (n,) to centers (m, n) from differences in float64."""
+    D = np.subtract(C, x, dtype=np.float64)
+    if metric == "manhattan":
+        return np.abs(D).sum(axis=1)
+    squares = np.square(D).sum(axis=1)
+    return np.sqrt(squares) if metric == "euclidean" else squares
+
+
+def iterates(
+    solver: Any,
+    layer: Layer,
+    X: Any,
+    T: np.ndarray,
+    weights: np.ndarray | None,
+    start: np.ndarray,
+    order: np.ndarray,
+) -> Iterable[np.ndarray]:
+    """The output weights W (m, k) after each epoch of a solver that has such, else those it finds.
+
+    See :mod:`gpurbf.solvers`; `start` (m, k) are the votes, or what was learned before.
+    """
+    if solver.needs == "sums":
+        normal = NormalEquations(*start.shape)
+        normal.add(layer, X, T, weights)
+        return [solver.solve(normal).W]
+    if hasattr(solver, "epochs"):
+        return solver.epochs(layer, X, T, weights, start=start, order=order)
+    return [solver.train(layer, X, T, weights, start=start, order=order)]
+
+
+def grown(normal: NormalEquations, m: int, places: np.ndarray) -> NormalEquations:
+    """The sums for m centers, of which those at `places` are old: new ones were silent before."""
+    larger = NormalEquations(m, len(normal.targets))
+    G = to_host(normal.G)
+    mirror(G)  # places need not be in order
+    larger.G[np.ix_(places, places)] = G
+    larger.B[places] = to_host(normal.B)
+    larger.targets, larger.weight = normal.targets, normal.weight
+    larger.shift = np.zeros(m)
+    larger.shift[places] = normal.shift
+    return larger

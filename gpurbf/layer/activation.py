@@ -1,0 +1,118 @@
+"""Activations: the metric and the profile of a hidden unit, and their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Activation(NamedTuple):
+    """What a hidden unit computes: ``profile(gamma, metric(x, c))``, all scalars."""
+
+    metric: str
+    profile: str | Callable
+    gamma: float = 1.0
+    coef0: float = 0.0
+    degree: int = 3
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is x·c, so that sums over centers are products with their sum."""
+        return (self.metric, self.profile) == ("dot", "linear")
+
+
+METRICS = ("euclidean", "manhattan")
+PROFILES = (
+    "gaussian",
+    "laplacian",
+    "triangular",
+    "multiquadric",
+    "inverse-multiquadric",
+    "thin-plate",
+)
+PRECISIONS = ("auto", "exact", "float32", "tf32", "float64")
+
+# The distance itself is what these want; the other profiles of a distance take its square.
+OF_DISTANCE = frozenset({"laplacian", "triangular"})
+
+
+def _thin_plate(s: np.ndarray) -> np.ndarray:
+    """s log(s) / 2, and 0 where s is below the smallest normal number."""
+    tiny = np.finfo(s.dtype).tiny
+    return np.where(s < tiny, 0, s * np.log(np.maximum(s, tiny)) / 2)
+
+
+# Each takes its argument v and the activation's scalars.
+FORMULAS: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
+    "gaussian": lambda v, a: np.exp(-a.gamma * v),
+    "laplacian": lambda v, a: np.exp(-a.gamma * v),
+    "triangular": lambda v, a: np.maximum(0, 1 - a.gamma * v),
+    "multiquadric": lambda v, a: np.sqrt(1 + a.gamma * v),
+    "inverse-multiquadric": lambda v, a: 1 / np.sqrt(1 + a.gamma * v),
+    "thin-plate": lambda v, a: _thin_plate(a.gamma * v),
+    "linear": lambda v, a: v,
+    "poly": lambda v, a: (a.gamma * v + a.coef0) ** a.degree,
+    "sigmoid": lambda v, a: np.tanh(a.gamma * v + a.coef0),
+}
+
+
+def form(activation: Activation, whole: bool = True) -> str:
+    """How the metric's value becomes the profile's argument (kernels/epilogue.py, FORMS).
+
+    Of a part of the inputs (not ``whole``) it is the plain sum, to be added to the others'.
+    """
+    if activation.metric == "dot" or (not whole and activation.metric == "manhattan"):
+        return "dot"
+    if not whole:
+        return "squared"
+    of_distance = activation.profile in OF_DISTANCE
+    if activation.metric == "manhattan":
+        return "dot" if of_distance else "square"
+    return "root" if of_distance else "squared"
+
+
+def in_tile(activation: Activation, whole: bool = True) -> str:
+    """The profile that a kernel applies: none where a callable, or other inputs, follow."""
+    if callable(activation.profile) or not whole:
+        return "identity"
+    return activation.profile
+
+
+def positive_definite(activation: Activation) -> bool:
+    """Whether the kernel's square matrices are positive definite and its value at 0 is 1, always.
+
+    Completely monotone functions of d², or of the Manhattan distance, are (Schoenberg, 1938).
+    """
+    profiles = {
+        "euclidean": ("gaussian", "laplacian", "inverse-multiquadric"),
+        "manhattan": ("laplacian",),
+    }
+    return activation.profile in profiles.get(activation.metric, ())
+
+
+# How the metric's value becomes the profile's argument.
+SQUARED, ROOT, SQUARE, DOT = range(4)
+FORMS = {
+    "squared": SQUARED,  # clamped at 0
+    "root": ROOT,  # the root of that
+    "square": SQUARE,  # the square, not clamped
+    "dot": DOT,  # unchanged
+}
+
+
+class Epilogue(NamedTuple):
+    """From a product P to an activation: profile(form(factor * (row + column + alpha * P))).
+
+    The sum is computed in the dtype of the terms (int32 wraps around, which is harmless where the
+    sum itself fits), the rest in that of the activations.
+    """
+
+    alpha: Any  # -2 (squared Euclidean distances) or 1; on the CPU in the dtype of the terms
+    factor: float
+    form: int
+    profile: int  # on the CPU its address, 0 where there is nothing to do; on a GPU its number
+    gamma: float
+    coef0: float
+    degree: int

@@ -1,0 +1,217 @@
+"""The `mkl` backend: Intel's products called through ctypes, one Numba pass for the rest.
+
+MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. Quantized its
+8-bit (u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending
+on the processor: they are timed against each other once per machine and the winner is remembered.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.blas.manhattan import with_manhattan
+from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProduct, shifted
+from gpurbf.layer.backends.numba import backend
+from gpurbf.layer.backends.numba.epilogue import epilogue
+from gpurbf.layer.backends.numba.matvec import times
+from gpurbf.runtime import cache, clock, cpu
+from gpurbf.runtime.blas_threads import look_again
+from gpurbf.runtime.errors import BackendUnavailable
+
+_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
+_EXACT_FLOAT32 = 2**24
+# Sums of n products of at most 255 * 128 must stay below 2³¹.
+_INT32_FEATURES = 65_793
+
+
+def _library_paths() -> list[str]:
+    """Where libmkl_rt may be: the wheel, conda's prefix, the system."""
+    found = []
+    try:
+        files = importlib.metadata.files("mkl") or []
+        found = [
+            str(f.locate()) for f in files if Path(f.name).name.startswith(("libmkl_rt", "mkl_rt"))
+        ]
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")):
+        found += sorted(str(path) for path in folder.glob("*mkl_rt*"))
+    if system := ctypes.util.find_library("mkl_rt"):
+        found.append(system)
+    return found
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    for path in _library_paths():
+        try:
+            library = ctypes.CDLL(path)
+            # The _64 symbols take 64-bit integers whatever MKL_INTERFACE_LAYER says.
+            if hasattr(library, "cblas_sgemm_64"):
+                return library
+        except OSError:
+            continue
+    raise BackendUnavailable(
+        "no MKL found: pip install mkl (x86-64 Linux and Windows), or use backend='numpy'"
+    )
+
+
+def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
+    """cblas_?gemm for A Bᵀ, all three C-contiguous."""
+    function = getattr(_library(), symbol)
+    size, pointer = ctypes.c_int64, ctypes.c_void_p
+
+    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+        (N, n), m = A.shape, len(B)
+        if not (N and m and n):
+            out[:] = 0
+            return
+        function(
+            _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, size(N), size(m), size(n),
+            scalar(1), pointer(A.ctypes.data), size(n), pointer(B.ctypes.data), size(n),
+            scalar(0), pointer(out.ctypes.data), size(m),
+        )  # fmt: skip
+
+    return multiply
+
+
+def _gram(H: np.ndarray) -> np.ndarray:
+    """HᵀH by cblas_?syrk, which computes the lower triangle; the upper one is its mirror."""
+    N, m = H.shape
+    symbol: str = "cblas_dsyrk_64"
+    scalar: Any = ctypes.c_double
+    if H.dtype == np.float32:
+        symbol, scalar = "cblas_ssyrk_64", ctypes.c_float
+    G = np.zeros((m, m), H.dtype)
+    if N and m:
+        size, pointer = ctypes.c_int64, ctypes.c_void_p
+        getattr(_library(), symbol)(
+            _ROW_MAJOR, _LOWER, _TRANSPOSE, size(m), size(N), scalar(1), pointer(H.ctypes.data),
+            size(m), scalar(0), pointer(G.ctypes.data), size(m),
+        )  # fmt: skip
+    diagonal = G.diagonal().copy()
+    G = G + G.T
+    np.fill_diagonal(G, diagonal)
+    return G
+
+
+def _bf16(A: np.ndarray) -> np.ndarray:
+    """The upper half of float32: exact for integers up to 256."""
+    return (A.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _bf16_products() -> Callable[[Any, Any, Any], None]:
+    """The product of bf16 operands, which after a fork float32 computes, to the same integers.
+
+    With MKL's threads set to one (threads.py) all products work in a forked child but this one: it
+    asks OpenMP for as many as there were in the parent, and waits.
+    """
+    process = os.getpid()
+    narrow = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
+    wide = _gemm("cblas_sgemm_64", ctypes.c_float)
+
+    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+        if os.getpid() == process:
+            narrow(A, B, out)
+        else:
+            A, B = ((half.astype(np.uint32) << 16).view(np.float32) for half in (A, B))
+            wide(A, B, out)
+
+    return multiply
+
+
+def integer_products(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    (N, n), m = A.shape, len(B)
+    if not (N and m and n):
+        out[:] = 0
+        return
+    size, pointer, one, zero = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float(1), ctypes.c_float(0)
+    no_offset = ctypes.c_int8(0)
+    offset = np.zeros(1, np.int32)
+    _library().cblas_gemm_s8u8s32_64(
+        _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _OFFSET_FIX, size(N), size(m), size(n),
+        one, pointer(A.ctypes.data), size(n), no_offset, pointer(B.ctypes.data), size(n), no_offset,
+        zero, pointer(out.ctypes.data), size(m), pointer(offset.ctypes.data),
+    )  # fmt: skip
+
+
+@functools.cache
+def _products() -> dict[str, Gemm]:
+    sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
+    f32, f64, u8, s8, s32 = np.float32, np.float64, np.uint8, np.int8, np.int32
+    return {
+        "sgemm": Gemm("float32", f32, f32, f32, 128, 128, sgemm),
+        "dgemm": Gemm("float64", f64, f64, f64, 128, 128, dgemm),
+        "bf16": Gemm("bfloat16", f32, f32, f32, 128, 128, _bf16_products(), _bf16),
+        "u8s8": Gemm("8-bit products", u8, s8, s32, 0, 128, integer_products),
+    }
+
+
+def _cache_file() -> str:
+    """One small file per MKL, machine and package in the user's cache directory."""
+    key = "|".join(
+        [_library()._name, platform.node(), cpu.processor(), importlib.metadata.version("numpy")]
+    )
+    return f"mkl-products-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+@functools.cache
+def quantization_rates() -> dict[str, float]:
+    """Operations a second of the products that can be exact quantized, measured once."""
+    try:
+        rates = cache.read(_cache_file())
+        if set(rates) == {"sgemm", "bf16", "u8s8"}:
+            return rates
+    except (OSError, ValueError):
+        pass
+    rng = np.random.default_rng(0)
+    X, C = (rng.integers(0, 256, (512, 768)).astype(np.uint8) for _ in range(2))
+    rates = {}
+    for name in ("sgemm", "bf16", "u8s8"):
+        product = _products()[name]
+        A = product.pack(shifted(np, X, product.x_shift, product.x_dtype))
+        B = product.pack(shifted(np, C, product.c_shift, product.c_dtype))
+        out = np.empty((len(X), len(C)), product.out_dtype)
+        multiply = functools.partial(product.multiply, A, B, out)
+        rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
+    try:
+        cache.write(_cache_file(), rates)
+    except OSError:  # a read-only home: measured again next time
+        pass
+    return rates
+
+
+def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
+    """The fastest product on this machine that loses nothing on such data."""
+    table = _products()
+    if not quantization:
+        return table["sgemm" if dtype == np.float32 else "dgemm"]
+    exact = {"u8s8"} if n <= _INT32_FEATURES else set()
+    if n * 128 * 128 <= _EXACT_FLOAT32:
+        exact |= {"sgemm", "bf16"}
+    rates = quantization_rates()
+    return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]
+
+
+def load() -> Backend:
+    """The backend, or BackendUnavailable with the install line."""
+    _library()
+    look_again()
+    rates = quantization_rates()
+    said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
+    best = max(rates, key=rates.__getitem__)
+    kernel = f"MKL: {best} quantized (measured TOPS: {said}), sgemm/dgemm off it"
+    by_product = MatrixProduct("mkl", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), backend.load)

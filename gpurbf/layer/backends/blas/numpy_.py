@@ -1,0 +1,42 @@
+"""The `numpy` backend: NumPy's own BLAS for the products, one Numba pass for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.blas.manhattan import with_manhattan
+from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProduct
+from gpurbf.layer.backends.numba import backend
+from gpurbf.layer.backends.numba.epilogue import epilogue
+from gpurbf.layer.backends.numba.matvec import times
+
+# float32 holds every integer up to here, so sums of products below it are exact in any order.
+_EXACT_FLOAT32 = 2**24
+
+
+def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    np.matmul(A, B.T, out=out)
+
+
+def _gram(H: np.ndarray) -> np.ndarray:
+    # NumPy sees its operand transposed and calls the symmetric product, half the work.
+    return H.T @ H
+
+
+FLOAT32 = Gemm("float32", np.float32, np.float32, np.float32, 128, 128, _multiply)
+FLOAT64 = Gemm("float64", np.float64, np.float64, np.float64, 128, 128, _multiply)
+
+
+def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
+    """sgemm where it is exact or float32 is meant, dgemm otherwise."""
+    if quantization:
+        return FLOAT32 if n * 128 * 128 <= _EXACT_FLOAT32 else FLOAT64
+    return FLOAT32 if dtype == np.float32 else FLOAT64
+
+
+def load() -> Backend:
+    """The backend; it is always available."""
+    kernel = "sgemm/dgemm of NumPy's BLAS"
+    by_product = MatrixProduct("numpy", np, products, _gram, epilogue, times)
+    return with_manhattan(by_product.backend(kernel), backend.load)

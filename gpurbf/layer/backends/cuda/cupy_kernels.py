@@ -1,0 +1,292 @@
+"""The CUDA kernels of the `cupy` backend, as C++ that CuPy compiles for the GPU at hand.
+
+    rows      samples, or centers, as the products read them: shifted, converted, padded, and the
+              terms of their distances, in one pass
+    outputs   products P to activations: H
+    scores    products P to H @ W; H is nowhere
+
+The step from a product to an activation is generated for each form and profile from one line each,
+in the types of the layer. These lines are C++ and, for the tests, Python. What a launch is given
+is fixed by the kernel's signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.activation import form, in_tile
+from gpurbf.layer.distance import Coefficients
+
+# From a product p to an activation y: the distance or dot product s, the profile's argument v by
+# form, and y by profile. `tiny` is the smallest normal number: what is below it becomes 0, because
+# products of subnormal numbers crawl.
+_SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
+_ARGUMENTS = {
+    "squared": "T v = max(s, T(0));",
+    "root": "T v = sqrt(max(s, T(0)));",
+    "square": "T v = s * s;",
+    "dot": "T v = s;",
+}
+_EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
+_STATEMENTS = {
+    "gaussian": _EXPONENTIAL,
+    "laplacian": _EXPONENTIAL,
+    "triangular": "y = max(T(1) - gamma * v, T(0));",
+    "multiquadric": "y = sqrt(T(1) + gamma * v);",
+    "inverse-multiquadric": "y = T(1) / sqrt(T(1) + gamma * v);",
+    "thin-plate": "T t = gamma * v; y = T(0.5) * t * log(max(t, tiny)) * T(t >= tiny);",
+    "linear": "y = v;",
+    "identity": "y = v;",
+    "sigmoid": "y = tanh(gamma * v + coef0);",
+}
+_C_TYPES = {
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int32": "int",
+    "float32": "float",
+    "float64": "double",
+}
+
+# A warp takes a row. The terms are summed in integers where they are exact, else in float64.
+_ROWS = """
+__device__ __forceinline__ float tf32(float v) {
+    return __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u);
+}
+extern "C" __global__ void gpurbf_rows(
+    const X* x, const float* shift, long long N, long long n, long long padded, long long width,
+    U quadratic, U linear, U constant, P* packed, K* terms
+) {
+    const long long i = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (i >= padded) return;
+    U total = 0;
+    for (long long j = threadIdx.x; j < width; j += 32) {
+        P value = 0;
+        if (i < N && j < n) value = P(M(x[i * n + j]) - M(shift[j]));
+        STORE
+        const U u = U(value);
+        total += (quadratic * u + linear) * u;
+    }
+    for (int step = 16; step; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+    if (threadIdx.x == 0 && i < N) terms[i] = K(total + constant);
+}
+"""
+_WHOLE = "packed[i * width + j] = value;"
+# float32 as the sum of two numbers that TF32 holds: a sample's parts meet a center's in the order
+# high · high + high · low + low · high.
+_SPLIT = """
+        P* to = packed + i * 3 * width + j;
+        const float high = tf32(value), low = tf32(value - high);
+        to[0] = high; to[width] = FIRST; to[2 * width] = SECOND;
+"""
+_PARTS = {"samples": ("high", "low"), "centers": ("low", "high")}
+
+_ACTIVATE = """
+__device__ __forceinline__ T activate(
+    const A p, const K row, const K column, const K alpha, const T factor, const T gamma,
+    const T coef0, const T tiny
+) {
+    T y; STATEMENTS return y;
+}
+"""
+_OUTPUTS = """
+extern "C" __global__ void gpurbf_outputs(
+    const A* products, long long pitch, const K* rows, const K* columns, K alpha, T factor,
+    T gamma, T coef0, T tiny, long long N, long long m, T* out
+) {
+    const long long j = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= m) return;
+    const K column = columns[j];
+    for (long long i = blockIdx.y; i < N; i += gridDim.y)
+        out[i * m + j] = activate(
+            products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
+}
+"""
+# What threads have of R rows and Q outputs, added up for the block and written.
+_BLOCK_SUMS = """#pragma unroll
+    for (int e = 0; e < R * Q; ++e) {
+        KIND sum = sums[e / Q][e % Q];
+        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
+        const long long i = top + e / Q, o = output + e % Q;
+        if (i >= N || o >= k) continue;
+        KIND sum = FIRST;
+        for (int warp = 0; warp < WARPS; ++warp) sum SIGN= partial[warp][e];
+        OUT[i * k + o] = sum;
+    }"""
+# A block takes R samples and Q outputs, its threads columns in turn. Every sum has its own order,
+# the same for any number of samples: no atomics.
+_SCORES = """
+extern "C" __global__ void gpurbf_scores(
+    const A* products, long long pitch, const K* rows, const K* columns, K alpha, T factor,
+    T gamma, T coef0, T tiny, long long N, long long m, const T* weights, long long k, T* scores
+) {
+    __shared__ T partial[WARPS][R * Q];
+    const long long top = (long long)blockIdx.x * R, output = (long long)blockIdx.y * Q;
+    T sums[R][Q];
+#pragma unroll
+    for (int e = 0; e < R * Q; ++e) sums[e / Q][e % Q] = T(0);
+    for (long long j = threadIdx.x; j < m; j += 32 * WARPS) {
+        const K column = columns[j];
+        T w[Q];
+#pragma unroll
+        for (int q = 0; q < Q; ++q) w[q] = output + q < k ? weights[(output + q) * m + j] : T(0);
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const long long i = top + r < N ? top + r : N - 1;
+            const T y = activate(
+                products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
+#pragma unroll
+            for (int q = 0; q < Q; ++q) sums[r][q] += y * w[q];
+        }
+    }
+BLOCK_SUMS
+}
+"""
+_R, _Q, _WARPS = 4, 16, 8
+# Threads of a block of the two others, rows of a block, and the largest grid but in x.
+_THREADS, _BLOCK_ROWS, _GRID = 256, 8, 65_535
+
+
+class Rule(NamedTuple):
+    """From products to activations: generated text, and the numbers it is given."""
+
+    statements: str
+    alpha: float
+    factor: float
+    gamma: float
+    coef0: float
+
+
+def rule(activation: Any, alpha: float, factor: float) -> Rule:
+    """That of an activation; a callable profile gets its argument as it is."""
+    profile = in_tile(activation)
+    power = profile == "poly"
+    last = _power(int(activation.degree)) if power else _STATEMENTS[profile]
+    statements = " ".join([_SUM, _ARGUMENTS[form(activation)], last])
+    return Rule(statements, alpha, factor, activation.gamma, activation.coef0)
+
+
+def _power(degree: int) -> str:
+    """(gamma v + coef0)^degree by repeated squaring, as on the CPU: pow loses more digits."""
+    steps, factors, base = ["T p0 = gamma * v + coef0;"], [], 0
+    for bit, digit in enumerate(reversed(f"{degree:b}")):
+        while base < bit:
+            steps.append(f"T p{base + 1} = p{base} * p{base};")
+            base += 1
+        if digit == "1":
+            factors.append(f"p{bit}")
+    return " ".join([*steps, f"y = {' * '.join(factors) or 'T(1)'};"])
+
+
+def _types(**dtypes: Any) -> str:
+    """A typedef for each letter."""
+    return "\n".join(
+        f"typedef {_C_TYPES[np.dtype(dtype).name]} {letter};" for letter, dtype in dtypes.items()
+    )
+
+
+def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -> str:
+    """The text of `rows` from one dtype to another; ``parts`` names the side of three parts."""
+    x, dtype = np.dtype(x_dtype), np.dtype(dtype)
+    # Where neither the shift nor a small integer type rounds.
+    moved = x if x.kind == "f" else np.float64 if dtype == np.float64 else np.float32
+    sums = "typedef long long U;" if dtype.kind == "i" else "typedef double U;"
+    store = _WHOLE
+    if parts is not None:
+        first, second = _PARTS[parts]
+        store = _SPLIT.replace("FIRST", first).replace("SECOND", second)
+    types = _types(X=x, P=dtype, K=terms_dtype, M=moved)
+    return f"{types}\n{sums}\n{_ROWS.replace('STORE', store)}"
+
+
+def outputs_source(statements: str, products: Any, terms: Any, dtype: Any) -> str:
+    """The text of `outputs`."""
+    types = _types(A=products, K=terms, T=dtype)
+    return f"{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_OUTPUTS}"
+
+
+def block_sums(kind: str, first: str, sign: str, out: str) -> str:
+    """Lines that write ``first`` plus or minus a block's ``sums[R][Q]`` to ``out`` (N, k)."""
+    lines = _BLOCK_SUMS
+    for word, meant in {"KIND": kind, "FIRST": first, "SIGN": sign, "OUT": out}.items():
+        lines = lines.replace(word, meant)
+    return lines
+
+
+def scores_source(statements: str, products: Any, terms: Any, dtype: Any, k: int) -> str:
+    """The text of `scores` for k outputs or more."""
+    types = _types(A=products, K=terms, T=dtype)
+    sizes = f"#define R {_R}\n#define Q {k}\n#define WARPS {_WARPS}\n"
+    scores = _SCORES.replace("BLOCK_SUMS", block_sums("T", "T(0)", "+", "scores"))
+    return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{scores}"
+
+
+@functools.cache
+def _kernel(xp: ModuleType, source: Any, *arguments: Any) -> Any:
+    """The kernel, its text made and compiled once for these arguments."""
+    name = source.__name__.removesuffix("_source")
+    return xp.RawKernel(source(*arguments), f"gpurbf_{name}")
+
+
+def move_rows(
+    xp: ModuleType,
+    A: Any,
+    shift: Any,
+    coefficients: Coefficients,
+    packed: Any,
+    terms: Any,
+    parts: str | None = None,
+) -> None:
+    """packed = A (N, n) - shift, zeros beyond it, and the terms of its rows."""
+    padded, width = packed.shape
+    if not padded or not width:
+        terms.fill(coefficients.constant)
+        return
+    N, n = A.shape
+    width = width // 3 if parts else width
+    number = np.int64 if packed.dtype.kind == "i" else np.float64
+    sizes = map(np.int64, (N, n, padded, width))
+    kernel = _kernel(xp, rows_source, A.dtype, packed.dtype, terms.dtype, parts)
+    kernel(
+        (-(-padded // _BLOCK_ROWS),), (32, _BLOCK_ROWS),
+        (A, shift, *sizes, *map(number, coefficients), packed, terms),
+    )  # fmt: skip
+
+
+def _given(rule: Rule, P: Any, rows: Any, columns: Any, dtype: Any) -> tuple[Any, ...]:
+    """What `outputs` and `scores` are given first."""
+    kind, real = columns.dtype.type, np.dtype(dtype).type
+    tiny = np.finfo(dtype).tiny
+    numbers = map(real, (rule.factor, rule.gamma, rule.coef0, tiny))
+    sizes = np.int64(len(rows)), np.int64(len(columns))
+    return P, np.int64(P.shape[1]), rows, columns, kind(rule.alpha), *numbers, *sizes
+
+
+def write_outputs(xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, out: Any) -> None:
+    """out (N, m) = activations of products P (N, m or more)."""
+    N, m = out.shape
+    kernel = _kernel(xp, outputs_source, rule.statements, P.dtype, columns.dtype, out.dtype)
+    grid = -(-m // _THREADS), min(-(-N // _BLOCK_ROWS), _GRID)
+    kernel(grid, (_THREADS,), (*_given(rule, P, rows, columns, out.dtype), out))
+
+
+def write_scores(
+    xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, W: Any, out: Any
+) -> None:
+    """out (N, k) = activations of products P (N, m or more) @ Wᵀ, for W (k, m)."""
+    N, k = out.shape
+    groups = -(-k // _Q)
+    some = math.ceil(k / groups)
+    some += some % 2 if some > 1 else 0  # few sizes to compile
+    source = (rule.statements, P.dtype, columns.dtype, out.dtype, some)
+    given = _given(rule, P, rows, columns, out.dtype)
+    kernel = _kernel(xp, scores_source, *source)
+    kernel((-(-N // _R), groups), (32 * _WARPS,), (*given, W, np.int64(k), out))

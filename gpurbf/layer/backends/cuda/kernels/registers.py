@@ -1,0 +1,340 @@
+"""What a thread of a tile does with its registers: what Numba cannot say in Python.
+
+Intrinsics write LLVM with every index a constant, so the outputs of a thread are values that never
+touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
+inline PTX. `simulated.py` has the same functions for Numba's simulator.
+
+A lane has outputs in every eighth row and in two columns of every eight, R × R of them: in rows
+a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3. So the PTX manual deals
+those of mma.m16n8k32 ("Matrix Fragments for mma.m16n8k32"), and all products here follow. They
+differ in how many rows these are, and in the order that a lane has its outputs in (`outputs.py`):
+
+    scalar   R rows; a warp owns 8R rows by 4R columns of a tile
+    mma      the same for R = 8, as 4 × 4 products of 16 × 8 outputs
+    wgmma    two rows; four warps own 64 rows and all 128 columns, a warp 16 of these rows
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+SLICE = 64  # bytes of a row that are in shared memory at a time
+PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
+I32 = ir.IntType(32)
+
+
+def element(context, builder, array_type, array, index):
+    """Address of an element, by its number."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index], inbounds=True)
+
+
+def offset(builder, pointer, count):
+    return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
+
+
+def shared_address(builder, pointer):
+    """A pointer to shared memory as the 32 bits that instructions on it take."""
+    there = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3))
+    return builder.ptrtoint(there, I32)
+
+
+def load16(builder, pointer):
+    """The elements in 16 bytes of memory."""
+    element = pointer.type.pointee
+    count = 2 if isinstance(element, ir.DoubleType) else 4
+    vector = builder.load(
+        builder.bitcast(pointer, ir.VectorType(element, count).as_pointer()), align=16
+    )
+    return [builder.extract_element(vector, ir.Constant(I32, q)) for q in range(count)]
+
+
+def asm(builder, text, result, constraints, arguments, side_effect=False):
+    function = ir.FunctionType(result, [a.type for a in arguments])
+    return builder.call(ir.InlineAsm(function, text, constraints, side_effect), arguments)
+
+
+@intrinsic
+def aligned(typing_context, memory):
+    """The same array, its shared memory declared with the alignment that 16-byte loads need."""
+
+    def generate(context, builder, signature, args):
+        for variable in builder.module.global_values:
+            if getattr(variable, "addrspace", 0) == 3:
+                variable.align = 16
+        return args[0]
+
+    return memory(memory), generate
+
+
+@intrinsic
+def peek(typing_context, array, at):
+    """Element number `at`; array[at] would look whether `at` is negative."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(element(context, builder, array, args[0], args[1]))
+
+    return array.dtype(array, at), generate
+
+
+@intrinsic
+def poke(typing_context, array, at, value):
+    """Write element number `at`."""
+
+    def generate(context, builder, signature, args):
+        builder.store(args[2], element(context, builder, array, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, at, array.dtype), generate
+
+
+@intrinsic
+def address(typing_context, array, at):
+    """Where element number `at` of an array in global memory is, to be moved by `further`."""
+
+    def generate(context, builder, signature, args):
+        pointer = element(context, builder, array, args[0], args[1])
+        there = ir.PointerType(pointer.type.pointee, 1)
+        return builder.ptrtoint(builder.addrspacecast(pointer, there), ir.IntType(64))
+
+    return types.int64(array, at), generate
+
+
+@intrinsic
+def here(typing_context, x):
+    """x, a number of 64 bits, not known to the compiler before this place.
+
+    What is computed from it cannot be moved up, before the loop over the inputs, where it would
+    occupy registers that the outputs need.
+    """
+
+    def generate(context, builder, signature, args):
+        letter = "d" if isinstance(args[0].type, ir.DoubleType) else "l"
+        return asm(builder, "mov.b64 $0, $1;", args[0].type, f"={letter},{letter}", args, True)
+
+    return x(x), generate
+
+
+@intrinsic
+def further(typing_context, array, place, count):
+    """The address so many elements on."""
+
+    def generate(context, builder, signature, args):
+        size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
+        return builder.add(args[1], builder.mul(args[2], size))
+
+    return types.int64(array, place, types.int64), generate
+
+
+@intrinsic
+def exponential(typing_context, rate, x):
+    """exp(-rate x), 0 where that is below the smallest normal number.
+
+    In float32 it is two instructions and errs by as much as the product of its arguments does.
+    """
+
+    def generate(context, builder, signature, args):
+        if isinstance(args[1].type, ir.FloatType):
+            factor = builder.fmul(args[0], ir.Constant(args[0].type, -1.4426950408889634))
+            power = builder.fmul(factor, args[1])
+            return asm(builder, "ex2.approx.ftz.f32 $0, $1;", power.type, "=f,f", [power])
+        kind = ir.FunctionType(args[1].type, [args[1].type])
+        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_exp")
+        power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
+        value = builder.call(function, [power])
+        tiny, zero = (ir.Constant(value.type, number) for number in (2.0**-1022, 0.0))
+        normal = builder.fcmp_ordered(">=", value, tiny)
+        return builder.select(normal, value, zero)
+
+    return x(rate, x), generate
+
+
+@intrinsic
+def root(typing_context, x):
+    """The square root of x >= 0; in float32 one instruction that errs by a unit in the last place.
+
+    The square root of a number below the smallest normal one is 0 there.
+    """
+
+    def generate(context, builder, signature, args):
+        if isinstance(args[0].type, ir.FloatType):
+            return asm(builder, "sqrt.approx.ftz.f32 $0, $1;", args[0].type, "=f,f", args)
+        kind = ir.FunctionType(args[0].type, [args[0].type])
+        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_sqrt")
+        return builder.call(function, args)
+
+    return x(x), generate
+
+
+def _copy(asynchronous):
+    @intrinsic
+    def copy16(typing_context, to, at, source, place):
+        """Copy 16 bytes from an address in global memory, where `source` is, to shared memory."""
+
+        def generate(context, builder, signature, args):
+            target = element(context, builder, to, args[0], args[1])
+            if asynchronous:
+                text = "cp.async.cg.shared.global [$0], [$1], 16;"
+                places = [shared_address(builder, target), args[3]]
+                asm(builder, text, ir.VoidType(), "r,l,~{memory}", places, True)
+            else:
+                quad = ir.VectorType(I32, 4)
+                origin = builder.inttoptr(args[3], ir.PointerType(quad, 1))
+                value = builder.load(origin, align=16)
+                builder.store(value, builder.bitcast(target, quad.as_pointer()), align=16)
+            return context.get_dummy_value()
+
+        return types.void(to, at, source, types.int64), generate
+
+    return copy16
+
+
+def statement(text):
+    @intrinsic
+    def said(typing_context):
+        def generate(context, builder, signature, args):
+            if text:
+                asm(builder, text, ir.VoidType(), "~{memory}", [], True)
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return said
+
+
+def copies(asynchronous):
+    """copy16, commit, wait_all, wait_but_one: past the registers (cc 8.0 and later) or through."""
+    texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
+    statements = (statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
+    return _copy(asynchronous), *statements
+
+
+# What was copied is seen by wgmma, which reads shared memory by another way.
+seen_by_wgmma = statement("fence.proxy.async.shared::cta;")
+
+
+def _multiply(builder, acc, a, c):
+    return builder.fma(a, c, acc)
+
+
+def _manhattan(builder, acc, a, c):
+    name = "__nv_fabs" if isinstance(a.type, ir.DoubleType) else "__nv_fabsf"
+    kind = ir.FunctionType(a.type, [a.type])
+    size = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.fadd(acc, builder.call(size, [builder.fsub(a, c)]))
+
+
+def _four(text):
+    """An instruction on four unsigned bytes in a word, summed into a third operand."""
+
+    def operation(builder, acc, a, c):
+        return asm(builder, f"{text} $0, $1, $2, $3;", I32, "=r,r,r,r", [a, c, acc])
+
+    return operation
+
+
+OPERATIONS = {
+    "multiply": _multiply,
+    "manhattan": _manhattan,
+    "dp4a": _four("dp4a.u32.u32"),
+    "sad": _four("vabsdiff4.u32.u32.u32.add"),
+}
+
+
+def _scalar_steps(product, R):
+    """16 bytes of 8R rows against 16 bytes of 4R columns: R × R outputs a lane, row by row."""
+    operation = OPERATIONS[product]
+
+    def step(builder, acc, a, c, pitch):
+        rows = [load16(builder, offset(builder, a, 8 * i * pitch)) for i in range(R)]
+        for j in range(R):
+            column = load16(builder, offset(builder, c, (8 * (j // 2) + j % 2) * pitch))
+            for q, c_q in enumerate(column):
+                for i in range(R):
+                    acc[i * R + j] = operation(builder, acc[i * R + j], rows[i][q], c_q)
+
+    return step
+
+
+_MMA = (
+    "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
+    "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+)
+# Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
+_FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
+# Of the matrices of a load, the first row and word: A's 16 rows, and 16 columns of B.
+LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
+# Rows and columns from a lane's first output to its four.
+FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
+
+
+def _mma_steps():
+    """32 bytes of 64 rows against 32 bytes of 32 columns on the tensor cores."""
+    quad = ir.LiteralStructType([I32] * 4)
+
+    def words(builder, pointer, row, pitch):
+        address = shared_address(builder, offset(builder, pointer, row * pitch))
+        D = asm(builder, _FOUR, quad, "=r,=r,=r,=r,r,~{memory}", [address], True)
+        return [builder.extract_value(D, e) for e in range(4)]
+
+    def step(builder, acc, a, c, pitch):
+        A = [words(builder, a, 16 * i, pitch) for i in range(4)]
+        twice = [words(builder, c, 16 * j, pitch) for j in range(2)]
+        B = [both[e : e + 2] for both in twice for e in (0, 2)]
+        constraints = ",".join(["=r"] * 4 + ["r"] * 10)
+        for i in range(4):
+            for j in range(4):
+                first = 16 * i + 4 * j
+                operands = [*A[i], *B[j], *acc[first : first + 4]]
+                D = asm(builder, _MMA, quad, constraints, operands, True)
+                acc[first : first + 4] = [builder.extract_value(D, e) for e in range(4)]
+
+    return step
+
+
+def products(product, R):
+    """zeros, step and finish of a product, for R × R outputs a lane."""
+    finished = None
+    if product == "wgmma":
+        from gpurbf.layer.backends.cuda.kernels.wgmma import finished, steps
+
+        step_body = steps()
+    else:
+        step_body = _mma_steps() if product == "mma" else _scalar_steps(product, R)
+
+    @intrinsic
+    def zeros(typing_context, memory):
+        """The outputs before the first step, of the type of the products."""
+        tile = types.UniTuple(memory.dtype, R * R)
+
+        def generate(context, builder, signature, args):
+            zero = ir.Constant(context.get_data_type(memory.dtype), 0)
+            return context.make_tuple(builder, tile, [zero] * (R * R))
+
+        return tile(memory), generate
+
+    @intrinsic
+    def step(typing_context, acc, memory, a, c, lane):
+        """Add the products of the operands at elements a and c of shared memory."""
+
+        def generate(context, builder, signature, args):
+            values = [builder.extract_value(args[0], i) for i in range(R * R)]
+            pointers = [element(context, builder, memory, args[1], args[i]) for i in (2, 3)]
+            step_body(builder, values, *pointers, PITCH * 8 // memory.dtype.bitwidth)
+            return context.make_tuple(builder, acc, values)
+
+        return acc(acc, memory, a, c, lane), generate
+
+    @intrinsic
+    def finish(typing_context, acc):
+        """The outputs after the last step."""
+
+        def generate(context, builder, signature, args):
+            values = [builder.extract_value(args[0], i) for i in range(R * R)]
+            values = values if finished is None else finished(builder, values)
+            return context.make_tuple(builder, acc, values)
+
+        return acc(acc), generate
+
+    return zeros, step, finish

@@ -1,0 +1,255 @@
+"""The functions of `registers.py` and `outputs.py` in NumPy, for Numba's simulator.
+
+They take the same arguments and return the same results. The scalar products read the same
+elements of shared memory as the real ones. The tensor cores' instruction is followed to the letter:
+the registers of all 32 lanes are gathered from the addresses that the real kernel reads, dealt into
+A (16 × 32) and B (32 × 8) as the PTX manual states, and multiplied; a lane keeps its own outputs.
+"""
+
+import numpy as np
+
+from gpurbf.layer.backends.cuda.kernels.outputs import column_of, layout
+from gpurbf.layer.backends.cuda.kernels.registers import LOAD_A, LOAD_B, PITCH, SLICE
+
+
+def aligned(memory):
+    """Memory of the simulator needs no alignment."""
+    return memory
+
+
+def _index(array, at):
+    """Where element number `at` of a contiguous array is."""
+    index = ()
+    for length in reversed(array.shape[1:]):
+        at, last = divmod(int(at), length)
+        index = (last, *index)
+    return (int(at), *index)
+
+
+def peek(array, at):
+    """Element number `at`."""
+    return array[_index(array, at)]
+
+
+def poke(array, at, value):
+    """Write element number `at`."""
+    array[_index(array, at)] = value
+
+
+def address(array, at):
+    """Its number."""
+    return at
+
+
+def further(array, place, count):
+    """So many elements on."""
+    return place + count
+
+
+def added(total, array, at):
+    """total + the sum of 16 bytes of an array."""
+    return array.dtype.type(total + array[at : at + 16 // array.itemsize].sum())
+
+
+def exponential(rate, x):
+    """exp(-rate x), 0 where that is below the smallest normal number."""
+    value = np.exp(-(rate * x))
+    return value if value >= np.finfo(value.dtype).tiny else value.dtype.type(0)
+
+
+def root(x):
+    """The square root of x >= 0."""
+    return np.sqrt(x)
+
+
+def here(x):
+    """Nothing is moved in the simulator."""
+    return x
+
+
+def _copy16(to, at, source, start):
+    count = 16 // to.itemsize
+    row, column = _index(source, start)
+    to[at : at + count] = source[row, column : column + count]
+
+
+def copies(asynchronous):
+    """Copies are done when they return."""
+    return _copy16, *[lambda: None] * 3
+
+
+def _codes(words):
+    """The four unsigned bytes of each word, as integers."""
+    return np.ascontiguousarray(words).view(np.uint8).astype(np.int32)
+
+
+OPERATIONS = {
+    "multiply": lambda a, c: a @ c.T,
+    "manhattan": lambda a, c: np.abs(a[:, None] - c).sum(axis=2),
+    "dp4a": lambda a, c: _codes(a) @ _codes(c).T,
+    "sad": lambda a, c: np.abs(_codes(a)[:, None] - _codes(c)).sum(axis=2),
+}
+
+
+def _scalar(product, R):
+    def step(acc, memory, a, c, lane):
+        pitch, count = PITCH // memory.itemsize, np.arange(16 // memory.itemsize)
+        i = np.arange(R)[:, None]
+        rows, columns = 8 * i * pitch, column_of(i) * pitch
+        total = acc + OPERATIONS[product](memory[a + rows + count], memory[c + columns + count])
+        return total.astype(memory.dtype)
+
+    return step
+
+
+def places(pitch, load):
+    """The words from which a lane's row is, of each of the 32."""
+    return np.array([(load[i // 8][0] + i % 8) * pitch + load[i // 8][1] for i in range(32)])
+
+
+def _deal(words, first, pitch, load):
+    """The registers of all lanes from `ldmatrix`: bytes (32 lanes, 4 registers, 4).
+
+    PTX manual, "ldmatrix": lanes 8 i to 8 i + 7 give the rows of matrix i, of which lane l has word
+    l % 4 of row l / 4.
+    """
+    rows = (first + places(pitch, load)).reshape(4, 8)
+    lanes = np.arange(32)
+    at = rows[:, lanes >> 2] + (lanes & 3)
+    return _codes(words[at.T]).reshape(32, 4, 4)
+
+
+def mma(a, b):
+    """D (16, 8) of mma.m16n8k32 from the registers of the lanes: (32, 4, 4) and (32, 2, 4) bytes.
+
+    PTX manual, "Matrix Fragments for mma.m16n8k32", 8-bit types.
+    """
+    A, B = np.zeros((16, 32), np.int64), np.zeros((32, 8), np.int64)
+    for lane in range(32):
+        group, member = lane >> 2, lane & 3
+        for i in range(16):
+            row = group if i < 4 or 8 <= i < 12 else group + 8
+            A[row, member * 4 + (i & 3) + (0 if i < 8 else 16)] = a[lane, i // 4, i % 4]
+        for i in range(8):
+            B[member * 4 + (i & 3) + (0 if i < 4 else 16), group] = b[lane, i // 4, i % 4]
+    return A @ B
+
+
+def _tensor_cores():
+    def step(acc, memory, a, c, lane):
+        pitch, group, member = PITCH // 4, lane >> 2, lane & 3
+        acc = acc.reshape(4, 4, 4).copy()
+        a, c = a - places(pitch, LOAD_A)[lane], c - places(pitch, LOAD_B)[lane]
+        A = [_deal(memory, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
+        twice = [_deal(memory, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
+        B = [both[:, e : e + 2] for both in twice for e in (0, 2)]
+        for i in range(4):
+            for j in range(4):
+                D = mma(A[i], B[j])
+                # c0, c1: row `group`; c2, c3: row `group + 8`; columns 2 * member and the next.
+                for e in range(4):
+                    acc[i, j, e] += D[group + 8 * (e // 2), 2 * member + e % 2]
+        return acc
+
+    return step
+
+
+# Of operands of wgmma: bytes between cells along the inputs, and from 8 rows to the next 8.
+ALONG, DOWN = 128 * 16, 128
+
+
+def canonical(memory, first, rows):
+    """The rows of an operand of wgmma: bytes (rows, SLICE), from a word of shared memory on.
+
+    PTX manual, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": K-major, no swizzle.
+    """
+    row, byte = np.arange(rows)[:, None], np.arange(SLICE)
+    at = row // 8 * DOWN + row % 8 * 16 + byte // 16 * ALONG + byte % 16
+    words = memory[first + np.arange(int(at.max()) // 4 + 1)]
+    return np.ascontiguousarray(words).view(np.uint8)[at].astype(np.int32)
+
+
+def _warpgroup():
+    """Products read shared memory as late as they may: when the next ones have begun."""
+
+    def step(sums, memory, a, c, thread):
+        return finish(sums), memory, a, c, thread
+
+    def finish(sums):
+        return sums if isinstance(sums, np.ndarray) else multiplied(*sums)
+
+    def multiplied(acc, memory, a, c, thread):
+        group, member = thread % 32 >> 2, thread & 3
+        own = thread // 32 * 16 + group
+        D = canonical(memory, a, 64)[[own, own + 8]] @ canonical(memory, c, 128).T
+        columns = 8 * np.arange(16)[:, None] + 2 * member + [0, 1]
+        return acc + D[:, columns].transpose(1, 0, 2).reshape(acc.shape).astype(acc.dtype)
+
+    return step, finish
+
+
+def seen_by_wgmma():
+    """There is one way to memory."""
+
+
+def _nothing(acc):
+    return acc
+
+
+def products(product, R):
+    """zeros, step and finish, as in `registers.py`; a thread's outputs are an array."""
+    finish = _nothing
+    if product == "wgmma":
+        step, finish = _warpgroup()
+    else:
+        step = _tensor_cores() if product == "mma" else _scalar(product, R)
+
+    def zeros(memory):
+        return np.zeros((R, R), memory.dtype)
+
+    return zeros, step, finish
+
+
+def functions(product, R):
+    """The functions of `outputs.py`; values, terms and sums are arrays."""
+    rows, number = layout(product, R)
+    order = np.array([[number(i, j) for j in range(R * R // rows)] for i in range(rows)])
+    columns = column_of(np.arange(R * R // rows))
+
+    def at_rows(array, at):
+        return array[at + 8 * np.arange(rows)]
+
+    def at_columns(array, at, left):
+        return array[at + np.minimum(columns, left - 1)]
+
+    def activated(acc, row_terms, column_terms, function, numbers):
+        values = [
+            [function(total, term, own, numbers) for total, own in zip(totals, column_terms)]
+            for totals, term in zip(acc.ravel()[order], row_terms)
+        ]
+        return np.array(values)
+
+    def within(values, left):
+        return np.where(columns < left, values, values.dtype.type(0))
+
+    def storing(together):
+        def stored(out, values, place, width, rows_left, columns_left):
+            for i, row in enumerate(values):
+                for j, value in enumerate(row):
+                    whole = columns[j - j % together]
+                    if 8 * i < rows_left and whole < columns_left:
+                        poke(out, place + 8 * i * width + columns[j], value)
+
+        return stored
+
+    def weighted(values, W, at):
+        output, first = _index(W, at)
+        return (values @ W[output, first + columns]).astype(values.dtype)
+
+    def spreading(width):
+        def spread(sums, array, at):
+            array[at + 8 * width * np.arange(rows)] = sums
+
+        return spread
+
+    return at_rows, at_columns, activated, within, storing, weighted, spreading

@@ -1,0 +1,329 @@
+"""The BNL tile: M samples × M centers a block of B × B threads, the inputs summed inside.
+
+Both operands come from `pack` as rows of whole 64-byte slices. A block walks along them: while it
+multiplies one pair of slices in shared memory the next one is on its way (two buffers). A thread
+keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There each
+output meets the terms of its row and column and becomes an activation, which the consumer takes:
+
+    STORE    H, eight rows of 32 bytes or more at a time
+    SCORES   H @ W: a thread sums its columns times their weights, these sums meet in shared memory,
+             and a total of a row belongs to one thread: no atomics, the same bits every time
+
+A block takes tile after tile of its share of the centers, so H @ W never stores H, for any k.
+
+M and B are arguments of a launch; compiled are R = 8 and R = 4 of each product:
+
+    multiply    float32, float64: products; of |x|² + |c|² - 2 x·c one multiply-add an input, where
+                direct differences take two instructions
+    manhattan   float32, float64: sums of absolute differences
+    mma         8-bit codes on the tensor cores, exact (compute capability 8.0; R = 8)
+    dp4a        8-bit codes, four products an instruction, exact
+    sad         8-bit codes, four absolute differences an instruction, exact
+    wgmma       8-bit codes, four warps at a time from shared memory, exact (compute capability 9.0
+                as sm_90a; M = 128, B = 16)
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.activation import DOT, SQUARED
+from gpurbf.layer.backends.cuda.kernels import outputs, registers, simulated, wgmma
+from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
+from gpurbf.runtime.jit import cuda_api
+from gpurbf.runtime.jit.cuda_api import cuda
+
+STORE, SCORES = range(2)
+LARGEST = float(np.finfo(np.float32).max)
+SLICE, PITCH = registers.SLICE, registers.PITCH
+
+
+class Shape(NamedTuple):
+    """A tile of M × M outputs by B × B threads."""
+
+    M: int
+    B: int
+
+
+class Consumer(NamedTuple):
+    """What a tile is compiled for: who takes the activations, form, profile, and their size."""
+
+    mode: int
+    form: int
+    profile: int
+    itemsize: int
+
+
+# Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
+# with more than 128 registers, the third for as many blocks as there can be where outputs are few.
+SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
+
+
+def shared_bytes(product, shape):
+    """Dynamic shared memory of a block: the slices that it works on."""
+    if product == "wgmma":
+        return wgmma.BUFFERS * 2 * shape.M * SLICE
+    return 2 * 2 * shape.M * PITCH
+
+
+def owners(product, shape):
+    """How many threads have outputs in a row."""
+    return 4 if product == "wgmma" else shape.B
+
+
+def partials_width(product, shape):
+    """Elements from row to row of what its owners add to an output: a warp's banks all differ."""
+    return 4 if product == "wgmma" else shape.B + 4
+
+
+def _scalar_place(lane):
+    """A lane's row and word in A and in C, and its first row and pair of columns of eight.
+
+    Eight neighbors read four rows of A and two of C: few of them, and each from banks of its own.
+    """
+    a = (lane >> 1) & 7
+    c = ((lane >> 3) & 2) | (lane & 1)
+    return a, 0, 2 * c, 0, a, c
+
+
+def _mma_place(lane):
+    """The same for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
+    a, c = lane % 16, lane // 16 * 8 + lane % 8
+    return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, lane & 3
+
+
+def _placing(product, shape):
+    """Functions of a thread: its first words of A and C, and where its outputs are.
+
+    These are its first row and column, and its number among those that have outputs in a row.
+    """
+    M, R = shape.M, shape.M // shape.B
+    warp_rows, warp_columns = 8 * R, 4 * R
+    down = M // warp_rows
+    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
+
+    @cuda.jit(device=True)
+    def firsts(t, pitch):
+        a_row, a_word, c_row, c_word, _, _ = place(t % 32)
+        a = (t // 32 % down * warp_rows + a_row) * pitch + a_word
+        return a, (M + t // 32 // down * warp_columns + c_row) * pitch + c_word
+
+    @cuda.jit(device=True)
+    def own(t):
+        _, _, _, _, row, pair = place(t % 32)
+        across = t // 32 // down
+        return t // 32 % down * warp_rows + row, across * warp_columns + 2 * pair, across * 4 + pair
+
+    return firsts, own
+
+
+def _loading(shape, source, asynchronous):
+    """Functions that bring slices into shared memory, and wait for all of them or all but one.
+
+    Four threads bring a row of a slice, 16 bytes each.
+    """
+    M, n_threads = shape.M, shape.B**2
+    rows = n_threads // 4
+    copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
+    here, address, further = source.here, source.address, source.further
+
+    @cuda.jit(device=True)
+    def start(t, memory, A, band):
+        """The address of the first 16 bytes that a thread brings of a tile's rows in A."""
+        return address(A, (band * M + t // 4) * A.shape[1] + t % 4 * (16 // memory.itemsize))
+
+    @cuda.jit(device=True)
+    def load(memory, buffer, A, a, C, c):
+        """Bring a slice of M rows of each operand, from these addresses on, into a buffer."""
+        t, width = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1), A.shape[1]
+        pitch, vector = PITCH // memory.itemsize, 16 // memory.itemsize
+        at = np.int32(buffer * 2 * M * pitch + t // 4 * pitch + t % 4 * vector)
+        for i in range(M // rows):
+            copy16(memory, at + i * rows * pitch, A, further(A, a, i * rows * width))
+            copy16(memory, at + (M + i * rows) * pitch, C, further(C, c, i * rows * width))
+        commit()
+
+    return start, load, wait_all, wait_but_one
+
+
+def _activating(source, consumer):
+    """A function that turns an output into an activation, by numbers in the types it works in."""
+    _, form, profile, _ = consumer
+    here = source.here
+    # What a distance is multiplied by can as well be part of gamma.
+    in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
+
+    @cuda.jit(device=True)
+    def numbers_of(epilogue, row_terms, W):
+        kind, real = row_terms.dtype.type, W.dtype.type
+        factor, gamma = here(epilogue.factor), here(epilogue.gamma)
+        if in_gamma:
+            gamma = min(gamma * factor, LARGEST)  # or 0 times it would be no number
+        return (
+            kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
+            np.int32(here(epilogue.degree)),
+        )  # fmt: skip
+
+    @cuda.jit(device=True)
+    def output(total, row_term, column_term, numbers):
+        alpha, factor, gamma, coef0, degree = numbers
+        kind, real = type(alpha), type(factor)
+        value = real(kind(row_term + column_term + kind(alpha * kind(total))))
+        if not in_gamma:
+            value = real(factor * value)
+        return activate(value, form, profile, gamma, coef0, degree, real)
+
+    return numbers_of, output
+
+
+def _scoring(product, shape, source, results, itemsize):
+    """A function that adds the activations times W to sums that one thread alone owns.
+
+    Threads write what their columns add to each row, `most` outputs at a time, and sum these up.
+    """
+    M, n_threads = shape.M, shape.B**2
+    n_owners, vector = owners(product, shape), 16 // itemsize
+    width = partials_width(product, shape)
+    most = shared_bytes(product, shape) // (M * width * itemsize)
+    here, peek, poke, added = source.here, source.peek, source.poke, results.added
+    *_, weighted, spreading = results.functions(product, M // shape.B)
+    spread = spreading(width)
+
+    @cuda.jit(device=True)
+    def sum_up(partials, first, last, band, number, group, scores):
+        """The share of outputs `first` to `last` begins with tile `group`."""
+        t = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1)
+        while t < (last - first) * M:
+            total = partials.dtype.type(0)
+            for q in range(0, n_owners, vector):
+                total = added(total, partials, t * width + q)
+            row = here(np.int64(band)) * M + t % M
+            if row < scores.shape[1]:
+                at = (group * scores.shape[1] + row) * scores.shape[2] + first + t // M
+                summed = np.float64(total)
+                if number != group:
+                    summed += peek(scores, at)
+                poke(scores, at, summed)
+            t = np.int32(t + n_threads)
+
+    @cuda.jit(device=True)
+    def score(values, partials, place, band, number, group, W, scores):
+        row, column, owner = place
+        k, first = np.int32(W.shape[0]), np.int32(0)
+        at_weights = here(np.int64(number)) * M + column
+        while first < k:
+            last = min(np.int32(first + most), k)
+            at, o = np.int32(row * width + owner), first
+            while o < last:
+                spread(weighted(values, W, at_weights), partials, at)
+                at_weights += W.shape[1]
+                at, o = np.int32(at + M * width), np.int32(o + 1)
+            cuda.syncthreads()
+            sum_up(partials, first, last, band, number, group, scores)
+            cuda.syncthreads()
+            first = last
+
+    return score
+
+
+@functools.cache
+def kernel(product, shape, asynchronous, consumer, max_registers=None):
+    """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
+    # The simulator knows no registers.
+    options = {} if cuda_api.SIMULATED else {"max_registers": max_registers}
+    source, results = (simulated, simulated) if cuda_api.SIMULATED else (registers, outputs)
+    M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
+    together = product == "wgmma"  # warps that have their operands in common
+    if together:
+        start, load, wait_all = wgmma.loading(shape, source)
+        buffers = wgmma.BUFFERS
+    else:
+        start, load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+        buffers = 2
+    firsts, own = wgmma.placing(shape) if together else _placing(product, shape)
+    numbers_of, output = _activating(source, consumer)
+    zeros, step, finish = source.products(product, R)
+    at_rows, at_columns, activated, within, storing, _, _ = results.functions(product, R)
+    stored, stored_in_pairs = storing(1), storing(2)
+    score = _scoring(product, shape, source, results, consumer.itemsize)
+    storing_H = consumer.mode == STORE
+    pair_bytes = 2 * consumer.itemsize
+    aligned, here = source.aligned, source.here
+    address, further = source.address, source.further
+    steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
+    row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
+
+    @cuda.jit(**options)
+    def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
+        """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
+
+        A (N', ...) and C (m', ...), padded to whole tiles; terms (N',) and (m,); out (N, m);
+        W (k, m') with zeros beyond m;
+        scores (shares, N, k) of float64.
+        """
+        memory = aligned(cuda.shared.array(0, A.dtype))
+        partials = aligned(cuda.shared.array(0, W.dtype))
+        pitch, slice_length = row_bytes // memory.itemsize, SLICE // memory.itemsize
+        n_slices = np.int32(A.shape[1] // slice_length)
+        group, band = cuda.blockIdx.x, cuda.blockIdx.y
+        number = np.int64(group)
+        while number * M < column_terms.shape[0]:  # a range() would count its steps, and keep both
+            # Numbers pass `here` where they are used, or they would take registers all along.
+            t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
+            a_first, c_first = firsts(t, pitch)
+            a, c = start(t, memory, A, band), start(t, memory, C, number)
+            load(memory, 0, A, a, C, c)
+            acc = zeros(memory)
+            s, buffer = np.int32(0), np.int32(0)
+            while s < n_slices:
+                s, after = np.int32(s + 1), np.int32(buffer + 1)
+                after = np.int32(0) if after == buffers else after
+                a, c = further(A, a, slice_length), further(C, c, slice_length)
+                if together:
+                    wait_all()
+                    cuda.syncthreads()
+                    if s < n_slices:
+                        load(memory, after, A, a, C, c)
+                elif s < n_slices:
+                    load(memory, after, A, a, C, c)
+                    wait_but_one()
+                    cuda.syncthreads()
+                else:
+                    wait_all()
+                    cuda.syncthreads()
+                for v in range(steps):
+                    q = buffer * (2 * M * pitch) + v * (slice_length // steps)
+                    acc = step(acc, memory, a_first + q, c_first + q, t % fellows)
+                if not together:
+                    cuda.syncthreads()  # before this buffer is filled again
+                buffer = after
+            acc = finish(acc)
+            if together:
+                cuda.syncthreads()  # before memory is filled from which others still read
+
+            place = own(here(np.int64(cuda.threadIdx.x)) & (n_threads - 1))
+            m = np.int64(column_terms.shape[0])
+            row, column = here(np.int64(band)) * M + place[0], here(number) * M + place[1]
+            columns_left = np.int32(min(m - column, np.int64(M)))
+            values = activated(
+                acc,
+                at_rows(row_terms, row),
+                at_columns(column_terms, column, columns_left),
+                output,
+                numbers_of(epilogue, row_terms, W),
+            )
+            if storing_H:
+                to, rows_left = address(out, row * m + column), out.shape[0] - row
+                rows_left = np.int32(min(rows_left, np.int64(M)))
+                if m % 2 == 0 and to % pair_bytes == 0:
+                    stored_in_pairs(out, values, to, m, rows_left, columns_left)
+                else:
+                    stored(out, values, to, m, rows_left, columns_left)
+            else:
+                if number * M + M > m:
+                    values = within(values, columns_left)
+                score(values, partials, place, band, number, group, W, scores)
+            number += cuda.gridDim.x
+
+    return tile

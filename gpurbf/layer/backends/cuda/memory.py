@@ -1,0 +1,142 @@
+"""What a GPU is to a backend: its properties, its memory within a budget, and its streams."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gpurbf.runtime.config import get_config
+from gpurbf.runtime.stages import FENCES
+
+# Of the free memory, if no budget is given.
+_SHARE = 0.8
+
+
+class Device(NamedTuple):
+    """What backends choose by: products, shapes of tiles and of chunks."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    cache: int  # bytes of L2
+
+    @property
+    def fast_doubles(self) -> bool:
+        """Whether matrix products in float64 run at float32's rate: A100 and H100 do."""
+        return self.capability in ((8, 0), (9, 0))
+
+    @property
+    def tensor_floats(self) -> bool:
+        """Whether three TF32 products take less time than one in float32: on the data center's."""
+        return self.capability in ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+class DeviceWeights(NamedTuple):
+    """Output weights of k outputs as a backend's kernels read them."""
+
+    values: Any
+    k: int
+
+
+class Needs(NamedTuple):
+    """Bytes that a row takes beside itself and its result, and each of the first ``chunk`` more."""
+
+    row: float
+    scratch: float = 0
+    chunk: float = 0
+
+    def rows(self, room: float, more: float) -> float:
+        """How many rows fit, each with so many bytes more."""
+        few = room / max(1.0, self.row + self.scratch + more)
+        if few <= self.chunk or not self.scratch:
+            return few
+        return (room - self.chunk * self.scratch) / max(1.0, self.row + more)
+
+
+class Memory:
+    """The device memory that this process takes, and the streams of each of its threads."""
+
+    def __init__(self, xp: ModuleType) -> None:
+        self.xp = xp
+        self.pool = xp.cuda.MemoryPool()
+        # The largest size that the pool had at the end of a call, before what is free went back.
+        self.peak = 0
+        self._process = os.getpid()
+        self._local = threading.local()
+
+    def budget(self) -> int:
+        """Bytes that the pool may take of the device."""
+        megabytes = get_config()["gpu_memory"] or _environment_megabytes()
+        if megabytes:
+            return int(megabytes * 2**20)
+        free, _ = self.xp.cuda.runtime.memGetInfo()
+        return int(_SHARE * (free + self.pool.total_bytes()))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Arrays are made in the pool within the block.
+
+        What is free at its end stays in the pool, because the driver takes milliseconds to map
+        memory, and goes back where a smaller budget begins.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "This process was forked after its parent had used the GPU, and CUDA does not work "
+                "in such a process. Start workers with joblib's loky or "
+                "multiprocessing.get_context('spawn'), or fork before the first use of the GPU."
+            )
+        if getattr(self._local, "inside", False):
+            yield
+            return
+        budget = self.budget()
+        if self.pool.total_bytes() > budget:
+            self.pool.free_all_blocks()
+        self.pool.set_limit(size=budget)
+        self._local.inside = True
+        try:
+            with self.xp.cuda.using_allocator(self.pool.malloc):
+                yield
+        finally:
+            self._local.inside = False
+            self.peak = max(self.peak, self.pool.total_bytes())
+
+    def streams(self, count: int) -> list[Any]:
+        """Streams of this thread on the current device; each call reuses their memory."""
+        key = f"streams{self.xp.cuda.Device().id}"
+        streams = self._local.__dict__.setdefault(key, [])
+        while len(streams) < count:
+            streams.append(self.xp.cuda.Stream(non_blocking=True))
+        return streams[:count]
+
+    def room(self) -> float:
+        """Bytes of the budget that are left; blocks are rounded up and a pool never fills quite."""
+        return 0.9 * (self.budget() - self.pool.used_bytes())
+
+    def tile_rows(self, N: int, needs: Needs, more: float, fixed: float, lanes: int) -> int:
+        """Rows of a tile that fit, so many lanes at work."""
+        fits = needs.rows((self.room() - fixed) / lanes, more)
+        return int(max(1, min(N, fits)))
+
+
+def _environment_megabytes() -> float:
+    """GPURBF_GPU_MEMORY, 0 if it is not set."""
+    text = os.environ.get("GPURBF_GPU_MEMORY", "")
+    try:
+        megabytes = float(text or 0)
+    except ValueError:
+        megabytes = -1.0
+    if megabytes < 0:
+        raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
+    return megabytes
+
+
+@functools.cache
+def memory_of(xp: ModuleType) -> Memory:
+    """One account a process for all backends of that library."""
+    FENCES.append(lambda: xp.cuda.Device().synchronize())
+    return Memory(xp)

@@ -1,0 +1,58 @@
+"""From products to activations on the CPU: the fused Numba pass, on all threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpurbf.layer.activation import Activation, form, in_tile
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.threads import parallel_for
+
+activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
+
+
+_ROWS = 32
+
+
+def compiled(
+    activation: Activation, alpha: np.number, factor: float, dtype: np.dtype, whole: bool = True
+) -> Any:
+    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype.
+
+    ``whole`` says that the products are of all inputs, not of a part of them.
+    """
+    from gpurbf.layer.activation import FORMS, Epilogue
+
+    return Epilogue(
+        alpha,
+        float(factor) if whole else 1.0,
+        FORMS[form(activation, whole)],
+        activation_kernels.profile_address(in_tile(activation, whole), dtype),
+        float(activation.gamma),
+        float(activation.coef0),
+        int(activation.degree),
+    )
+
+
+def epilogue(
+    P: np.ndarray,
+    row_terms: np.ndarray,
+    column_terms: np.ndarray,
+    alpha: float,
+    factor: float,
+    activation: Activation,
+    out: np.ndarray,
+) -> None:
+    """Write profile(form(factor * (row + column + alpha * P))) into out, which may be P itself."""
+
+    rule = compiled(activation, column_terms.dtype.type(alpha), factor, out.dtype)
+
+    def task(i: int) -> None:
+        end = min((i + 1) * _ROWS, len(P))
+        activation_kernels.epilogue_rows(i * _ROWS, end, P, row_terms, column_terms, rule, out)
+
+    parallel_for(task, -(-len(P) // _ROWS))
+    if callable(activation.profile):
+        out[:] = activation.profile(out)

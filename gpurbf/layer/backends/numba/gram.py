@@ -1,0 +1,269 @@
+"""HᵀH and HᵀT on CPU threads: of rows as they are, or of rows rounded to a grid, and then exact.
+
+Rounded, √w (H - mean) is a multiple q of one step, a 16-bit integer, and √w T a multiple τ of
+another, kept as two halves of 11 bits. Sums of their products are integers in 32 bits and, run by
+run, in float64, which holds integers below 2⁵³: 10⁷ rows at the very least. So they are what they
+are for every order, tile, batch and number of threads, and HᵀH is a Gram matrix: no eigenvalue of
+it is negative. A row with a number beyond 16 bits is left out of that and summed in float64, on
+the same grid, where the same holds. A sum has one grid, and two sums on one grid add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.runtime.config import get_config
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_for
+
+gram16_kernels = lazy_module("gpurbf.layer.backends.numba.gram16_kernels")
+gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
+microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
+microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
+packing = lazy_module("gpurbf.layer.backends.numba.packing")
+
+
+# Below so many centers HᵀH is little work in float64 too, and as good as it can be.
+FEW = 256
+# Multiples of its step that a target has at the most, and bits of its lower half.
+_TARGET, _HALF = 1 << 21, 11
+# Rows beyond 16 bits at a time, and rows that a thread packs at a time.
+_BEYOND, _ROWS = 512, 64
+
+
+class Grid(NamedTuple):
+    """The steps, powers of two, of √w (H - mean) and of √w T in fixed point."""
+
+    step: float
+    target_step: float
+
+    @classmethod
+    def of(cls, largest: float, target: float, weight: float = 1.0) -> Grid:
+        """The grid for |H - mean| up to ``largest``, in 15 bits, |T| and weights up to these.
+
+        A little more fits, up to four times as much where the weights are equal. 0 is taken as 1.
+        """
+        h, t, root = (math.log2(value or 1.0) for value in (largest, target, math.sqrt(weight)))
+        return cls(
+            2.0 ** (math.ceil(h) + math.floor(root) - 14),
+            2.0 ** (math.ceil(t) + math.ceil(root)) / _TARGET,
+        )
+
+    def nearest(
+        self, H: np.ndarray, mean: np.ndarray, roots: np.ndarray | None = None
+    ) -> np.ndarray:
+        """H (N, m) in float64, as it is summed with weights of 1 or of these ``roots`` (N,)."""
+        factors = np.ones(len(H)) if roots is None else np.where(roots > 0, roots, 1.0)
+        factors = factors[:, None] / self.step
+        steps = np.rint((H - mean.astype(H.dtype)) * factors.astype(H.dtype))
+        return mean + steps / factors
+
+
+def kind_for(dtype: np.dtype, m: int) -> np.dtype:
+    """What sums over m centers are made of without a grid, for activations of that dtype."""
+    return np.dtype(np.float64) if m < FEW else dtype
+
+
+def fast() -> bool:
+    """Whether 16-bit products have an instruction here that is faster than floats."""
+    return cpu_kernel.choose_kernel()[0] != "generic"
+
+
+def add(
+    pack: Callable[[slice, np.ndarray], None],
+    T: np.ndarray,
+    dtype: Any,
+    m: int,
+    G: np.ndarray | None,
+    B: np.ndarray,
+) -> None:
+    """Add HᵀH to the lower triangle of G (m, m), unless that is None, and HᵀT to B (m, k).
+
+    ``pack(rows, panels)`` writes rows of H (N, m), which is weighted as T (N, k) is, to the top of
+    panels of 16 columns in ``dtype``. Sums of up to 256 rows are in that, longer ones in float64.
+    """
+
+    N, k, dtype = len(T), T.shape[1], np.dtype(dtype)
+    panels, h_panels, depth = _panels(m, k, dtype)
+    kernel = cpu_kernel.kernel_for("gram", dtype, cpu_kernel.choose_kernel()[0])
+    for start in range(0, N, depth):
+        part = slice(start, min(start + depth, N))
+        n = part.stop - start
+        pack(part, panels[:h_panels])
+        with stage("output training", "HᵀH"):
+            packing.fill_panels(panels[h_panels:, :n], T[part])
+            ends = np.append(np.arange(0, n, gram_kernels.DEPTH), n)
+            _add_blocks(panels, ends, kernel, 1.0, m, k, G, B)
+            _counted(n, m, k, dtype.itemsize, dtype.name, G)
+
+
+def add_rounded(
+    pack: Callable[[slice, np.ndarray, np.ndarray, np.ndarray], None],
+    values: Callable[[np.ndarray], np.ndarray],
+    T: np.ndarray,
+    roots: np.ndarray,
+    mean: np.ndarray,
+    grid: Grid,
+    G: np.ndarray | None,
+    B: np.ndarray,
+) -> None:
+    """The same, exactly, of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
+
+    ``pack(rows, factors, pairs, beyond)`` writes round(factors (H - mean)) of some rows and marks
+    those with numbers that are beyond 16 bits; ``values(indices)`` is H of such rows.
+    """
+    N, (m, k) = len(T), B.shape
+    targets = np.rint(T * (roots[:, None] / grid.target_step))
+    halves, factors = _halves(targets), roots / grid.step
+    sums = np.zeros((m, halves.shape[1]))
+    panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
+    kernel = cpu_kernel.kernel_for("gram", np.int16, cpu_kernel.choose_kernel()[0])
+    late = np.abs(targets).max(axis=1, initial=0) > _TARGET
+    for start in range(0, N, 2 * depth):
+        part = slice(start, min(start + 2 * depth, N))
+        n = part.stop - start
+        beyond = late[part].astype(np.uint8)
+        pack(part, factors[part], panels[:h_panels], beyond)
+        late[part] = beyond
+        with stage("output training", "HᵀH"):
+            _fill_pairs(panels[h_panels:, : -(-n // 2)], halves[part])
+            for row in np.flatnonzero(beyond):
+                panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
+            ends = _run_ends(panels[:h_panels], -(-n // 2))
+            _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, sums)
+            _counted(n, m, k, 2, "16-bit products", G)
+    unit = grid.step * grid.target_step
+    B += unit * (1 << _HALF) * sums[:, :k]
+    if halves.shape[1] > k:
+        B += unit * sums[:, k:]
+    outside = np.flatnonzero(late)
+    for start in range(0, len(outside), _BEYOND):
+        rows = outside[start : start + _BEYOND]
+        H = values(rows)
+        factor = factors[rows, None].astype(H.dtype)
+        Q = np.rint((H - mean.astype(H.dtype)) * factor) * np.float64(grid.step)
+        add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, m, G, B)
+
+
+def round_rows(
+    H: np.ndarray,
+    factors: np.ndarray,
+    mean: np.ndarray,
+    pairs: np.ndarray,
+    beyond: np.ndarray,
+    first: int = 0,
+) -> None:
+    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` wants them.
+
+    The first two rows are those of the pair ``first``.
+    """
+
+    factors, mean = factors.astype(H.dtype), padded(mean, H.dtype, len(pairs))
+
+    def task(i: int) -> None:
+        begin, end = i * _ROWS, min((i + 1) * _ROWS, len(H))
+        gram16_kernels.pack_rows(begin, end, H, factors, mean, pairs, first, beyond)
+
+    parallel_for(task, -(-len(H) // _ROWS))
+
+
+def padded(mean: np.ndarray, dtype: Any, n_panels: int) -> np.ndarray:
+    """The mean for whole panels of columns."""
+
+    whole = np.zeros(n_panels * microkernels.LANES, dtype)
+    whole[: len(mean)] = mean
+    return whole
+
+
+def _fill(A: np.ndarray, rows: slice, panels: np.ndarray) -> None:
+
+    packing.fill_panels(panels[:, : rows.stop - rows.start], A[rows])
+
+
+def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
+    """Memory for panels of H and T, those of H, and the steps that they are long.
+
+    A step is a row, or a pair of them in 32 bits.
+    """
+
+    h_panels = gram_kernels.padded_panels(m)
+    n_panels = h_panels + gram_kernels.padded_panels(k)
+    # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
+    budget = (
+        get_config()["memory"]
+        * 2**20
+        // 2
+        // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
+    )
+    depth = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
+    panels = packing.aligned(n_panels * depth * microkernels.LANES, dtype).reshape(
+        n_panels, depth, microkernels.LANES
+    )
+    panels[m // microkernels.LANES :] = 0
+    return panels, h_panels, depth
+
+
+def _halves(targets: np.ndarray) -> np.ndarray:
+    """Targets, whole numbers, as [upper | lower] halves; the upper alone where that is all."""
+    half = 1 << _HALF
+    upper = np.floor(targets / half + 0.5)
+    lower = targets - upper * half
+    return np.hstack([upper, lower]) if lower.any() else upper
+
+
+def _fill_pairs(pairs: np.ndarray, A: np.ndarray) -> None:
+    """Copy A (rows, columns) to pairs, as `packing.fill_panels` does; 0 for what does not fit."""
+
+    fitting = np.where(np.abs(A) <= _TARGET, A, 0).astype(np.int32)
+    words = fitting[::2] & 0xFFFF
+    words[: len(A) // 2] |= fitting[1::2] << 16
+    packing.fill_panels(pairs, words)
+
+
+def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
+    """Ends of runs of the first pairs, so many, whose sums of products fit into 32 bits."""
+
+    n_panels, _, lanes = pairs.shape
+    energy = np.empty((n_panels, -(-steps // gram16_kernels.UNIT), lanes), np.float32)
+
+    def task(i: int) -> None:
+        gram16_kernels.energies(i * lanes, min((i + 1) * lanes, n_panels), pairs, steps, energy)
+
+    parallel_for(task, -(-n_panels // lanes))
+    return gram16_kernels.run_ends(energy, steps)
+
+
+def _add_blocks(
+    panels: np.ndarray,
+    ends: np.ndarray,
+    kernel: str,
+    scale: float,
+    m: int,
+    k: int,
+    G: np.ndarray | None,
+    B: np.ndarray,
+) -> None:
+    """G += scale HᵀH and B += HᵀT for packed rows, all threads at it."""
+
+    compiled = microkernel_table.kernel(kernel)
+    squares, others = gram_kernels.gram_blocks(m, k)
+    first, G = (squares, np.empty((0, 0))) if G is None else (0, G)
+
+    def task(i: int) -> None:
+        gram_kernels.add_gram(first + i, panels, ends, compiled, m, k, scale, G, B)
+
+    parallel_for(task, squares + others - first)
+
+
+def _counted(n: int, m: int, k: int, size: int, kind: str, G: np.ndarray | None) -> None:
+    """Count the lower triangle of HᵀH, and HᵀT; G is read and written."""
+    one = 0 if G is None else m + 1
+    count(operations=n * m * (one + 2 * k), kind=kind)
+    count(nbytes=n * (m + k) * size + (0 if G is None else G.nbytes))

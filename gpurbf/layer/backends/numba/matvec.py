@@ -1,0 +1,186 @@
+"""H @ W on the CPU with sums in float64, the same for a row whatever other rows there are.
+
+A BLAS gives a row other last bits in a batch of another size, at another place in it, or with
+another number of threads (float32 with OpenBLAS, measured). The tiles' own kernels do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_for
+
+kernels = lazy_module("gpurbf.layer.backends.blas._kernels")
+consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
+matvec_kernels = lazy_module("gpurbf.layer.backends.numba.matvec_kernels")
+microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
+microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
+packing = lazy_module("gpurbf.layer.backends.numba.packing")
+
+
+_ROWS = 192
+# Outputs that a plain loop is fast enough for.
+_FEW = 3
+# Multiplications that take longer than it takes to wake a thread.
+_WORTH_A_THREAD = 1 << 20
+
+
+class Weights(NamedTuple):
+    """Output weights W (m, k) packed for a kernel that takes few of them or many."""
+
+    name: str  # of their consumer
+    fields: dict[str, Any]  # of that
+    k: int
+    products: int  # of a row of activations with W
+
+    def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
+        """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
+        return consumer(dtype, self.name, scores=scores, **self.fields)
+
+
+def consumer(dtype: Any, name: str, **given: Any) -> Any:
+    """A `consumers.Consumer` of activations of that dtype, of that name.
+
+    What it is not given is empty: consumers of one dtype have one type, for which the driver is
+    compiled once.
+    """
+
+    dtype = np.dtype(dtype)
+    return consumers.Consumer(
+        **_absent(dtype) | given, address=consumers.consumer_address(name, dtype)
+    )
+
+
+@cache
+def _absent(of: np.dtype) -> dict[str, np.ndarray]:
+    """What a consumer of activations of that dtype is not given; nobody writes to nothing."""
+    return {
+        "out": np.empty((0, 0), of),
+        "places": np.empty(0, np.intp),
+        "weights": np.empty(0, of),
+        "mean": np.empty(0, of),
+        "panels": np.empty((0, 0, 16), of),
+        "wide": np.empty((0, 0, 16)),
+        "pairs": np.empty((0, 0, 16), np.int32),
+        "beyond": np.empty(0, np.uint8),
+        "scores": np.empty((0, 0)),
+        "W": np.empty((0, 0, 0), np.uint8),
+        "segments": np.empty((0, 6), np.intp),
+        "columns": np.empty(0, np.intp),
+    }
+
+
+class GroupedWeights:
+    """Output weights (m, k) of centers in groups that have weights for some of the outputs each.
+
+    Parameters
+    ----------
+    groups : list of (int, ndarray, ndarray)
+        The first center of each, the weights (centers, outputs) of this and those after it, and
+        for which columns they are.
+    k : int
+    """
+
+    def __init__(self, groups: list[tuple[int, np.ndarray, np.ndarray]], k: int) -> None:
+        self.groups = groups
+        self.shape = sum(len(V) for _, V, _ in groups), k
+
+    @property
+    def products(self) -> int:
+        """Multiplications of a row with all weights."""
+        return sum(V.size for _, V, _ in self.groups)
+
+    def dense(self) -> np.ndarray:
+        """All of them, (m, k)."""
+        W = np.zeros(self.shape)
+        for first, V, columns in self.groups:
+            W[first : first + len(V), columns] = V
+        return W
+
+    def norms(self) -> np.ndarray:
+        """The Euclidean norm of each output's weights."""
+        squares = np.zeros(self.shape[1])
+        for _, V, columns in self.groups:
+            squares[columns] += np.square(V).sum(axis=0)
+        return np.sqrt(squares)
+
+
+def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) -> Weights:
+    """W (m, k) for activations of that dtype and kernels with those vectors."""
+
+    k = W.shape[1]
+    if isinstance(W, np.ndarray) and k < microkernels.LANES:
+        W = GroupedWeights([(0, W, np.arange(k))], k)
+    kind = "score" if isinstance(W, np.ndarray) else "single" if k < 3 else "partial"
+    name = f"{kind}{8 * dtype.itemsize}_{vectors}"
+    layout = microkernel_table.layout_of(name)
+    given: dict[str, Any] = {"kernel": microkernel_table.address(name), "rows": layout.rows}
+    if isinstance(W, GroupedWeights):
+        packed, segments, columns = packing.pack_groups(W.groups, layout.panels)
+        most = max((len(own) for *_, own in W.groups), default=0)
+        given |= {"segments": segments, "columns": columns, "outputs": layout.panels}
+        given |= {
+            "W": packed.view(np.uint8).reshape(1, 1, -1),
+            "sums": matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels),
+        }
+        return Weights("partial", given, k, W.products)
+    packed = packing.pack_many(W, dtype)
+    given |= {"W": packed.view(np.uint8), "sums": microkernels.LANES}
+    return Weights("scores", given, k, W.size)
+
+
+def times(
+    W: np.ndarray | GroupedWeights, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
+    dtype = np.dtype(dtype)
+    if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
+        return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
+    return partial(
+        _multiply, pack_weights(W, dtype, cpu_kernel.VECTORS[cpu_kernel.choose_kernel()[0]])
+    )
+
+
+def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """H @ W in float64, for H of any dtype."""
+    S, wide = np.empty((len(H), W.shape[1])), np.dtype(np.float64)
+    # The loop for a few outputs reads all dtypes.
+    times(W, wide)(np.ascontiguousarray(H, None if W.shape[1] <= _FEW else wide), S)
+    return S
+
+
+def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
+
+    sums = np.zeros(S.shape)
+    _rows(lambda begin, end: kernels.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
+
+
+def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
+
+    sums = np.zeros(S.shape)
+    consumer = tuple(weights.consumer(sums, H.dtype))
+    _rows(
+        lambda begin, end: kernels.stored_rows(begin, end, H, consumer),
+        H, S, sums, weights.fields["W"].nbytes,
+    )  # fmt: skip
+
+
+def _rows(
+    add: Callable[[int, int], None], H: np.ndarray, S: np.ndarray, sums: np.ndarray, nbytes: int
+) -> None:
+    """Let ``add(begin, end)`` make the sums of all rows of H, and put them into S."""
+
+    def task(i: int) -> None:
+        add(i * _ROWS, min((i + 1) * _ROWS, len(H)))
+
+    with stage("hidden layer", "H @ W"):
+        parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
+        S[...] = sums
+        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name, nbytes=H.nbytes + nbytes)

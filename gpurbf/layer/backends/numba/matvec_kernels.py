@@ -1,0 +1,178 @@
+"""H @ W in the tile, for few outputs and for many.
+
+From 16 outputs on, a vector holds the sums of 16 outputs: each activation is broadcast and meets
+its row of W (`score…`, one of the kernels of `tiles`). Fewer outputs would leave lanes empty, and
+an activation would cost as many multiplications for one output as for 16. So a vector holds
+partial sums of one output: the activations of 8 centers meet their 8 weights, and the sums of a
+sample stay in memory from one block of centers to the next (`partial…`, and `single…` for one or
+two outputs, made here). They are in float64 for activations in float32 too, whose sums in float32
+would round ten times as much as the activations do.
+
+Few outputs are those that a group of centers has weights for: a support vector is in the pairs of
+its own class. Segments are the parts of groups in a tile, from a multiple of 8 centers to another.
+
+    H     [rows][BLOCK]         activations
+    W     [outputs][centers]    of each segment for partial sums, float64; [panels][m][16] for
+                                `score`, as H
+    sums  [rows][outputs][8]    for partial sums, float64; [rows][16] for `score`, as H
+"""
+
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from gpurbf.layer.backends.numba.microkernels import (
+    AVX2,
+    BLOCK,
+    LANES,
+    OPERATIONS,
+    Kind,
+    byte_size,
+    compile_for,
+    pointer_to,
+)
+from gpurbf.runtime.jit.caching import inner
+from gpurbf.runtime.jit.llvm import call_product, use_widest_vectors
+
+# Width, samples and outputs (`panels`) of a block of registers, for activations of both dtypes.
+_BLOCKS = {
+    ("partial", "avx512"): (8, 4, 5),
+    ("partial", "avx2"): (4, 1, 5),
+    ("partial", "generic"): (2, 1, 2),
+    ("single", "avx512"): (8, 12, 1),
+    ("single", "avx2"): (4, 4, 1),
+    ("single", "generic"): (2, 2, 1),
+}
+_OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
+KINDS = {
+    f"{name}{bits}_{vectors}": Kind(operation, *block, target=AVX2 if vectors == "avx2" else None)
+    for (name, vectors), block in _BLOCKS.items()
+    for bits, operation in _OPERATIONS.items()
+}
+PARTS = 8  # sums that make an output
+
+
+def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
+    """Write the loop over `steps` · 8 centers, which continues the sums in memory."""
+    operation = OPERATIONS[kind.operation]
+    given = ir.VectorType(operation.operand, kind.width)
+    vector = ir.VectorType(operation.total, kind.width)
+    h_size, size = byte_size(operation.operand), byte_size(operation.total)
+    word = ir.IntType(64)
+    vectors = range(PARTS // kind.width)
+
+    def place(r, o, v):
+        row = builder.add(sums, builder.mul(sums_stride, word(r)))
+        return pointer_to(builder, row, (o * PARTS + v * kind.width) * size, vector)
+
+    places = [(r, o, v) for r in range(kind.rows) for o in range(kind.panels) for v in vectors]
+    first = [builder.load(place(*p), align=size) for p in places]
+    start = builder.block
+    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("store")
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    step, h_now, w_now = (builder.phi(word) for _ in range(3))
+    old = {p: builder.phi(vector) for p in places}
+    new = dict(old)
+
+    def load(address, stride, row, v, vector, size):
+        address = builder.add(address, builder.mul(stride, word(row)))
+        place = pointer_to(builder, address, v * kind.width * size, vector)
+        return builder.load(place, align=kind.width * size)
+
+    h_stride = word(BLOCK * h_size)
+    for v in vectors:
+        activations = [load(h_now, h_stride, r, v, given, h_size) for r in range(kind.rows)]
+        if given != vector:
+            activations = [builder.fpext(h, vector) for h in activations]
+        for o in range(kind.panels):
+            weights = load(w_now, w_stride, o, v, vector, size)
+            for r in range(kind.rows):
+                p = (r, o, v)
+                new[p] = operation.combine(builder, new[p], activations[r], weights)
+    following = builder.add(step, word(1))
+    for phi, before, after in (
+        (step, word(0), following),
+        (h_now, h, builder.add(h_now, word(PARTS * h_size))),
+        (w_now, w, builder.add(w_now, word(PARTS * size))),
+    ):
+        phi.add_incoming(before, start)
+        phi.add_incoming(after, loop)
+    for p, before in zip(places, first):
+        old[p].add_incoming(before, start)
+        old[p].add_incoming(new[p], loop)
+    builder.cbranch(builder.icmp_signed("<", following, steps), loop, end)
+
+    builder.position_at_end(end)
+    for p in places:
+        builder.store(new[p], place(*p), align=size)
+
+
+@intrinsic(prefer_literal=True)
+def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
+    """The micro-kernel `KINDS[name]`, inlined here; its signature is that of `tiles`."""
+    kind = KINDS[name.literal_value]
+
+    def generate(context, builder, signature, args):
+        compile_for(builder, kind.target)
+        build(builder, kind, *args[1:])
+        return context.get_dummy_value()
+
+    return types.void(name, *(types.intp,) * 6), generate
+
+
+class Segment(NamedTuple):
+    """Some centers of a tile, and the outputs that they have weights for."""
+
+    first: int  # center, a multiple of PARTS
+    steps: int  # of PARTS centers
+    place: int  # of its weights in W, in numbers
+    column: int  # of its outputs in the list of all segments'
+    n_outputs: int
+    last: int  # whether its sums are whole then
+
+
+@inner()
+def add_partial(H, first, n_rows, W, segment, kernel, rows, outputs, sums):
+    """sums += H[:n_rows] · W of a segment, whose centers begin at column `first` of H.
+
+    H is 0 in columns beyond the last center, up to the next multiple of 8.
+    """
+    w_stride = segment.steps * PARTS * 8
+    for o in range(0, segment.n_outputs, outputs):
+        w = W.ctypes.data + segment.place * 8 + o * w_stride
+        for r in range(0, n_rows, rows):
+            h = H.ctypes.data + r * H.strides[0] + first * H.itemsize
+            target = sums.ctypes.data + r * sums.strides[0] + o * sums.strides[1]
+            call_product(kernel, h, w, w_stride, segment.steps, target, sums.strides[0])
+
+
+@inner(fastmath={"reassoc"})
+def collect(sums, columns, scores):
+    """scores[:, columns] += the partial sums; these begin again at 0."""
+    use_widest_vectors()
+    for r in range(scores.shape[0]):
+        for o in range(len(columns)):
+            total = 0.0
+            for k in range(PARTS):
+                total += sums[r, o, k]
+            scores[r, columns[o]] += total
+    sums[:] = 0
+
+
+@inner()
+def add_scores(H, count, W, first, kernel, rows, sums, scores):
+    """scores += H[:, :count] @ W[first : first + count], in float64; sums is scratch."""
+    n_rows = scores.shape[0]
+    for p in range(W.shape[0]):
+        w = W.ctypes.data + p * W.strides[0] + first * W.strides[1]
+        outputs = min(LANES, scores.shape[1] - p * LANES)
+        for r in range(0, n_rows, rows):
+            h = H.ctypes.data + r * H.strides[0]
+            call_product(kernel, h, w, 0, count, sums.ctypes.data, sums.strides[0])
+            for q in range(min(rows, n_rows - r)):
+                for k in range(outputs):
+                    scores[r + q, p * LANES + k] += sums[q, 0, k]

@@ -1,0 +1,393 @@
+"""The micro-kernels: a block of rows × centers, summed over all inputs in vector registers.
+
+A kernel is a C function `(x, c, c_stride, steps, out, out_stride)` of addresses and bytes, with at
+least one step. It keeps `rows × panels × 16` sums in registers. At every step it takes `group`
+inputs of each row (one broadcast) and of each center (whole vectors), all read in the order in
+which `packing` laid them:
+
+    x    [steps][rows][group]            one panel of rows (or as the kind's strides say)
+    c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
+    out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
+
+A kernel of packed rows is told which of their steps to take: after x comes the address of a list,
+int32 bytes from x for each of the steps. The others would add zero (see `packing.strips_of`).
+
+Long sums in float32 are made in runs, each in registers and then added to `out`: one that goes on
+for n terms rounds n times at the size that it has by then.
+
+`KINDS` lists what differs; one builder writes the LLVM code of all of them. Only lines that name an
+x86 instruction are x86; the kernels called generic are plain vector arithmetic for any CPU. The
+blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits) without spilling any.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LANES = 16  # centers a panel
+BLOCK = 256  # columns of a tile of activations
+
+
+class Target(NamedTuple):
+    """A CPU that a kernel is compiled for, where that is less than the CPU at hand.
+
+    A forced choice then runs the code of the machines where it is the best: LLVM would replace
+    vpmaddwd by an instruction of AVX-512.
+    """
+
+    cpu: str
+    features: str
+
+
+AVX2 = Target("haswell", "+avx2,+fma")
+AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
+
+
+class Kind(NamedTuple):
+    """What a micro-kernel computes and the shape of its block of registers."""
+
+    operation: str  # a key of OPERATIONS
+    width: int  # sums a vector register
+    rows: int
+    panels: int
+    row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
+    step_stride: int = 0
+    target: Target | None = None  # None: the CPU at hand
+    run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
+
+    @property
+    def listed(self):
+        """Whether it takes the steps of a list."""
+        return not self.row_stride
+
+
+# dot…        integer products of quantization codes, float32 and float64 products
+# manhattan…  sums of absolute differences, likewise
+# score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
+# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
+KINDS = {
+    "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
+    "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1, target=AVXVNNI),
+    "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
+    "dot_generic": Kind("multiply_int16", 4, 4, 1),
+    "dot32_avx512": Kind("multiply_float32", 16, 12, 2, run=128),
+    "dot32_avx2": Kind("multiply_float32", 8, 6, 1, target=AVX2, run=128),
+    "dot32_generic": Kind("multiply_float32", 4, 4, 1, run=128),
+    "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
+    "dot64_avx2": Kind("multiply_float64", 4, 2, 1, target=AVX2),
+    "dot64_generic": Kind("multiply_float64", 2, 2, 1),
+    "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
+    "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1, target=AVX2),
+    "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
+    "manhattan32_avx512": Kind("difference_float32", 16, 12, 2, run=128),
+    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2, run=128),
+    "manhattan32_generic": Kind("difference_float32", 4, 4, 1, run=128),
+    "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
+    "manhattan64_avx2": Kind("difference_float64", 4, 2, 1, target=AVX2),
+    "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
+    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4, run=64),
+    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4, target=AVX2, run=64),
+    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4, run=64),
+    "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
+    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8, target=AVX2),
+    "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
+    "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
+    "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES, target=AVX2),
+    "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),
+    "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
+    "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES, target=AVX2),
+    "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+    "gram16_avx512vnni": Kind("vpdpwssd512", 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
+    "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
+    "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
+}
+
+
+def compile_for(builder, target):
+    """Mark the function at hand for the target of its kernel, if that has one."""
+    if target is not None:
+        attributes = (f'"target-cpu"="{target.cpu}"', f'"target-features"="{target.features}"')
+        for attribute in (*attributes, "noinline"):  # inlined, it would be its caller's code
+            set.add(builder.function.attributes, attribute)
+
+
+def _instruction(builder, name, result, *args):
+    """Call an LLVM intrinsic."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args)
+
+
+def _vpdpbusd(builder, total, x, c):
+    # These operand types are the ones of old LLVM versions; newer ones convert them on reading.
+    # Of the two factors the first is unsigned.
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}", total.type, total, c, x
+    )
+
+
+def _vpdpwssd(builder, total, x, c):
+    return _instruction(
+        builder, f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}", total.type, total, x, c
+    )
+
+
+def _vpmaddwd(builder, total, x, c):
+    words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
+    x, c = builder.bitcast(x, words), builder.bitcast(c, words)
+    return builder.add(total, _instruction(builder, "llvm.x86.avx2.pmadd.wd", total.type, x, c))
+
+
+def _vpsadbw(builder, total, x, c):
+    name = {8: "llvm.x86.avx512.psad.bw.512", 4: "llvm.x86.avx2.psad.bw"}[total.type.count]
+    bytes_ = ir.VectorType(ir.IntType(8), 8 * total.type.count)
+    x, c = builder.bitcast(x, bytes_), builder.bitcast(c, bytes_)
+    return builder.add(total, _instruction(builder, name, total.type, x, c))
+
+
+def _multiply_int16(builder, total, x, c):
+    return builder.add(total, builder.mul(builder.sext(x, total.type), builder.sext(c, total.type)))
+
+
+def _multiply_pairs(builder, total, x, c):
+    n = total.type.count
+    words, wide = (ir.VectorType(kind, 2 * n) for kind in (_i16, _i32))
+    x, c = (builder.sext(builder.bitcast(v, words), wide) for v in (x, c))
+    products = builder.mul(x, c)
+    # Compilers know this sum of neighbors: an instruction on many CPUs.
+    halves = (ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2))) for i in (0, 1))
+    pair = builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
+    return builder.add(total, pair)
+
+
+def _difference_uint8(builder, total, x, c):
+    x, c = builder.zext(x, total.type), builder.zext(c, total.type)
+    larger = builder.icmp_unsigned(">", x, c)
+    return builder.add(total, builder.select(larger, builder.sub(x, c), builder.sub(c, x)))
+
+
+def _multiply_float(builder, total, x, c):
+    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
+    return _instruction(builder, f"llvm.fmuladd.v{x.type.count}{suffix}", total.type, x, c, total)
+
+
+def _difference_float(builder, total, x, c):
+    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
+    distance = _instruction(
+        builder, f"llvm.fabs.v{x.type.count}{suffix}", total.type, builder.fsub(x, c)
+    )
+    return builder.fadd(total, distance)
+
+
+class Operation(NamedTuple):
+    """One step of one sum: `combine(builder, total, x, c)`."""
+
+    combine: object
+    operand: ir.Type  # the `group` inputs of one sum, as one number
+    total: ir.Type
+    result: ir.Type
+    group: int
+    x: type  # of rows, whose codes are stored minus 128 where it is int8, and of centers
+    c: type
+    arithmetic: str  # what profiles and ceilings call it
+
+    @property
+    def out(self):
+        """The type of the sums."""
+        return self.c if issubclass(self.c, np.floating) else np.int32
+
+
+_i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_f32, _f64 = ir.FloatType(), ir.DoubleType()
+_u8, _s8, _s16 = np.uint8, np.int8, np.int16
+_singles = (_f32, _f32, _f32, 1, np.float32, np.float32)
+_doubles = (_f64, _f64, _f64, 1, np.float64, np.float64)
+_widened = (_f32, _f64, _f64, 1, np.float32, np.float64)
+PAIRS = "16-bit products"
+PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
+OPERATIONS = {
+    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
+    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
+    "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PRODUCTS),
+    "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpmaddwd_pairs": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1, _s16, _s16, PRODUCTS),
+    "multiply_float32": Operation(_multiply_float, *_singles, "float32"),
+    "multiply_float64": Operation(_multiply_float, *_doubles, "float64"),
+    "multiply_widened": Operation(_multiply_float, *_widened, "float64"),
+    "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1, _u8, _u8, DIFFERENCES),
+    "difference_float32": Operation(_difference_float, *_singles, "float32 differences"),
+    "difference_float64": Operation(_difference_float, *_doubles, "float64 differences"),
+}
+
+
+def pointer_to(builder, address, offset, kind):
+    """`address + offset` bytes as a pointer to `kind`."""
+    raw = builder.inttoptr(address, _i8.as_pointer())
+    return builder.bitcast(builder.gep(raw, [_i64(offset)]), kind.as_pointer())
+
+
+def _broadcast(builder, number, width):
+    """A vector of `width` copies."""
+    vector = ir.VectorType(number.type, width)
+    undefined = ir.Constant(vector, ir.Undefined)
+    single = builder.insert_element(undefined, number, _i32(0))
+    return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_i32, width), None))
+
+
+def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
+    """Write the loop over the steps and the store of the sums, once or for each run.
+
+    `places` is the address of the list of steps; for a kind without one 0, as a number.
+    """
+    if not kind.run:
+        sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps)
+        _store(builder, kind, sums, out, out_stride)
+        return
+    start, run = builder.block, builder.append_basic_block("run")
+    first, further, following = (
+        builder.append_basic_block(name) for name in ("first", "further", "following")
+    )
+    end = builder.append_basic_block("end")
+    builder.branch(run)
+
+    builder.position_at_end(run)
+    x_now, places_now, c_now, left = (builder.phi(_i64) for _ in range(4))
+    some = builder.icmp_signed("<", left, _i64(kind.run))
+    steps_now = builder.select(some, left, _i64(kind.run))
+    sums, *following_places = _sum(builder, kind, x_now, places_now, c_now, c_stride, steps_now)
+    builder.cbranch(builder.icmp_signed("==", left, steps), first, further)
+
+    builder.position_at_end(first)
+    _store(builder, kind, sums, out, out_stride)
+    builder.branch(following)
+
+    builder.position_at_end(further)
+    _store(builder, kind, sums, out, out_stride, add=True)
+    builder.branch(following)
+
+    builder.position_at_end(following)
+    left_next = builder.sub(left, steps_now)
+    for phi, at_first, then in zip(
+        (x_now, places_now, c_now, left),
+        (x, places, c, steps),
+        (*following_places, left_next),
+    ):
+        phi.add_incoming(at_first, start)
+        phi.add_incoming(then, following)
+    builder.cbranch(builder.icmp_signed(">", left_next, _i64(0)), run, end)
+    builder.position_at_end(end)
+
+
+def _sum(builder, kind, x, places, c, c_stride, steps):
+    """Write the loop over some steps.
+
+    Returns the sums, and where the steps after them begin: x, their places in it, c.
+    """
+    operation = OPERATIONS[kind.operation]
+    inputs = ir.VectorType(operation.operand, kind.width)
+    totals = ir.VectorType(operation.total, kind.width)
+    size = byte_size(operation.operand)
+    vectors = LANES // kind.width
+    row_stride = kind.row_stride or size
+
+    start = builder.block
+    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    step, x_now, places_now, c_now = (builder.phi(_i64) for _ in range(4))
+    old = [[builder.phi(totals) for _ in range(kind.panels * vectors)] for _ in range(kind.rows)]
+    rows_now = x_now
+    if kind.listed:
+        place = builder.load(pointer_to(builder, places_now, 0, _i32), align=4)
+        rows_now = builder.add(x_now, builder.sext(place, _i64))
+    centers = []
+    for panel in range(kind.panels):
+        address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
+        for v in range(vectors):
+            pointer = pointer_to(builder, address, v * kind.width * size, inputs)
+            centers.append(builder.load(pointer, align=kind.width * size))
+    new = []
+    for row in range(kind.rows):
+        pointer = pointer_to(builder, rows_now, row * row_stride, operation.operand)
+        x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
+        new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
+    next_step = builder.add(step, _i64(1))
+    x_next, places_next = x_now, places_now
+    if kind.listed:
+        places_next = builder.add(places_now, _i64(4))
+    else:
+        x_next = builder.add(x_now, _i64(kind.step_stride))
+    c_next = builder.add(c_now, _i64(LANES * size))
+    for phi, first, following in (
+        (step, _i64(0), next_step),
+        (x_now, x, x_next),
+        (places_now, places, places_next),
+        (c_now, c, c_next),
+    ):
+        phi.add_incoming(first, start)
+        phi.add_incoming(following, loop)
+    zero = ir.Constant(totals, None)
+    for phis, sums in zip(old, new):
+        for phi, total in zip(phis, sums):
+            phi.add_incoming(zero, start)
+            phi.add_incoming(total, loop)
+    builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
+    builder.position_at_end(end)
+    return new, x_next, places_next, c_next
+
+
+def _store(builder, kind, rows, out, out_stride, *, add=False):
+    """Write the sums to `out`, or add them to what is there."""
+    operation = OPERATIONS[kind.operation]
+    results = ir.VectorType(operation.result, kind.width)
+    size = byte_size(operation.result)
+    for row, sums in enumerate(rows):
+        line = builder.add(out, builder.mul(out_stride, _i64(row)))
+        for v, total in enumerate(sums):
+            if operation.total != operation.result:
+                total = builder.trunc(total, results)
+            pointer = pointer_to(builder, line, v * kind.width * size, results)
+            if add:
+                total = builder.fadd(builder.load(pointer, align=size), total)
+            builder.store(total, pointer, align=size)
+
+
+def byte_size(kind):
+    """Size of an LLVM number."""
+    return {_f32: 4, _f64: 8}.get(kind) or kind.width // 8
+
+
+@intrinsic(prefer_literal=True)
+def microkernel(typing_context, name, x, c, c_stride, steps, out, out_stride):
+    """The micro-kernel `KINDS[name]`, inlined here."""
+    kind = KINDS[name.literal_value]
+
+    def generate(context, builder, signature, args):
+        compile_for(builder, kind.target)
+        build(builder, kind, args[1], _i64(0), *args[2:])
+        return context.get_dummy_value()
+
+    return types.void(name, *(types.intp,) * 6), generate
+
+
+@intrinsic(prefer_literal=True)
+def listed_microkernel(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
+    """One that takes the steps of a list."""
+    kind = KINDS[name.literal_value]
+
+    def generate(context, builder, signature, args):
+        compile_for(builder, kind.target)
+        build(builder, kind, *args[1:])
+        return context.get_dummy_value()
+
+    return types.void(name, *(types.intp,) * 7), generate

@@ -1,0 +1,116 @@
+"""Distances and dot products out of products of shifted operands, quantized and off it.
+
+A product P = u'·v' is of shifted rows, u' = u - s of a sample and v' = v - t of a center. With the
+quantization's zero z and e = s - t,
+
+    |u - v|²         =  Σu'² + 2e Σu'  +  Σv'² - 2e Σv' + n e²             -  2 P
+    (u - z)·(v - z)  =  (t - z) Σu'    +  (s - z) Σv' + n (s - z)(t - z)   +    P
+
+so each is a term of the row, a term of the column and a multiple of P. Without it the shifts
+are one and the same (e = 0), and products are not shifted at all. Manhattan distances come out of
+their kernels as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.data.quantize import Quantization
+
+# No rows or inputs are chosen.
+ALL = np.empty(0, np.intp)
+# Inputs in which centers are equal are looked for in so many numbers, and left out if they are this
+# part of all in a strip; centers that tell, every other of them as many as a strip has.
+_WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
+# Largest n for which 255² n stays below 2³¹, and the same in whole groups and slices of any kernel.
+INT32_FEATURES = 33_025
+PIECE = INT32_FEATURES // 64 * 64
+
+
+class Coefficients(NamedTuple):
+    """A row's term is quadratic · Σx² + linear · Σx + constant."""
+
+    quadratic: int
+    linear: int
+    constant: int
+
+
+class Terms(NamedTuple):
+    """The value is term of the row + term of the column + alpha · P."""
+
+    row: Coefficients
+    column: Coefficients
+    alpha: int
+
+
+def terms_of(
+    metric: str, n: int, quantization: Quantization | None, s: int = 0, t: int = 0
+) -> Terms:
+    """What products of n inputs lack, samples shifted by s and centers by t; see the module."""
+    if metric == "manhattan":
+        return Terms(Coefficients(0, 0, 0), Coefficients(0, 0, 0), 1)
+    if metric == "euclidean":
+        e = s - t
+        return Terms(Coefficients(1, 2 * e, 0), Coefficients(1, -2 * e, n * e * e), -2)
+    z = 0 if quantization is None else quantization.zero_point
+    a, b = s - z, t - z
+    return Terms(Coefficients(0, b, 0), Coefficients(0, a, n * a * b), 1)
+
+
+def unit(metric: str, quantization: Quantization | None) -> float:
+    """What a value of codes is multiplied by to be one of the data: the only change of units."""
+    if quantization is None:
+        return 1.0
+    return quantization.denominator ** (-1.0 if metric == "manhattan" else -2.0)
+
+
+def evaluate(
+    xp: Any,
+    coefficients: Coefficients,
+    A: Any,
+    sums: Callable[[Any, int, Any], Any],
+    dtype: Any,
+) -> Any:
+    """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` is asked for what counts."""
+    terms = xp.zeros(A.shape[0], dtype)
+    if coefficients.quadratic:
+        terms += coefficients.quadratic * sums(A, 2, dtype)
+    if coefficients.linear:
+        terms += coefficients.linear * sums(A, 1, dtype)
+    return terms + coefficients.constant if coefficients.constant else terms
+
+
+def pieces(n: int, quantization: Quantization | None) -> list[slice]:
+    """The inputs in parts whose distances of codes 32-bit sums hold; not quantized in one."""
+    step = max(1, n) if quantization is None else PIECE
+    return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
+
+
+def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
+    """What most centers (m, n) have in each input; None where that is hardly ever a strip of them.
+
+    Shifted by it they are zero, and add nothing to products: margins of images, categories in
+    columns of 0 and 1. NaN where there is no such number; 0 is the only one if they are not
+    shifted.
+    """
+    if C.size < _WORTH_A_LOOK or len(C) < _SAMPLE:
+        return None
+    sample = C[:: len(C) // _SAMPLE][:_SAMPLE]
+    if shifted:  # what more than half of them have is their median
+        usual = np.partition(sample, _SAMPLE // 2, axis=0)[_SAMPLE // 2].astype(np.float64)
+    else:
+        usual = np.zeros(C.shape[1])
+    equal = sample == usual
+    often = 2 * equal.sum(axis=0) > _SAMPLE
+    if (often & equal[::2].all(axis=0)).mean() < _WORTH_LEAVING:
+        return None
+    return np.where(often, usual, np.nan)
+
+
+def shift_of(C: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
+    """The mean center, and what most centers have where that is known."""
+    mean: np.ndarray = C.mean(axis=0, dtype=np.float64)
+    return mean if usual is None else np.where(np.isnan(usual), mean, usual)

@@ -1,0 +1,173 @@
+"""The kernel's scale from the data: what gamma="scale", "auto" and "median" mean."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+from operator import add
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.row_blocks import over_rows
+from gpurbf.layer.activation import OF_DISTANCE
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.threads import parallel_for
+
+kernels = lazy_module("gpurbf.data._kernels")
+
+
+_SAMPLE = 1000
+_PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
+_TILE = 1 << 17  # numbers that stay in cache
+# A variance is a difference of two sums where it is this part of the first: four bits at the most.
+_DIGITS = 16
+
+
+def resolve_gamma(
+    gamma: float | str,
+    X: Any,
+    *,
+    metric: str = "euclidean",
+    profile: Any = "gaussian",
+    weights: np.ndarray | None = None,
+    random_state: Any = None,
+) -> float:
+    """The number in ``profile(gamma d²)`` or, for laplacian and triangular, ``profile(gamma d)``.
+
+    Parameters
+    ----------
+    gamma : float, "scale", "auto" or "median"
+        "auto" is 1 / n. "scale" is 1 / (n Var(X)), as in scikit-learn, and "median" 1 / (2 median²)
+        over the distances of 1,000 samples; both are one over a squared length, so a profile of
+        the distance takes the root. The Manhattan length that belongs to "scale" is n Std(X). The
+        triangular profile is given twice the length, because it ends there.
+    X : ndarray or CSR of shape (N, n), or what `over_rows` takes
+        Any dtype; integers are not rescaled, so uint8, float32 and float64 give the same number.
+    weights : ndarray of shape (N,), optional
+        A sample of weight 2 counts twice in the variance.
+
+    Returns
+    -------
+    gamma : float
+    """
+    n = X.shape[1]
+    if not isinstance(gamma, str):
+        return float(gamma)
+    if gamma == "auto":
+        return 1.0 / n
+    if gamma == "scale":
+        variance = _variance(X, weights)
+        squared = (n * n if metric == "manhattan" else n) * variance
+    else:
+        squared = 2 * _median_distance(X, metric, random_state) ** 2
+    if not squared > 0:
+        squared = 1.0
+    if profile not in OF_DISTANCE:
+        return 1.0 / squared
+    return (0.5 if profile == "triangular" else 1.0) / float(np.sqrt(squared))
+
+
+def _variance(X: Any, weights: np.ndarray | None) -> float:
+    """The weighted variance of all entries, whatever the dtype.
+
+    Rows are summed in float64 each by itself and added up exactly: no order or part shows. One
+    look finds the sums of x and of x²; where most of those is their mean's square, which takes
+    digits with it, a second look finds that of (x - mean)².
+    """
+
+    def found(task: Any) -> tuple[float, float, float]:
+        mass, total, squares = over_rows(task, add, X, None, weights, **_PARTS)
+        mean, square = total / (mass * X.shape[1]), squares / (mass * X.shape[1])
+        exact = isinstance(square, Fraction)
+        return float(mean), float(square), float(square - mean**2 if exact else square)
+
+    mean, square, variance = found(SUMS)
+    if _DIGITS * variance < square or not np.isfinite(square):
+        return found(functools.partial(_sums_of_rows, mean))[2]
+    return variance
+
+
+def _sums_of_rows(
+    about: float, X: Any, y: None, weights: np.ndarray | None, first: int
+) -> np.ndarray:
+    """The exact sums of all rows' weights, and of their sums of x - about and of its square."""
+    sums = np.empty((2, X.shape[0]))
+    n_rows = max(
+        1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
+    )  # a CSR's size is its entries
+    ones = np.ones(X.shape[1]) if sp.issparse(X) else None
+    # Memory that is touched for the first time takes longer than what is done in it.
+    spare: list[np.ndarray] = []
+
+    def tile(i: int) -> None:
+        rows = slice(i * n_rows, (i + 1) * n_rows)
+        own = sums[:, rows]
+        with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+            if sp.issparse(X):
+                part = X[rows].astype(np.float64)
+                part.sum_duplicates()
+                part.data -= about
+                # The entries that are not stored are zero.
+                zeros = X.shape[1] - np.diff(part.indptr)
+                own[0] = part @ ones - zeros * about
+                part.data *= part.data
+                own[1] = part @ ones + zeros * about * about
+                return
+            try:
+                kept = spare.pop()
+            except IndexError:
+                kept = np.empty((n_rows, X.shape[1]))
+            values = kept[: own.shape[1]]
+            values[:] = X[rows]  # twice as fast as to subtract from integers
+            if about:
+                values -= about
+            values.sum(axis=1, out=own[0])
+            np.square(values, out=values).sum(axis=1, out=own[1])
+            spare.append(kept)
+
+    if X.dtype == np.uint8 and not about and not sp.issparse(X):
+        sums = byte_moments(X)
+    elif X.shape[0] <= n_rows:  # over before anyone would have been asked for help
+        tile(0)
+    else:
+        parallel_for(tile, -(-X.shape[0] // n_rows))
+    found = np.empty(3, object)
+    found[0] = X.shape[0] if weights is None else exact_sum(weights)
+    found[1], found[2] = (exact_sum(own, weights) for own in sums)
+    return found
+
+
+# What gamma="scale" asks of all rows first, see `over_rows`.
+SUMS = functools.partial(_sums_of_rows, 0.0)
+
+
+def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -> float:
+    from sklearn.metrics import pairwise_distances
+
+    rows = random_state.choice(X.shape[0], min(_SAMPLE, X.shape[0]), replace=False)
+    sample = X[np.sort(rows)]
+    sample = (sample.toarray() if sp.issparse(sample) else sample).astype(np.float64)
+    distances = pairwise_distances(sample, metric=metric)
+    return float(np.median(distances[np.triu_indices(len(sample), 1)])) if len(sample) > 1 else 0.0
+
+
+_BYTES_OF_A_TASK = 1 << 20  # bytes: tens of microseconds
+
+
+def byte_moments(X: np.ndarray) -> np.ndarray:
+    """Σ_j X[i, j] and Σ_j X[i, j]² of rows X (N, n) of bytes, shape (2, N), exact."""
+
+    sums = np.empty((2, len(X)))
+    n_rows = max(1, _BYTES_OF_A_TASK // max(1, X.shape[1]))
+
+    def tile(i: int) -> None:
+        some = slice(i * n_rows, (i + 1) * n_rows)
+        rows = np.ascontiguousarray(X[some])
+        rows.flags.writeable = False  # of any X the one type that there is a kernel for
+        kernels.byte_moments(rows, sums[:, some])
+
+    parallel_for(tile, -(-len(X) // n_rows))
+    return sums

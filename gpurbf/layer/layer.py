@@ -1,0 +1,390 @@
+"""The hidden layer: one object that hands samples, as codes or numbers, to a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.quantize import Quantization
+from gpurbf.data.row_blocks import read_ahead, split
+from gpurbf.data.samples import FORCED, Samples, by_row, quantize_or_keep
+from gpurbf.layer.activation import PRECISIONS, Activation
+from gpurbf.layer.backends import Backend, get_backend
+from gpurbf.layer.backends.blas import sparse
+from gpurbf.layer.backends.blas.sparse import sparse_or_dense
+from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.runtime.arrays import is_resident, to_host
+from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.linalg import mirror
+from gpurbf.runtime.once import Lock
+from gpurbf.runtime.stages import staged
+
+_FLOAT64 = np.dtype(np.float64)
+
+
+class _Part(NamedTuple):
+    """Some rows as a backend takes them, and the arithmetic that they get."""
+
+    backend: Backend
+    rows: slice | np.ndarray
+    operand: Any
+    values: Any
+    dtype: np.dtype
+
+
+class OutputWeights:
+    """Weights W (m, k) of a layer's outputs, made ready once for all the scores they are used in.
+
+    An array, or `GroupedWeights` on a CPU.
+
+    Whoever changes W in place makes new ones.
+    """
+
+    def __init__(self, W: Any) -> None:
+        self.W, self.shape = W, W.shape
+        self._ready: dict[int, tuple[Any, Any]] = {}
+
+    def ready(self, backend: Backend, operand: Any) -> Any:
+        """What the backend's ``scores`` takes with that operand."""
+        known = self._ready.get(id(operand))
+        if known is None:
+            # The operand is kept: its number is its own as long as it lives.
+            known = self._ready[id(operand)] = operand, backend.weights(operand, self.W)
+        return known[1]
+
+
+class HiddenLayer:
+    """H[i, j] = phi(d(x_i, c_j)) for any X, whole or consumed tile by tile.
+
+    Parameters
+    ----------
+    C : Samples, ndarray of shape (m, n) or CSR
+        Centers of any real dtype.
+    activation : Activation
+        Metric and profile with their scalars.
+    backend : str or tuple, default="auto"
+        A name, or what :func:`gpurbf.layer.backends.get_backend` gave for one.
+    precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
+        "auto" computes distances in exact integers where the centers and a row of X are on one
+        integer quantization and in real numbers elsewhere; "exact" insists quantized; the others
+        force that arithmetic: "tf32" is float32 whose products round their factors to 10 bits, on
+        NVIDIA GPUs only.
+    dtype : float32 or float64, optional
+        Of the activations. By default float64 for float64 centers, else float32; a forced
+        precision decides it.
+    quantizations : sequence of Quantization, optional
+        Those that the centers may be on; by default the layer looks. A fitted model gives the one
+        that its training data were found on, so that nothing depends on what comes later.
+
+    Attributes
+    ----------
+    quantization : Quantization or None
+        That of the centers, and so of the rows that are computed exactly.
+    quantizations : tuple of Quantization or None
+        To make the same layer again: the quantization, if there is one; None where nobody looked.
+    wide : bool
+        Whether activations in float64 were asked for, by ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown precision, or where "exact" meets data not quantized.
+    BackendUnavailable
+        If the backend cannot run here or lacks the precision.
+
+    Notes
+    -----
+    A row of X that is not quantized of the centers is computed in float64, whatever `dtype` is;
+    its neighbours do not notice. Samples that were looked at already are taken as they are.
+
+    X may be a CuPy array if the backend computes with CuPy: it is taken as it is, floats are then
+    not looked at for integers, and results stay on the device.
+    """
+
+    def __init__(
+        self,
+        C: Any,
+        activation: Activation,
+        *,
+        backend: Any = "auto",
+        precision: str = "auto",
+        dtype: Any = None,
+        quantizations: Sequence[Quantization] | None = None,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
+        self._compact: Any = None
+        if sp.issparse(C):
+            self._compact = sparse_or_dense(C)
+            C = C.toarray() if sp.issparse(self._compact) else self._compact
+        elif not isinstance(C, Samples):
+            C = np.asarray(to_host(C))
+        self.centers = C
+        self.activation = activation
+        self.backend: Backend
+        self.reason: str
+        self.backend, self.reason = (
+            get_backend(backend, len(C)) if isinstance(backend, str) else backend
+        )
+        self.precision = precision
+        self._samples = (
+            C if isinstance(C, Samples) else quantize_or_keep(C, precision, quantizations)
+        )
+        self.quantization = self._samples.quantization
+        self.quantizations: tuple[Quantization, ...] | None = None
+        if precision not in FORCED:
+            self.quantizations = () if self.quantization is None else (self.quantization,)
+        if precision == "exact" and self.quantization is None and len(C):
+            raise _not_quantized("centers")
+        if precision in FORCED:
+            dtype = "float64" if precision == "float64" else "float32"
+        self.dtype = np.dtype(self._samples.dtype if dtype is None else dtype)
+        self.wide = precision not in FORCED and dtype == np.float64
+        self._options: dict[str, bool] = {}
+        if precision == "tf32":
+            if precision not in self.backend.precisions:
+                raise BackendUnavailable(
+                    f"precision='tf32' is not arithmetic of the backend {self.backend.name!r}: use "
+                    "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
+                )
+            self._options = {"tf32": True}
+        # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
+        self._operands: dict[tuple[str, Quantization | None, np.dtype], Any] = {}
+        self._lock = Lock()
+        self._known: OutputWeights | None = None
+
+    @property
+    def xp(self) -> ModuleType:
+        """The library of the backend's arrays."""
+        return self.backend.xp
+
+    def working(self) -> AbstractContextManager[None]:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        return self.backend.working()
+
+    @property
+    def compact(self) -> Any:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        if self._compact is None:  # threads that come at once make one each, all the same
+            self._compact = sparse_or_dense(self._numbers())
+        return self._compact
+
+    @property
+    def exact_sums(self) -> bool:
+        """See :class:`gpurbf.layer.protocol.Layer`; a precision that is forced is not rounded."""
+        return self.precision not in FORCED and self.backend.exact_sums()
+
+    def in_float64(self, backend: str | None = None) -> HiddenLayer:
+        """The same layer with activations in float64, on another backend if one is named."""
+        return HiddenLayer(
+            self.centers,
+            self.activation,
+            backend=backend or (self.backend, self.reason),
+            precision=self.precision,
+            dtype=_FLOAT64,
+            quantizations=self.quantizations,
+        )
+
+    def room(self) -> float:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        return self.backend.room()
+
+    def describe(self) -> str:
+        """What runs and why, in a line."""
+        arithmetic = "tf32" if self.precision == "tf32" else self.dtype.name
+        if self.quantization is not None:
+            arithmetic = f"exact integers / {self.quantization.denominator:g}, then {arithmetic}"
+        return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
+
+    @staged("hidden layer")
+    def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
+        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        if out is None:
+            out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
+        elif not out.flags.c_contiguous or out.dtype != self.dtype:
+            # Backends write whole rows of their own dtype.
+            H = self.outputs(X)
+            out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
+            return out
+        for part in self._parts(X):
+            if isinstance(part.rows, slice) and part.dtype == self.dtype:
+                part.backend.outputs(part.operand, part.values, out[part.rows])
+            else:
+                H = xp.empty((part.values.shape[0], len(self.centers)), part.dtype)
+                part.backend.outputs(part.operand, part.values, H)
+                out[part.rows] = self.backend.xp.asarray(H) if is_resident(out) else H
+        return out
+
+    @staged("hidden layer")
+    def scores(self, X: Any, W: Any) -> np.ndarray:
+        """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
+        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        S = None
+        for rows, part in self.scored(X, W):
+            if len(part) == X.shape[0]:  # all of them, in their order
+                return part
+            S = xp.empty((X.shape[0], W.shape[1]), self.dtype) if S is None else S
+            S[rows] = part
+        return xp.empty((0, W.shape[1]), self.dtype) if S is None else S
+
+    def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
+        """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
+        W = self._weights(W)
+        for part in self._parts(X, 16 * W.shape[1]):
+            ready = W.ready(part.backend, part.operand)
+            S = part.backend.scores(part.operand, part.values, ready)
+            yield part.rows, S.astype(self.dtype, copy=False)
+
+    def _weights(self, W: Any) -> OutputWeights:
+        """W made ready; what the last call had, if it is of the same numbers, as mostly."""
+        if isinstance(W, OutputWeights):
+            return W
+        if self.xp is not np:
+            return OutputWeights(W)
+        known = self._known
+        if known is None or not np.array_equal(known.W, W):
+            known = self._known = OutputWeights(W.copy(order="K"))
+        return known
+
+    @staged("output training")
+    def normal(
+        self,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        mean: np.ndarray | None = None,
+        out: tuple[Any, Any] | None = None,
+        grid: Grid | None = None,
+    ) -> tuple[Any, Any]:
+        """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
+
+        H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``, of
+        the backend's library, on a CPU to the lower triangle of the first; where that is None, HᵀT
+        alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact.
+        """
+        m, xp = len(self.centers), self.backend.xp
+        with self.backend.working():
+            G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
+            mean = np.zeros(m) if mean is None else mean
+            for backend, rows, operand, values, _ in self._parts(X):
+                w = None if weights is None else weights[rows]
+                backend.normal(operand, values, T[rows], w, mean, G, B, grid)
+            if out:
+                return out
+            G, B = to_host(G), to_host(B)
+            mirror(G)
+            return G, B
+
+    def _parts(self, X: Any, row_bytes: float = 0) -> Iterator[_Part]:
+        """The rows of X as a backend takes them.
+
+        ``row_bytes`` of memory a row are taken by those who use them.
+        """
+        few = self.thin(X)
+        if few is None:
+            yield from self._dense_parts(X, row_bytes)
+            return
+        rows = slice(0, X.shape[0]) if few.all() else np.flatnonzero(few)
+        operand = self._operand(None, self.dtype, sparse.load())
+        yield _Part(sparse.load(), rows, operand, X[rows], self.dtype)
+        if not few.all():
+            rows = np.flatnonzero(~few)
+            for part in self._dense_parts(X[rows], row_bytes):
+                yield part._replace(rows=rows[part.rows])
+
+    def thin(self, X: Any) -> np.ndarray | None:
+        """Which rows (N,) of X are left to sparse products, where any are; the others are dense."""
+        if (
+            self.quantization is not None
+            or self.xp is not np
+            or self.precision not in ("auto", "float64")
+            or self.activation.metric == "manhattan"
+        ):
+            return None
+        return sparse.sparse_rows(X)
+
+    def _dense_parts(self, X: Any, row_bytes: float) -> Iterator[_Part]:
+        """The rows dense, as codes or numbers."""
+        if isinstance(X, Samples):
+            yield self._part(slice(0, len(X)), X)
+            return
+        if is_resident(X):
+            if self.backend.xp is np:
+                raise TypeError(
+                    f"X is on a GPU and the backend {self.backend.name!r} is not: use "
+                    "backend='cupy', or X.get()."
+                )
+            if self.quantization is None or X.dtype not in (np.uint8, np.int8):
+                if self.precision == "exact":
+                    raise _not_quantized("samples")
+                operand = self._operand(None, self.dtype)
+                yield _Part(self.backend, slice(0, len(X)), operand, X, self.dtype)
+            else:
+                for rows, samples in by_row(X, self.quantization):
+                    yield self._part(rows, samples)
+            return
+        # What is made dense, contiguous or encoded here.
+        loose = sp.issparse(X) or not X.flags.c_contiguous
+        row_bytes += (8 if loose else X.dtype != np.uint8) * X.shape[1]
+        for rows, block in read_ahead(X, split(X, row_bytes)):
+            dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
+            if self.quantization is None:
+                operand = self._operand(None, self.dtype)
+                yield _Part(self.backend, rows, operand, dense, self.dtype)
+                continue
+            for some, samples in by_row(dense, self.quantization):
+                whole = isinstance(some, slice)
+                yield self._part(rows if whole else rows.start + some, samples)
+
+    def _part(self, rows: slice | np.ndarray, samples: Samples) -> _Part:
+        """Samples on the layer's quantization, or off it."""
+        if samples.quantization == self.quantization:
+            operand = self._operand(self.quantization, self.dtype)
+            return _Part(self.backend, rows, operand, samples.values, self.dtype)
+        if self.precision == "exact":
+            raise _not_quantized("samples")
+        dtype = self.dtype if self.quantization is None else _FLOAT64
+        return _Part(self.backend, rows, self._operand(None, dtype), samples.numbers(), dtype)
+
+    def _operand(
+        self, quantization: Quantization | None, dtype: np.dtype, backend: Backend | None = None
+    ) -> Any:
+        """The operand of a backend, by default the layer's, for that arithmetic."""
+        backend = self.backend if backend is None else backend
+        key = backend.name, quantization, dtype
+        operand = self._operands.get(key)
+        if operand is None:
+            with self._lock.held:
+                operand = self._operands.get(key)
+                if operand is None:
+                    operand = self._operands[key] = self._prepare(backend, quantization, dtype)
+        return operand
+
+    @staged("prepare", "centers packed, norms")
+    def _prepare(self, backend: Backend, quantization: Quantization | None, dtype: np.dtype) -> Any:
+        if backend is sparse.load():
+            C = self.compact
+        else:
+            C = self._numbers() if quantization is None else self._samples.values
+        return backend.prepare(C, self.activation, dtype, quantization, **self._options)
+
+    def _numbers(self) -> np.ndarray:
+        """The centers dense, as numbers."""
+        return self.centers.numbers() if isinstance(self.centers, Samples) else self.centers
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")
+
+
+def _not_quantized(what: str) -> ValueError:
+    return ValueError(
+        "precision='exact' needs samples and centers that are integers in 0..255 or "
+        f"-128..127, or such integers divided by one of 255, 256, 128, ... 2, and these {what} are "
+        "not all: use precision='auto' for other data."
+    )

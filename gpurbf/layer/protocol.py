@@ -1,0 +1,62 @@
+"""What a hidden layer is to those who use it: center rules, solvers, kernel rows."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Layer(Protocol):
+    """H[i, j] = phi(d(x_i, c_j)) of samples x and m centers c, whole or consumed tile by tile.
+
+    Samples X (N, n) are whatever the layer was made for: arrays, CSR, row numbers of known
+    distances. ``centers`` (m, …) are its centers, ``dtype`` is that of the activations and ``xp``
+    the library of the arrays that it computes with. Inside ``working()`` arrays of that library
+    count against its memory budget, of which ``room()`` bytes are left.
+    """
+
+    centers: Any
+    dtype: np.dtype
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy, or the library of a device."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """A context for work with `xp`."""
+
+    def room(self) -> float:
+        """Bytes of memory that are left for such work; infinite where nobody counts."""
+
+    @property
+    def compact(self) -> Any:
+        """The centers as samples: CSR if their rows are wide and their entries few, else dense."""
+
+    @property
+    def exact_sums(self) -> bool:
+        """Whether `normal` takes a grid, on which its sums are exact."""
+
+    def outputs(self, X: Any, out: Any = None) -> Any:
+        """H, shape (N, m), in `dtype`; into ``out``, an array of that shape, if given."""
+
+    def scores(self, X: Any, W: Any) -> Any:
+        """H @ W, shape (N, k), for W (m, k); H is not stored."""
+
+    def normal(
+        self,
+        X: Any,
+        T: Any,
+        weights: Any = None,
+        mean: Any = None,
+        out: tuple[Any, Any] | None = None,
+        grid: Any = None,
+    ) -> tuple[Any, Any]:
+        """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
+
+        Where the first array of ``out`` is None, HᵀT alone is wanted; on a CPU its lower triangle
+        is what is added to. On a ``grid`` (`backends.sums.Grid`) the sums are exact, of H rounded
+        to it.
+        """

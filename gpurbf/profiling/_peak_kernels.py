@@ -1,0 +1,107 @@
+"""Loops over registers alone: what the instructions of a micro-kernel can reach on this machine."""
+
+import functools
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from gpurbf.layer.backends.numba import amx, microkernel_table
+from gpurbf.layer.backends.numba.microkernels import KINDS, LANES, OPERATIONS, compile_for
+from gpurbf.runtime.jit.caching import cached_cfunc
+
+_i64 = ir.IntType(64)
+
+
+def operations_a_step(name):
+    """Multiplications and additions (or differences and additions) in one step of the loop."""
+    layout = microkernel_table.layout_of(name)
+    return 2 * layout.rows * layout.panels * LANES * layout.x_group
+
+
+@intrinsic(prefer_literal=True)
+def register_loop(typing_context, name, steps, data):
+    """`steps` steps of the kernel `name`; every sum is its own operand, so none can be left out."""
+    kind = KINDS[name.literal_value]
+    operation = OPERATIONS[kind.operation]
+
+    def generate(context, builder, signature, args):
+        _, steps, data = args
+        compile_for(builder, kind.target)
+        inputs = ir.VectorType(operation.operand, kind.width)
+        totals = ir.VectorType(operation.total, kind.width)
+        pointer = builder.inttoptr(data, totals.as_pointer())
+        first = builder.load(pointer, align=1)
+        c = builder.bitcast(first, inputs)
+        start = builder.block
+        loop, end = builder.append_basic_block("steps"), builder.append_basic_block("end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(_i64)
+        old = [builder.phi(totals) for _ in range(kind.rows * kind.panels * LANES // kind.width)]
+        new = [operation.combine(builder, t, builder.bitcast(t, inputs), c) for t in old]
+        following = builder.add(step, _i64(1))
+        step.add_incoming(_i64(0), start)
+        step.add_incoming(following, loop)
+        for i, (phi, total) in enumerate(zip(old, new)):
+            phi.add_incoming(_distinct(totals, i), start)
+            phi.add_incoming(total, loop)
+        builder.cbranch(builder.icmp_signed("<", following, steps), loop, end)
+        builder.position_at_end(end)
+        for i, total in enumerate(new):
+            builder.store(total, builder.gep(pointer, [_i64(i)]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(name, types.intp, types.intp), generate
+
+
+def _distinct(totals, i):
+    """A constant vector for each sum: equal sums would be computed once."""
+    return ir.Constant(totals, [i + 1] * totals.count)
+
+
+def _amx(steps, data):
+    """The four products of a step, over and over."""
+    for _ in range(steps):
+        amx._dot00()
+        amx._dot01()
+        amx._dot10()
+        amx._dot11()
+
+
+# One function a kernel, as in `products`.
+_FUNCTIONS = {
+    "dot_amx": _amx,
+    "dot_avx512vnni": lambda steps, data: register_loop("dot_avx512vnni", steps, data),
+    "dot_avxvnni": lambda steps, data: register_loop("dot_avxvnni", steps, data),
+    "dot_avx2": lambda steps, data: register_loop("dot_avx2", steps, data),
+    "dot32_avx512": lambda steps, data: register_loop("dot32_avx512", steps, data),
+    "dot32_avx2": lambda steps, data: register_loop("dot32_avx2", steps, data),
+    "dot64_avx512": lambda steps, data: register_loop("dot64_avx512", steps, data),
+    "dot64_avx2": lambda steps, data: register_loop("dot64_avx2", steps, data),
+    "manhattan_avx512": lambda steps, data: register_loop("manhattan_avx512", steps, data),
+    "manhattan_avx2": lambda steps, data: register_loop("manhattan_avx2", steps, data),
+    "manhattan32_avx512": lambda steps, data: register_loop("manhattan32_avx512", steps, data),
+    "manhattan32_avx2": lambda steps, data: register_loop("manhattan32_avx2", steps, data),
+    "manhattan64_avx512": lambda steps, data: register_loop("manhattan64_avx512", steps, data),
+    "manhattan64_avx2": lambda steps, data: register_loop("manhattan64_avx2", steps, data),
+    "gram16_avx512vnni": lambda steps, data: register_loop("gram16_avx512vnni", steps, data),
+    "gram16_avxvnni": lambda steps, data: register_loop("gram16_avxvnni", steps, data),
+    "gram16_avx2": lambda steps, data: register_loop("gram16_avx2", steps, data),
+}
+
+
+@functools.cache
+def _compiled(name):
+    return cached_cfunc(types.void(types.intp, types.intp))(_FUNCTIONS[name])
+
+
+def run(name, steps):
+    """Run `steps` steps in this thread, without the GIL."""
+    data = np.ones(64 * 32, np.uint8)  # a register for every sum
+    if name == "dot_amx":
+        microkernel_table.compiled("enter_amx").ctypes(amx.CONFIGURATION.ctypes.data)
+    _compiled(name).ctypes(steps, data.ctypes.data)
+    if name == "dot_amx":
+        microkernel_table.compiled("leave_amx").ctypes(amx.CONFIGURATION.ctypes.data)

@@ -1,0 +1,153 @@
+"""What this machine is and has: hardware, backends, versions; for `info` and benchmark pages."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+
+from threadpoolctl import threadpool_info
+
+from gpurbf import __version__
+from gpurbf.layer.backends import LOADERS, get_backend, tile
+from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, choose_kernel, missing
+from gpurbf.runtime.cpu import cpu_features, processor
+from gpurbf.runtime.errors import BackendUnavailable
+
+_DISTRIBUTIONS = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "scikit-learn-intelex",
+    "numba",
+    "llvmlite",
+    "mkl",
+    "joblib",
+    "threadpoolctl",
+    "numba-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "matplotlib",
+)
+
+# What OpenBLAS calls its kernels of 256 bits.
+_WITHOUT_AVX512 = {"Haswell", "Zen"}
+
+# What can speed up products and exponentials, in LLVM's names.
+_FEATURES = {
+    "x86": (
+        "amx-int8",
+        "amx-bf16",
+        "avx512vnni",
+        "avx512bf16",
+        "avxvnni",
+        "avx512f",
+        "avx2",
+        "fma",
+    ),
+    "arm": ("sme", "sve", "i8mm", "bf16", "dotprod", "neon"),
+}
+
+
+def hardware() -> dict[str, str]:
+    """Processor, its matrix features, the kernel they allow, threads and memory."""
+    from gpurbf.runtime.threads import thread_limit
+
+    facts = {
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "processor": processor(),
+        "matrix features": _features(),
+        "CPU kernel": _kernel(),
+        "threads": f"{thread_limit()} used of {os.cpu_count()} logical processors",
+    }
+    if size := memory():
+        facts["memory"] = f"{size / 2**30:.0f} GB"
+    if blas := _blas():
+        facts["BLAS"] = blas
+    return facts
+
+
+def _blas() -> str:
+    """The libraries that NumPy and SciPy brought, and the CPUs that they take this one for."""
+    import scipy.linalg  # noqa: F401 - it brings its own
+
+    found = {
+        (library["internal_api"], library["version"] or "", library.get("architecture") or "")
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    said = [f"{name} {version}, kernels for {cpu or 'any CPU'}" for name, version, cpu in found]
+    advice = ""
+    if {cpu for *_, cpu in found} & _WITHOUT_AVX512 and "avx512f" in cpu_features():
+        advice = "; this CPU has AVX-512: try OPENBLAS_CORETYPE=SkylakeX"
+    return "; ".join(sorted(said)) + advice
+
+
+def memory() -> int:
+    """Bytes of physical memory; 0 where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def backends() -> dict[str, str]:
+    """Each backend with its kernel, or why it is not available; then what auto takes."""
+    report = {}
+    for name in (*LOADERS, "auto"):
+        try:
+            backend, reason = get_backend(name)
+        except (BackendUnavailable, ValueError) as error:  # a variable may name what is not there
+            report[name] = str(error)
+        else:
+            report[name] = f"available: {backend.kernel}"
+            if name == "auto":
+                report[name] = f"{backend.name} ({reason})"
+    return report
+
+
+def tuned() -> dict[str, str]:
+    """For each backend that can be used and tuned: where its tiles come from, and since when."""
+    report = {}
+    for name in LOADERS:
+        try:
+            if get_backend(name)[0].tiles:
+                report[name] = tile.state(name).said
+        except (BackendUnavailable, ValueError):  # said among the backends
+            continue
+    return report
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what is installed of those it can use."""
+    found = {"python": platform.python_version(), "gpurbf": __version__}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def today() -> str:
+    """The date, for a page of results."""
+    return datetime.date.today().isoformat()
+
+
+def _features() -> str:
+    """Which of the interesting features the processor has, and which it lacks."""
+    has = cpu_features()
+    family = "arm" if platform.machine().lower() in ("aarch64", "arm64") else "x86"
+    present = ", ".join(name for name in _FEATURES[family] if name in has) or "none"
+    absent = ", ".join(name for name in _FEATURES[family] if name not in has) or "none"
+    return f"{present} (absent: {absent})"
+
+
+def _kernel() -> str:
+    """The kernel of the `numba` backend, why, and which others would run."""
+    try:
+        kernel, reason = choose_kernel()
+    except (BackendUnavailable, ValueError) as error:
+        return str(error)
+    others = [name for name in FEATURES if name != kernel and missing(name) is None]
+    return f"{kernel}: {reason}; would run too: {', '.join(others) or 'none'}"

@@ -1,0 +1,452 @@
+"""What a profile found: rows, a table, a data frame, the bottleneck in words."""
+
+from __future__ import annotations
+
+import gc
+import html
+import math
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing, get_tags
+
+from gpurbf.layer.backends import get_backend
+from gpurbf.profiling import machine
+from gpurbf.profiling.ceilings import bandwidth, compute
+from gpurbf.profiling.tables import markdown_table
+from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
+
+PHASES = ("training", "prediction")
+# Parts below this share of their phase are in the frame, not in the printed table.
+_SHOWN = 0.01
+# Where a backend's arrays are on a device, the work of these stages is there too.
+_ON_DEVICE = ("hidden layer", "output training")
+
+_HEADER = (
+    "stage", "s", "%", "Gop", "Gop/s", "GB", "GB/s", "of the ceiling", "MB", "% of memory",
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A stage (``part`` is empty) or a part of one; NaN where there is nothing to tell.
+
+    ``share`` is of the phase's wall time, ``operations`` and ``nbytes`` are counts with their rates
+    beside them, ``efficiency`` is the time at the ceiling over the time that it took, ``ceiling``
+    which ceiling that is, ``peak_memory`` in bytes, ``memory_share`` that of all there is.
+    """
+
+    phase: str
+    stage: str
+    part: str
+    seconds: float
+    share: float
+    operations: float
+    operations_per_second: float
+    nbytes: float
+    bytes_per_second: float
+    efficiency: float
+    ceiling: str
+    peak_memory: float
+    memory_share: float
+
+
+class Profile:
+    """Where the time of a fit and a prediction went; :func:`gpurbf.profile` makes it.
+
+    Attributes
+    ----------
+    estimator : classifier
+        Fitted.
+    accuracy : float or None
+        Share of the predicted samples whose label was met.
+    seconds : dict
+        Wall time of "training" and "prediction".
+    rows : list of Row
+        Stages in the order of the data's flow, each followed by its parts, the longest first.
+    ceilings : dict
+        Operations a second by kind of arithmetic, and bytes a second under "memory".
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        X: Any,
+        X_test: Any,
+        accuracy: float | None,
+        training: Recorder,
+        prediction: Recorder,
+    ) -> None:
+        self.estimator = estimator
+        self.accuracy = accuracy
+        self.shape = getattr(X, "shape", None) or np.shape(X)
+        self.n_predicted = (getattr(X_test, "shape", None) or np.shape(X_test))[0]
+        self.seconds = {"training": training.seconds, "prediction": prediction.seconds}
+        self.ceilings: dict[str, float] = {"memory": bandwidth()}
+        xp = _namespace(estimator)
+        self.rows = [
+            row
+            for phase, recorder in zip(PHASES, (training, prediction))
+            for name in (*STAGES, ELSEWHERE[0])
+            for row in self._stage(phase, name, recorder, xp if name in _ON_DEVICE else np)
+        ]
+
+    def _stage(self, phase: str, name: str, recorder: Recorder, xp: ModuleType) -> list[Row]:
+        """The row of a stage and those of its parts."""
+        parts = {part: entry for (stage, part), entry in recorder.entries.items() if stage == name}
+        whole, ideals = Entry(), {}
+        for part, entry in parts.items():
+            whole.add(entry)
+            ideals[part] = self._ideal(name, entry, xp)
+        known = [ideal for ideal in ideals.values() if ideal[0] > 0]
+        total = sum(seconds for seconds, _ in known), max(known)[1] if known else ""
+        rows = [self._row(phase, name, "", whole, recorder.seconds, total)]
+        if name:
+            longest = sorted(parts, key=lambda part: -parts[part].seconds)
+            rows += [
+                self._row(phase, name, part or "rest", parts[part], recorder.seconds, ideals[part])
+                for part in longest
+            ]
+        return rows
+
+    def _ideal(self, stage: str, entry: Entry, xp: ModuleType) -> tuple[float, str]:
+        """Seconds that the ceilings would take, and the ceiling that takes the most of them."""
+        if stage == "host to device":
+            return 0.0, ""
+        work = [(entry.nbytes / self._ceiling("memory", xp), "memory")]
+        products = {kind: n / self._ceiling(kind, xp) for kind, n in entry.operations.items()}
+        if products:
+            work.append((sum(products.values()), max(products, key=products.__getitem__)))
+        seconds, ceiling = max(work)
+        # NaN where a ceiling is not known.
+        return (seconds, ceiling) if seconds > 0 and sum(products.values()) >= 0 else (0.0, "")
+
+    def _ceiling(self, kind: str, xp: ModuleType) -> float:
+        """The ceiling of that kind, kept for the table; NaN if it is not known."""
+        found = bandwidth(xp) if kind == "memory" else compute(kind, xp)
+        name = kind if xp is np else f"{kind} on the device"
+        return self.ceilings.setdefault(name, math.nan if found is None else found)
+
+    def _row(
+        self,
+        phase: str,
+        stage: str,
+        part: str,
+        entry: Entry,
+        wall: float,
+        ideal: tuple[float, str],
+    ) -> Row:
+        seconds, operations = entry.seconds, float(sum(entry.operations.values()))
+        return Row(
+            phase,
+            stage or "in no stage",
+            part,
+            seconds,
+            _ratio(seconds, wall),
+            operations,
+            _ratio(operations, seconds),
+            entry.nbytes,
+            _ratio(entry.nbytes, seconds),
+            _ratio(ideal[0], seconds),
+            ideal[1],
+            float(entry.memory) or math.nan,
+            _ratio(entry.memory, machine.memory()),
+        )
+
+    @property
+    def bottleneck(self) -> str:
+        """The longest stage of each phase and its longest part, in words."""
+        return "\n".join(f"{phase.capitalize()}: {self._longest(phase)}." for phase in PHASES)
+
+    def _longest(self, phase: str) -> str:
+        rows = [row for row in self.rows if row.phase == phase]
+        stage = max((row for row in rows if not row.part), key=lambda row: row.seconds)
+        text = f"{stage.stage} is {100 * stage.share:.0f} %"
+        parts = [row for row in rows if row.part and row.stage == stage.stage]
+        if not parts:
+            return text
+        part = max(parts, key=lambda row: row.seconds)
+        if part.part == "rest":
+            return text
+        if not part.ceiling:
+            return f"{text}, most of it {part.part}"
+        limit = "memory bandwidth" if part.ceiling == "memory" else f"{part.ceiling} ceiling"
+        near = f"{100 * part.efficiency:.0f} % of" if part.efficiency <= 1 else "more than"
+        return f"{text}: {part.part} at {near} the {limit}"
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame; stages alone are those with an empty ``part``.
+
+        Returns
+        -------
+        frame : pandas.DataFrame
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: python -m pip install pandas") from error
+        return pandas.DataFrame(self.rows, columns=list(Row._fields))
+
+    def plot(self, figure: Any = None) -> Any:
+        """Draw the time of each stage, and in it what it would take at the ceilings.
+
+        Parameters
+        ----------
+        figure : matplotlib Figure, optional
+            Where to draw; by default a new one of pyplot's.
+
+        Returns
+        -------
+        figure : matplotlib Figure
+        """
+
+        if figure is None:
+            import matplotlib.pyplot as plt
+
+            figure = plt.figure(figsize=(11, 4.2), layout="constrained")
+        draw(self, figure)
+        return figure
+
+    @property
+    def title(self) -> str:
+        """What was fitted, on how much, and what ran."""
+        N, n = (*self.shape, 1)[:2]
+        text = f"{type(self.estimator).__name__}: {N:,} × {n:,} samples"
+        for name, noun in (("centers_", "centers"), ("support_", "support vectors")):
+            if hasattr(self.estimator, name):
+                text += f", {len(getattr(self.estimator, name)):,} {noun}"
+        text += f", {self.n_predicted:,} predicted"
+        if self.accuracy is not None:
+            text += f", {100 * self.accuracy:.2f} % right"
+        return text
+
+    def table(self, phase: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Header and cells of "training" or "prediction"; small parts are left out."""
+        rows = [
+            row for row in self.rows if row.phase == phase and (not row.part or row.share >= _SHOWN)
+        ]
+        return _HEADER, [_cells(row) for row in rows]
+
+    def __str__(self) -> str:
+        parts = [self.title, getattr(self.estimator, "backend_info_", "")]
+        for phase in PHASES:
+            parts += [
+                f"{phase.capitalize()}, {self.seconds[phase]:.3g} s",
+                markdown_table(*self.table(phase)),
+            ]
+        known = {kind: rate for kind, rate in self.ceilings.items() if not math.isnan(rate)}
+        limits = [
+            f"{kind} {_number(rate / 1e9)} {'GB/s' if kind.startswith('memory') else 'Gop/s'}"
+            for kind, rate in known.items()
+        ]
+        parts += [f"Ceilings: {', '.join(limits)}.", self.bottleneck]
+        return "\n\n".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _namespace(estimator: Any) -> ModuleType:
+    """The array namespace of the backend that ran; NumPy where the estimator does not say."""
+    name = getattr(estimator, "backend_", "numpy")
+    return get_backend(name)[0].xp if name not in ("none", "scipy") else np
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if a and b else math.nan if not a else math.inf
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    name = f"· {row.part}" if row.part else row.stage
+    if row.stage == "host to device" and not row.seconds:
+        return (f"{row.stage}: none on a CPU", *[""] * 9)
+    giga = (row.operations, row.operations_per_second, row.nbytes, row.bytes_per_second)
+    return (
+        name,
+        _number(row.seconds),
+        f"{100 * row.share:.1f}" if row.seconds else "",
+        *(_number(number / 1e9) for number in giga),
+        f"{100 * row.efficiency:.0f} % {row.ceiling}" if row.ceiling else "",
+        _number(row.peak_memory / 2**20),
+        f"{100 * row.memory_share:.1f}" if row.memory_share > 0 else "",
+    )
+
+
+def _number(value: float) -> str:
+    """Three digits or four places; nothing for nothing."""
+    if not value > 0:
+        return ""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+_COLOR, _IDEAL = "#8fb8de", "#1f4e79"
+
+
+def draw(profile: Any, figure: Any) -> None:
+    """Draw a profile into a figure: training on the left, prediction on the right."""
+    figure.suptitle(profile.title, fontsize=11)
+    for axis, phase in zip(figure.subplots(1, len(PHASES), sharey=True), PHASES):
+        _phase(axis, profile, phase)
+    figure.axes[0].set_yticks(range(len(STAGES)), STAGES)
+    figure.axes[0].invert_yaxis()
+    figure.axes[-1].legend(loc="lower right", frameon=False, fontsize=8)
+
+
+def _phase(axis: Any, profile: Any, phase: str) -> None:
+    """The bars of one phase, each split into its parts."""
+    wall = profile.seconds[phase]
+    unit, scale = ("s", 1.0) if wall >= 1 else ("ms", 1000.0)
+    for place, name in enumerate(STAGES):
+        rows = [row for row in profile.rows if (row.phase, row.stage) == (phase, name)]
+        total, parts = rows[0], rows[1:]
+        left = 0.0
+        for row in parts:
+            length = scale * row.seconds
+            axis.barh(place, length, 0.68, left, color=_COLOR, edgecolor="white", linewidth=1)
+            ideal = length * min(1.0, row.efficiency) if row.ceiling else 0.0
+            axis.barh(place, ideal, 0.3, left, color=_IDEAL)
+            left += length
+        axis.text(left + 0.01 * scale * wall, place, _label(total, parts), va="center", fontsize=8)
+    axis.set(title=f"{phase}, {scale * wall:.3g} {unit}", xlabel=unit)
+    longest = max(row.seconds for row in profile.rows if row.phase == phase)
+    axis.set_xlim(0, 1.5 * scale * longest)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    # Empty bars that name the two colors.
+    axis.barh(0, 0, color=_COLOR, label="time, by part")
+    axis.barh(0, 0, color=_IDEAL, label="time at the machine's ceiling")
+
+
+def _label(total: Any, parts: list[Any]) -> str:
+    """Share and longest part of a stage."""
+    if not total.seconds:
+        return "none on a CPU" if total.stage == "host to device" else ""
+    if total.share < 0.001:
+        return "< 0.1 %"
+    longest = parts[0]
+    text = f"{100 * total.share:.1f} %"
+    if total.share < 0.05:
+        return text
+    near = f"\nat {100 * longest.efficiency:.0f} % of the ceiling" if longest.ceiling else ""
+    return f"{text}, {longest.part}{near}"
+
+
+_WARM_UP = 200
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+def profile(
+    estimator: Any, X: Any, y: Any, *, X_test: Any = None, y_test: Any = None, warm_up: bool = True
+) -> Profile:
+    """Fit an estimator, let it predict, and say where the time of both went.
+
+    The work is cut along the flow of the data into six stages: read and validate; prepare (centers,
+    quantization, packing, norms); host to device; hidden layer; output training; back and evaluate.
+    For each there are time, bytes, operations, both rates beside what the machine was measured to
+    reach, and the peak of the process's memory.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Any of this package, by itself or inside a scikit-learn estimator. It stays as it is: a
+        clone is fitted.
+    X : array-like or CSR of shape (n_samples, n_features)
+        Training samples. A ``numpy.memmap`` is read where it is first touched.
+    y : array-like of shape (n_samples,)
+        Their labels.
+    X_test, y_test : optional
+        What is predicted and compared; by default the training samples.
+    warm_up : bool, default=True
+        Fit and predict a few samples first, so that compilation is not in the times.
+
+    Returns
+    -------
+    profile : Profile
+        Prints as a table; has ``bottleneck`` (in words), ``rows``, ``to_frame()``, ``plot()``,
+        ``accuracy`` and ``estimator``, the fitted clone.
+
+    Notes
+    -----
+    A moment counts for the innermost stage that is open, so stages add up to the wall time; what no
+    stage covers is shown too. Threads that work side by side divide their wall time by what each
+    did. Worker *processes* are not seen. Without ``profile`` the stages cost nothing.
+
+    Bytes are those of the arrays that go in and out, each once; operations those of the formulas,
+    2Nmn for the distances of N samples to m centers. Memory is the resident set of the process, as
+    Linux tells it at the ends of stages and every hundredth of a second; elsewhere it is missing.
+
+    References
+    ----------
+    The cut follows Li, Zhang and Cao, 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpurbf import RBFClassifier, profile
+    >>> X, y = load_digits(return_X_y=True)
+    >>> result = profile(RBFClassifier(100, random_state=0), X, y)
+    >>> print(result.bottleneck)  # doctest: +SKIP
+    Training: output training is 71 %: HᵀH at 62 % of the float32 ceiling.
+    Prediction: hidden layer is 66 %: H and H @ W, fused at 41 % of the 8-bit products ceiling.
+    """
+    return _profile(estimator, None, (X, y, X_test, y_test), warm_up, _silent)
+
+
+def profile_from(
+    estimator: Any,
+    load: Callable[[], tuple[Any, Any, Any, Any]],
+    *,
+    warm_up: bool = True,
+    say: Callable[[str], None] = _silent,
+) -> Profile:
+    """As :func:`profile`, of what ``load()`` reads: X, y, X_test and y_test; says what it does."""
+    say("reading")
+    with Recorder() as reading, stage("read and validate", "files"):
+        data = load()
+    return _profile(estimator, reading, data, warm_up, say)
+
+
+def _profile(
+    estimator: Any,
+    reading: Recorder | None,
+    data: tuple[Any, Any, Any, Any],
+    warm_up: bool,
+    say: Callable[[str], None],
+) -> Profile:
+    X, y, X_test, y_test = data
+    if X_test is None:
+        X_test, y_test = X, y
+    if warm_up and not get_tags(estimator).input_tags.pairwise:
+        say("warming up; the first time, kernels are compiled")
+        rows = np.union1d(np.arange(min(_WARM_UP, len(y))), np.unique(y, return_index=True)[1])
+        few = _safe_indexing(X, rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            clone(estimator).fit(few, _safe_indexing(y, rows)).predict(few)
+    model = clone(estimator)
+    gc.collect()
+    say("fitting")
+    with Recorder() as training:
+        model.fit(X, y)
+    if reading is not None:
+        training.include(reading)
+    accuracy = None
+    say("predicting")
+    with Recorder() as prediction:
+        predicted = model.predict(X_test)
+        if y_test is not None:
+            with stage("back and evaluate", "accuracy"):
+                accuracy = float(np.mean(predicted == np.asarray(y_test)))
+    return Profile(model, X, X_test, accuracy, training, prediction)

@@ -1,0 +1,160 @@
+"""The threads of BLAS libraries: set by one owner, and given back as they were found.
+
+Most libraries know one number a process. It is the least of the limits in force anywhere, and
+after the last of them, in whatever order they end, what it was before the first. Libraries on
+OpenMP know a number for each thread, and are told in every thread that a limit is for.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from threadpoolctl import ThreadpoolController
+
+
+class Limit:
+    """A number of threads, in force from `enter` to `leave`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+
+_lock = threading.Lock()
+# Weak: what an interrupt kept from leaving ends with its block all the same.
+_in_force: WeakSet[Limit] = WeakSet()
+# By a library's path: the number it was found with, and the one it was told.
+_told: dict[str, tuple[int, int]] = {}
+# Paths of libraries whose threads a fork has left behind.
+_alone: set[str] = set()
+
+
+@functools.cache
+def blas_libraries() -> Any:
+    # Looking for libraries takes milliseconds: once, and again where `look_again` is called.
+    return ThreadpoolController().select(user_api="blas")
+
+
+def found() -> list[int]:
+    """What others have set for this thread, our own limits apart."""
+    numbers = []
+    with _lock:
+        for library in blas_libraries().lib_controllers:
+            before, ours = _told.get(library.filepath, (0, 0))
+            now = library.num_threads or 1
+            numbers.append(before if now == ours else now)
+    return numbers
+
+
+def enter(limit: Limit) -> None:
+    """The limit is in force from now on."""
+    with _lock:
+        _in_force.add(limit)
+        _apply()
+
+
+def leave(limit: Limit) -> None:
+    """The limit has ended, if it was in force at all."""
+    with _lock:
+        _in_force.discard(limit)
+        _apply()
+
+
+def look_again() -> None:
+    """A library was loaded: what is in force holds for it as well."""
+    with _lock:
+        blas_libraries.cache_clear()
+        _apply()
+
+
+@contextmanager
+def thread_limit_here(most: int) -> Iterator[None]:
+    """Tell this thread what no process can be told: its own number in libraries that keep one."""
+    undo: list[tuple[Any, int]] = []
+    try:
+        for library in blas_libraries().lib_controllers:
+            if (library.num_threads or 1) > most:
+                undo.append((library, _tell_thread(library, most)))
+        yield
+    finally:
+        try:
+            _undo(undo)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            _undo(undo)
+            raise
+
+
+def _undo(told: list[tuple[Any, int]]) -> None:
+    for library, before in told:
+        if library.filepath not in _alone:
+            _tell_thread(library, before)
+
+
+def after_fork(limits: list[Any]) -> None:
+    """In a forked child only these limits are left, those of the thread that forked.
+
+    MKL would wait for threads that the child does not have: it works alone from now on.
+    """
+    global _lock, _in_force
+    _lock, _in_force = threading.Lock(), WeakSet(limits)
+    if blas_libraries.cache_info().currsize:
+        for library in filter(_is_mkl, blas_libraries().lib_controllers):
+            library.dynlib.MKL_Set_Num_Threads_Local(0)  # this thread's own, which comes first
+            _alone.add(library.filepath)
+        _apply()
+
+
+def _apply() -> None:
+    least = min((limit.most for limit in _in_force), default=None)
+    for library in blas_libraries().lib_controllers:
+        if getattr(library, "threading_layer", "") == "openmp":
+            continue
+        path = library.filepath
+        before, ours = _told.get(path) or (_number(library),) * 2
+        wanted = 1 if path in _alone else before if least is None else min(before, least)
+        if wanted != ours:
+            _told[path] = before, 0  # unknown, if an interrupt comes now
+            _tell(library, wanted)
+            _told[path] = before, wanted
+        if wanted == before:
+            _told.pop(path, None)
+
+
+def _is_mkl(library: Any) -> bool:
+    return library.internal_api == "mkl"
+
+
+def _number(library: Any) -> int:
+    """The number of the process, whatever this thread's own is."""
+    if not _is_mkl(library):
+        return library.num_threads or 1
+    own = library.dynlib.MKL_Set_Num_Threads_Local(0)
+    try:
+        return library.num_threads
+    finally:
+        library.dynlib.MKL_Set_Num_Threads_Local(own)
+
+
+def _tell(library: Any, number: int) -> None:
+    """Set the number of the process."""
+    if _is_mkl(library):
+        library.dynlib.MKL_Set_Num_Threads(number)
+        return
+    # From version 3.8 on threadpoolctl heeds one thread, until that one says that it is done.
+    done = getattr(library, "clear_controlling_thread", lambda force: None)
+    done(force=True)
+    library.set_num_threads(number)
+    done(force=True)
+
+
+def _tell_thread(library: Any, number: int) -> int:
+    """Set the number of this thread; what to tell it later for what it was."""
+    if _is_mkl(library):
+        return library.dynlib.MKL_Set_Num_Threads_Local(number)
+    before = library.num_threads
+    library.set_num_threads(number)
+    return before

@@ -1,0 +1,57 @@
+"""Checks of single parameters, with messages that name the parameter and what it takes."""
+
+from __future__ import annotations
+
+import numbers
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """A value as a message should show it: 0, not np.int64(0)."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = "") -> None:
+    """A name out of a list."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(
+            f"Unknown {name} {plain(value)!r}: use one of {sorted(allowed)} {also}".strip()
+        )
+
+
+def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
+    """A finite number of that kind, at least (or above) low; True and False are not numbers."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
+        expected = "an integer" if kind is numbers.Integral else "a number"
+        raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
+    if not np.isfinite(value) or value < low or (above and value == low):
+        raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {plain(value)!r}.")
+
+
+def check_room(n_bytes: int, what: str, cure: str) -> None:
+    """Refuse work that would end, hours later, in a process that the system kills.
+
+    Raises
+    ------
+    MemoryError
+        Before anything is allocated, if Linux says that there is less memory than `n_bytes`; other
+        systems are not asked.
+    """
+    if n_bytes > 1 << 26 and n_bytes > (free := _free_bytes()):
+        raise MemoryError(
+            f"{what} would take {n_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {cure}."
+        )
+
+
+def _free_bytes() -> float:
+    """What the system says that processes may still take; no limit where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return float("inf")
+    numbers_of = dict(line.split(":", 1) for line in lines)
+    kilobytes = [numbers_of.get(name, "0").split()[0] for name in ("MemAvailable", "SwapFree")]
+    return 1024.0 * sum(map(int, kilobytes))

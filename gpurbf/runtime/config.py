@@ -1,0 +1,73 @@
+"""Settings of a thread: the default backend and the memory that working arrays may take."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256, "gpu_memory": None, "n_streams": 2}
+# A context variable is a thread's own, and threads that work for it get its context
+# (backends/threads.py).
+_settings: ContextVar[dict[str, Any]] = ContextVar("gpurbf settings", default=_DEFAULTS)
+
+
+def get_config() -> dict[str, Any]:
+    """The settings in force in this thread.
+
+    Returns
+    -------
+    config : dict
+        ``backend``: what ``backend="auto"`` means. ``memory``: megabytes that the tiles of the
+        hidden layer may take beyond the input, the model and the result. ``gpu_memory``: megabytes
+        of a GPU that the package may take; None is ``GPURBF_GPU_MEMORY`` from the environment, else
+        80 % of what is free. ``n_streams``: tiles under way on a GPU at a time; with 1 nothing is
+        copied while something is computed.
+    """
+    return _settings.get().copy()
+
+
+@contextmanager
+def config_context(**settings: Any) -> Iterator[None]:
+    """Change settings inside a ``with`` block, in this thread only.
+
+    Python without its global lock hands them on to threads that are started in the block.
+
+    Parameters
+    ----------
+    **settings
+        ``backend`` (str), ``memory`` (megabytes, > 0), ``gpu_memory`` (megabytes, > 0, or None) and
+        ``n_streams`` (1 to 16), see :func:`get_config`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown setting, a memory that is not positive or another number of streams.
+
+    Examples
+    --------
+    >>> from gpurbf import config_context
+    >>> with config_context(backend="numpy", memory=64):
+    ...     pass
+    """
+    if unknown := sorted(set(settings) - set(_DEFAULTS)):
+        raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
+    _check_megabytes("memory", settings.get("memory", 1))
+    if (gpu_memory := settings.get("gpu_memory")) is not None:
+        _check_megabytes("gpu_memory", gpu_memory)
+    n_streams = settings.get("n_streams", 1)
+    if not isinstance(n_streams, numbers.Integral) or n_streams not in range(1, 17):
+        raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
+    before = _settings.get()
+    _settings.set(before | settings)
+    try:
+        yield
+    finally:
+        _settings.set(before)
+
+
+def _check_megabytes(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise ValueError(f"{name} must be a number of megabytes > 0, got {value!r}.")

@@ -1,0 +1,45 @@
+"""Errors and warnings of the package; a warning names the line of whoever called the package."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BackendUnavailable(RuntimeError):
+    """A backend that was asked for by name cannot run here; the message says how to get it."""
+
+
+# Whose frames stand between that line and the warning: ours, and what wraps our methods.
+_BETWEEN = ("gpurbf", "contextlib", "sklearn.callback")
+
+
+_local = threading.local()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings of the package within the block, in this thread: `warnings` knows processes."""
+    before = getattr(_local, "quiet", False)
+    _local.quiet = True
+    try:
+        yield
+    finally:
+        _local.quiet = before
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line that is not the package's own."""
+    if getattr(_local, "quiet", False):
+        return
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in _BETWEEN)

@@ -1,0 +1,154 @@
+"""Kernels kept on disk by Numba: a file that is damaged, or a disk that is full, ends no call."""
+
+import functools
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
+from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
+from numba.core.sigutils import normalize_signature
+
+from gpurbf.runtime.jit.collecting import without_collecting
+
+_said = False
+# Where the package is, and how a file imports: `from a.b import c, d` and `import a`.
+_ROOT = Path(__file__).parents[3]
+_IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?$", re.MULTILINE)
+_NAME = re.compile(r"\w+")
+# What `njit` says, and that no kernel is passed to another as a function.
+_OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
+
+
+class Cache(FunctionCache):
+    """What cannot be read is compiled anew, and takes the place of what was there."""
+
+    def __init__(self, py_func):
+        super().__init__(py_func)
+        # Compiled into a kernel is what it calls, which may be in other files: Numba looks at one.
+        stamp = _digest(Path(py_func.__code__.co_filename))
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, sig, target_context):
+        # Numba makes ready for compiling here, which takes longer than all else in a process that
+        # finds its kernels: what it loads needs the memory of arrays alone.
+        rtsys.initialize(target_context)
+        try:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+        except Exception:  # a damaged pickle fails in every way
+            return None
+
+    def save_overload(self, sig, data):
+        try:
+            try:
+                super().save_overload(sig, data)
+            except OSError:
+                raise
+            except Exception:
+                self.flush()  # the index is damaged: it begins anew
+                super().save_overload(sig, data)
+        except OSError as error:
+            _say(f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})")
+
+
+@functools.cache
+def _digest(path):
+    """A hash of a source file and of all files of the package that it imports, directly or not."""
+    digest = hashlib.sha256()
+    for source in sorted(_sources(path, set())):
+        digest.update(source.name.encode() + b"\0" + _read(source))
+    return digest.digest()
+
+
+def _sources(path, found):
+    """The file and what it imports of this package or of its own folder."""
+    if path not in found:
+        found.add(path)
+        for imported in _imports(path):
+            _sources(imported, found)
+    return found
+
+
+@functools.cache
+def _imports(path):
+    """Files that a file imports by name; a name that is no module is defined in its package."""
+    files = []
+    for module, names in _IMPORT.findall(_read(path).decode()):
+        for name in ("", *_NAME.findall(names)):
+            parts = [*module.split("."), name] if name else module.split(".")
+            for folder in (_ROOT, path.parent):
+                file = folder.joinpath(*parts)
+                files += [
+                    found
+                    for found in (file.with_suffix(".py"), file / "__init__.py")
+                    if found.is_file()
+                ]
+    return files
+
+
+@functools.cache
+def _read(path):
+    return path.read_bytes()
+
+
+def _say(what):
+    """Once in a process, on stderr."""
+    global _said
+    if not _said:
+        _said = True
+        print(f"{what}: the next process compiles them again.", file=sys.stderr, flush=True)
+
+
+class JitKernel(CPUDispatcher):
+    """A kernel that Python calls; it is kept on disk."""
+
+    def enable_caching(self):
+        self._cache = Cache(self.py_func)
+
+    def compile(self, sig):
+        with without_collecting():
+            return super().compile(sig)
+
+
+class JitCallback(CFunc):
+    """A kernel that is called by its address; it is kept on disk."""
+
+    def enable_caching(self):
+        self._cache = Cache(self._pyfunc)
+
+    def compile(self):
+        with without_collecting():
+            super().compile()
+
+
+def cached(**options):
+    """`numba.njit` of a kernel that Python calls."""
+
+    def decorate(function):
+        kernel = JitKernel(function, targetoptions=_OPTIONS | options)
+        kernel.enable_caching()
+        return kernel
+
+    return decorate
+
+
+def cached_cfunc(signature, **options):
+    """`numba.cfunc` of a kernel that is called by its address."""
+
+    def decorate(function):
+        kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
+        kernel.enable_caching()
+        kernel.compile()
+        return kernel
+
+    return decorate
+
+
+def inner(**options):
+    """`numba.njit` of what only kernels call: nothing is compiled by which Python could."""
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)

@@ -1,0 +1,265 @@
+"""What Numba cannot say in Python: calls by address, attributes of the function at hand."""
+
+import platform
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_HAS_PAUSE = platform.machine().lower() in ("x86_64", "amd64")
+
+
+@intrinsic
+def use_widest_vectors(typing_context):
+    """Let loops of the calling function use 512-bit vectors where LLVM would prefer 256.
+
+    Not those of the functions that it calls: Numba makes their vector loops before it joins them.
+    """
+
+    def generate(context, builder, signature, args):
+        # llvmlite knows no string attributes, hence the plain set method.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def without_refcount(typing_context, array):
+    """The array without its memory's owner, whose references need not be counted.
+
+    Numba counts those of slices too, two atomic operations each, which take half of a short loop's
+    time. Of arrays only that are there longer: a kernel's arguments, or its own that it `keeps`.
+    """
+
+    def generate(context, builder, signature, args):
+        own = context.make_array(array)(context, builder, args[0])
+        own.meminfo = cgutils.get_null_value(own.meminfo.type)
+        own.parent = cgutils.get_null_value(own.parent.type)
+        return own._getvalue()
+
+    return array(array), generate
+
+
+@intrinsic
+def keep_alive(typing_context, array):
+    """Nothing, but the array is there until then."""
+
+    def generate(context, builder, signature, args):
+        return context.get_dummy_value()
+
+    return types.void(array), generate
+
+
+def _extreme(name):
+    """An intrinsic: the larger or the smaller of two floats, for loops that LLVM makes vectors of.
+
+    Neither may be NaN, and 0 and -0 are the same.
+    """
+
+    @intrinsic
+    def extreme(typing_context, a, b):
+        def generate(context, builder, signature, args):
+            kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType()] * 2)
+            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.f64")
+            return builder.call(function, args, fastmath=("nnan", "nsz"))
+
+        return types.float64(types.float64, types.float64), generate
+
+    return extreme
+
+
+larger, smaller = _extreme("maxnum"), _extreme("minnum")
+
+
+def call_by_address(context, builder, signature, args):
+    """Call the C function whose address is the first argument."""
+    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])
+    builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+    return context.get_dummy_value()
+
+
+@intrinsic
+def call_profile(typing_context, function, buffer, count, gamma, coef0, degree):
+    """Call a compiled profile, `void (*)(T *, intp, double, double, intp)`, by its address."""
+    number = types.float64
+    return types.void(*(types.intp,) * 3, number, number, types.intp), call_by_address
+
+
+@intrinsic
+def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
+    """Call a micro-kernel of `products` by its address."""
+    return types.void(*(types.intp,) * 7), call_by_address
+
+
+@intrinsic
+def call_listed(typing_context, function, x, places, c, c_stride, steps, out, out_stride):
+    """The same for one that takes the steps of a list."""
+    return types.void(*(types.intp,) * 8), call_by_address
+
+
+@intrinsic
+def int32_at(typing_context, address):
+    """The number at an address."""
+
+    def generate(context, builder, signature, args):
+        word = ir.IntType(32)
+        number = builder.load(builder.inttoptr(args[0], word.as_pointer()), align=4)
+        return builder.sext(number, ir.IntType(64))
+
+    return types.intp(types.intp), generate
+
+
+@intrinsic
+def call_setup(typing_context, function, config):
+    """Call `enter_amx` or `leave_amx` by its address."""
+    return types.void(types.intp, types.intp), call_by_address
+
+
+@intrinsic
+def placed(typing_context, value):
+    """A pointer to a copy of the value, which lives as long as the call of the function at hand."""
+
+    def generate(context, builder, signature, args):
+        return cgutils.alloca_once_value(builder, args[0])
+
+    return types.CPointer(value)(value), generate
+
+
+@intrinsic
+def pointer_to(typing_context, array, place):
+    """The address of the number at a place of a contiguous array."""
+    pointer = types.CPointer(array.dtype)
+
+    def generate(context, builder, signature, args):
+        struct = context.make_array(array)(context, builder, args[0])
+        return builder.gep(struct.data, [args[1]])
+
+    return pointer(array, types.intp), generate
+
+
+@intrinsic
+def copy_bytes(typing_context, target, source, count):
+    """Copy between addresses; nothing that overlaps."""
+
+    def generate(context, builder, signature, args):
+        to, of = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in args[:2])
+        cgutils.raw_memcpy(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(*(types.intp,) * 3), generate
+
+
+@intrinsic
+def transpose4(typing_context, word, source, source_stride, target, target_stride):
+    """Write 4 × 4 numbers of the dtype of `word` transposed: addresses, and bytes between rows."""
+
+    def generate(context, builder, signature, args):
+        number = context.get_data_type(word.dtype)
+        row = ir.VectorType(number, 4)
+        align = context.get_abi_sizeof(number)
+
+        def place(address, stride, i):
+            at = builder.add(address, builder.mul(stride, ir.Constant(stride.type, i)))
+            return builder.inttoptr(at, row.as_pointer())
+
+        def mixed(a, b, order):
+            order = ir.Constant(ir.VectorType(ir.IntType(32), 4), order)
+            return builder.shuffle_vector(a, b, order)
+
+        _, source, source_stride, target, target_stride = args
+        a, b, c, d = (builder.load(place(source, source_stride, i), align=align) for i in range(4))
+        for half, order in enumerate(([0, 4, 1, 5], [2, 6, 3, 7])):
+            ab, cd = mixed(a, b, order), mixed(c, d, order)
+            for i, order in enumerate(([0, 1, 4, 5], [2, 3, 6, 7])):
+                address = place(target, target_stride, 2 * half + i)
+                builder.store(mixed(ab, cd, order), address, align=align)
+        return context.get_dummy_value()
+
+    return types.void(word, *(types.intp,) * 4), generate
+
+
+@intrinsic
+def widen16(typing_context, word, source, target, ahead):
+    """Write 16 numbers of the dtype of `word` as float64, from an address to one of a cache line.
+
+    Those `ahead` bytes further on are fetched meanwhile, which may be anywhere.
+    """
+
+    def generate(context, builder, signature, args):
+        bytes_ = ir.IntType(8).as_pointer()
+        there = builder.inttoptr(builder.add(args[1], args[3]), bytes_)
+        kind = ir.FunctionType(ir.VoidType(), [bytes_, *[ir.IntType(32)] * 3])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(fetch, [there, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])
+        number, wide = (
+            ir.VectorType(kind, 16) for kind in (context.get_data_type(word.dtype), ir.DoubleType())
+        )
+        size = context.get_abi_sizeof(number.element)
+        values = builder.load(builder.inttoptr(args[1], number.as_pointer()), align=size)
+        if isinstance(number.element, ir.IntType):
+            values = builder.sitofp(values, wide)
+        elif number != wide:
+            values = builder.fpext(values, wide)
+        builder.store(values, builder.inttoptr(args[2], wide.as_pointer()), align=64)
+        return context.get_dummy_value()
+
+    return types.void(word, types.intp, types.intp, types.intp), generate
+
+
+def _word(context, builder, array, args):
+    """A pointer to one of an array's 64-bit words."""
+    return builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
+
+
+@intrinsic
+def look(typing_context, words, i):
+    """One of an array's int64 that other threads write; what they wrote before it is seen too."""
+
+    def generate(context, builder, signature, args):
+        return builder.load_atomic(_word(context, builder, words, args), "acquire", 8)
+
+    return types.int64(words, types.intp), generate
+
+
+@intrinsic
+def put(typing_context, words, i, number):
+    """Write one of an array's int64, and let others see what was written before it."""
+
+    def generate(context, builder, signature, args):
+        builder.store_atomic(args[2], _word(context, builder, words, args), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp, types.int64), generate
+
+
+@intrinsic
+def exchange(typing_context, words, i, old, new):
+    """Make one of an array's int64 the new if it is the old; whether it was."""
+
+    def generate(context, builder, signature, args):
+        place = _word(context, builder, words, args)
+        pair = builder.cmpxchg(place, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(words, types.intp, types.int64, types.int64), generate
+
+
+@intrinsic
+def pause(typing_context):
+    """Let the other thread of this core go on for a moment."""
+
+    def generate(context, builder, signature, args):
+        add_pause(builder)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def add_pause(builder):
+    """Write the instruction for it, on CPUs that have one."""
+    if _HAS_PAUSE:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])

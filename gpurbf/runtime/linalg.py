@@ -1,0 +1,97 @@
+"""Factorizations of symmetric matrices on the CPU or a GPU, with as many BLAS threads as help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
+
+# From so many rows on BLAS's threads are for a Cholesky factor: before, they wait about as long for
+# each other as they work, and where others compute too a hundred times as long.
+_THREADS = 2500
+# Right-hand sides that are solved for at a time.
+_COLUMNS = 128
+
+
+def activations(layer: Any, X: Any) -> Any:
+    """H of some rows as an array of the layer's library, to be used where it is."""
+    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
+    return layer.outputs(X, H)
+
+
+class Factorizations(NamedTuple):
+    """What solving least squares takes of a linear algebra library, for float64 matrices.
+
+    ``cholesky(A)`` is the lower L with L Lᵀ = A, may overwrite A, but leaves it as it was where it
+    raises LinAlgError. ``solve_triangular(L, B, lower=True, trans=0)`` is L⁻¹ B, or L⁻ᵀ B with
+    trans=1. ``eigh(A)`` gives eigenvalues and eigenvectors and may overwrite A.
+    """
+
+    cholesky: Callable[[Any], Any]
+    solve_triangular: Callable[..., Any]
+    eigh: Callable[[Any], tuple[Any, Any]]
+
+
+def factorizations(xp: ModuleType) -> Factorizations:
+    """Those of SciPy for NumPy, of CuPy for CuPy."""
+    if xp is np:
+        return Factorizations(
+            _cholesky,
+            _solve_triangular,
+            lambda A: scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False),
+        )
+    from cupyx import errstate
+    from cupyx.scipy.linalg import solve_triangular
+
+    def cholesky(A: Any) -> Any:
+        # CuPy returns rubbish instead of raising unless it is told to look.
+        with errstate(linalg="raise"):
+            return xp.linalg.cholesky(A)
+
+    return Factorizations(cholesky, solve_triangular, xp.linalg.eigh)
+
+
+def _cholesky(A: np.ndarray) -> np.ndarray:
+    """In the memory of A; see :class:`Factorizations`."""
+    with single_threaded_blas() if len(A) < _THREADS else nullcontext():
+        return _factor(A)
+
+
+def _factor(A: np.ndarray) -> np.ndarray:
+    try:
+        # LAPACK reads and writes the lower triangle: a failure leaves the upper one whole.
+        # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
+        diagonal = A.diagonal().copy()
+        return scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)[0]
+    except np.linalg.LinAlgError:
+        mirror(A)
+        np.fill_diagonal(A, diagonal)
+        raise
+
+
+def _solve_triangular(L: np.ndarray, B: np.ndarray, **options: Any) -> np.ndarray:
+    """Columns of a few at a time, by threads of ours; see :class:`Factorizations`."""
+    solve = partial(scipy.linalg.solve_triangular, L, check_finite=False, **options)
+    parts = [B[:, i : i + _COLUMNS] for i in range(0, max(1, B.shape[1]), _COLUMNS)]
+    return np.concatenate(
+        map_single_threaded_blas([partial(solve, part) for part in parts]), axis=1
+    )
+
+
+def mirror(A: np.ndarray) -> None:
+    """Copy the lower triangle of A over the upper one, in blocks."""
+    block = 512
+    for i in range(0, len(A), block):
+        for j in range(0, i + block, block):
+            part = A[i : i + block, j : j + block].T
+            if i == j:
+                np.copyto(part.T, part, where=np.tri(len(part), k=-1, dtype=bool).T)
+            else:
+                A[j : j + block, i : i + block] = part

@@ -1,0 +1,264 @@
+"""Stages of training and prediction: the code names them, a recorder times them when there is one.
+
+    with stage("hidden layer", "H"):
+        ...
+        count(operations=2 * N * m * n, kind="float32", nbytes=X.nbytes)
+
+Where nobody records, which is the rule, a stage is one shared object that does nothing. Recorded,
+each moment of a thread counts for the innermost stage that is open, so stages add up to the wall
+time whatever calls what. Threads that work side by side divide the time of their section as they
+divided their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+# The stages, in the order of the data's flow.
+STAGES = (
+    "read and validate",
+    "prepare",
+    "host to device",
+    "hidden layer",
+    "output training",
+    "back and evaluate",
+)
+ELSEWHERE = ("", "")
+# Called before the clock is read: a backend whose work goes on after its call adds what waits.
+FENCES: list[Callable[[], Any]] = []
+
+# Seconds between looks at the memory: in long stages, and at the ends of short ones.
+_SAMPLING, _LOOKS = 0.05, 0.001
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Entry:
+    """What was counted for a part of a stage."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.nbytes = 0.0
+        self.operations: dict[str, float] = {}
+        self.memory = 0  # the process's largest resident set that was seen, bytes
+
+    def add(self, other: Entry, factor: float = 1.0) -> None:
+        """Add what another entry has, its seconds times the factor."""
+        self.seconds += factor * other.seconds
+        self.nbytes += other.nbytes
+        self.memory = max(self.memory, other.memory)
+        for kind, number in other.operations.items():
+            self.operations[kind] = self.operations.get(kind, 0.0) + number
+
+
+class _Account:
+    """The time of one thread: each moment counts for the innermost open stage."""
+
+    def __init__(self, base: tuple[str, str], resident: Callable[[], int]) -> None:
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self.open = [base]
+        self.resident = resident
+        self.since = self.next_look = time.perf_counter()
+
+    def entry(self, key: tuple[str, str]) -> Entry:
+        # One step where there is none: the thread that watches the memory asks too.
+        return self.entries.get(key) or self.entries.setdefault(key, Entry())
+
+    def charge(self) -> None:
+        """Count the time until now."""
+        for fence in FENCES:
+            fence()
+        now = time.perf_counter()
+        entry = self.entry(self.open[-1])
+        entry.seconds += now - self.since
+        self.since = now
+        if now >= self.next_look or not entry.memory:
+            self.next_look = now + _LOOKS
+            entry.memory = max(entry.memory, self.resident())
+
+
+class _Local(threading.local):
+    """The account in which this thread's time is counted, if it is."""
+
+    account: _Account | None = None
+
+
+_local = _Local()
+
+
+class _Open:
+    """A recorded stage, to be entered once."""
+
+    def __init__(self, account: _Account, key: tuple[str, str]) -> None:
+        self.account, self.key = account, key
+
+    def __enter__(self) -> _Open:
+        self.account.charge()
+        self.account.open.append(self.key)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.account.charge()
+        self.account.open.pop()
+
+
+class _Section:
+    """Work of several threads in an open stage of the one that waits for them."""
+
+    def __init__(self, outer: _Account) -> None:
+        self.outer = outer
+        self.accounts: list[_Account] = []
+
+    def __enter__(self) -> _Section:
+        self.outer.charge()
+        return self
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do a thread's share of the work."""
+        before = _local.account
+        account = _local.account = _Account(self.outer.open[-1], self.outer.resident)
+        try:
+            work()
+        finally:
+            account.charge()
+            _local.account = before
+            self.accounts.append(account)
+
+    def __exit__(self, *exception: object) -> None:
+        wall = time.perf_counter() - self.outer.since
+        entries = [pair for account in self.accounts for pair in account.entries.items()]
+        busy = sum(entry.seconds for _, entry in entries)
+        for key, entry in entries:
+            self.outer.entry(key).add(entry, wall / busy if busy else 1.0)
+        self.outer.since += wall
+
+
+class _Nothing:
+    """Stage and section where nobody records."""
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the work."""
+        work()
+
+
+_NOTHING = _Nothing()
+
+
+def stage(name: str, part: str = "") -> _Open | _Nothing:
+    """A context in which time counts for a part of one of ``STAGES``."""
+    account = _local.account
+    return _NOTHING if account is None else _Open(account, (name, part))
+
+
+def staged(
+    name: str, part: str = ""
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """A decorator: the function's time, less that of stages inside it, counts for this one."""
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(function)
+        def inside(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            with stage(name, part):
+                return function(*args, **kwargs)
+
+        return inside
+
+    return decorate
+
+
+def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
+    """Count, for the innermost open stage, operations of a kind and bytes that went in or out."""
+    account = _local.account
+    if account is not None:
+        entry = account.entry(account.open[-1])
+        entry.nbytes += nbytes
+        if operations:
+            entry.operations[kind] = entry.operations.get(kind, 0.0) + operations
+
+
+def parallel_section(helpers: int) -> _Section | _Nothing:
+    """A context in which this thread and helpers share work: each calls ``run`` with its part."""
+    account = _local.account
+    return _NOTHING if account is None or not helpers else _Section(account)
+
+
+class Recorder:
+    """Records the stages of this thread, and of threads that work for it, in a ``with`` block.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall time of the block.
+    entries : dict of (str, str) to Entry
+        By stage and part; under ``ELSEWHERE`` what no stage covers.
+    """
+
+    def __enter__(self) -> Recorder:
+        self._before = _local.account
+        self._memory = _Memory()
+        self._account = _Account(ELSEWHERE, self._memory.resident)
+        self._memory.watch(self._account)
+        _local.account = self._account
+        self._account.since = self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._account.charge()
+        self.seconds = self._account.since - self._started
+        self.entries = self._account.entries
+        _local.account = self._before
+        self._memory.close()
+
+    def include(self, other: Recorder) -> None:
+        """Add what was recorded before."""
+        self.seconds += other.seconds
+        for key, entry in other.entries.items():
+            self.entries.setdefault(key, Entry()).add(entry)
+
+
+class _Memory:
+    """The resident set of the process: at the ends of stages, and now and then in long ones."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/self/statm", os.O_RDONLY)
+        except OSError:  # not Linux
+            self._file = -1
+        self._done = threading.Event()
+
+    def resident(self) -> int:
+        """Bytes now; 0 if the system does not tell."""
+        if self._file < 0:
+            return 0
+        return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def watch(self, account: _Account) -> None:
+        """Note the memory for the account's open stage until closed."""
+
+        def look() -> None:
+            while not self._done.wait(_SAMPLING):
+                entry = account.entry(account.open[-1])
+                entry.memory = max(entry.memory, self.resident())
+
+        self._thread = threading.Thread(target=look, name="gpurbf memory", daemon=True)
+        if self._file >= 0:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._file >= 0:
+            self._done.set()
+            self._thread.join()
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,349 @@
+"""Threads for the nogil kernels: who may use how many is decided here and nowhere else.
+
+A *caller* is a thread inside an outermost ``parallel_for``. Threads that do some of its items are
+its *helpers*, and so are those of calls nested in them. The rule:
+
+* A limit belongs to work, not to the process. ``limited(n)`` holds for its thread and for whoever
+  helps it, settings (``config_context``) with it; a limit inside another can only be less.
+* A caller always has itself. It gets helpers while all who are at work are fewer than the process
+  may use, up to an equal part of that number; what others cannot use by their limits, it may.
+* BLAS libraries obey the least of the limits in force (backends/blas.py).
+
+Nothing else is set: neither Numba's nor joblib's threads, nor the environment.
+
+An interrupt may come between any two steps of the thread that it is for. A lock of Python's own,
+held only within a ``with``, is let go of then. Conditions, events and futures are written in Python
+and have steps after which a lock of theirs is held for ever. So none is used here.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import itertools
+import numbers
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from queue import Empty, SimpleQueue
+from typing import Any
+from weakref import WeakSet
+
+import joblib
+
+from gpurbf.runtime import blas_threads
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import parallel_section
+
+jit = lazy_module("gpurbf.runtime.jit")
+
+
+# Seconds after which a thread that waits looks again, should an interrupt have lost the signal.
+AGAIN = 0.05
+
+
+class _Limit(blas_threads.Limit):
+    """How many threads may be at work on something, and how many helpers are now."""
+
+    def __init__(self, most: int, outer: _Limit | None, cores: int) -> None:
+        super().__init__(most)
+        self.outer, self.helpers = outer, 0
+        self.cores = cores  # that the process may use
+
+    def chain(self) -> list[_Limit]:
+        """This limit and those around it, the outermost last."""
+        return [self, *(self.outer.chain() if self.outer else [])]
+
+
+# Helpers work in copies of their caller's context (contextvars): this limit and the settings.
+_limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
+_lock = threading.Lock()
+# The outermost limits of callers. What an interrupt left behind in a weak set goes by itself.
+_callers: WeakSet[_Limit] = WeakSet()
+# What threads that have nothing to do wait at. None is kept waiting by another's work: there are as
+# many as have ever been at work at a time.
+_idle: list[SimpleQueue[Call]] = []
+
+
+def _after_fork() -> None:
+    """A forked child has none of its parent's threads: it starts its own account."""
+    global _lock, _callers
+    _lock, _callers = threading.Lock(), WeakSet()
+    _idle.clear()
+    limits = [] if (limit := _limit.get()) is None else limit.chain()
+    for limit in limits:
+        limit.helpers = 0
+    blas_threads.after_fork(limits)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _cores() -> int:
+    """How many threads the process may use: the least of what Numba and NumPy's BLAS are told.
+
+    joblib's workers set both through their environment (one thread each under loky), and
+    ``threadpoolctl.threadpool_limits`` sets the second. Within a limit it is what it was before:
+    asking all libraries takes as long as a small block of a layer.
+    """
+
+    if (limit := _limit.get()) is not None:
+        return limit.cores
+    return max(1, min([jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]))
+
+
+def thread_limit() -> int:
+    """How many threads this thread's work may use, if no other caller is at work."""
+    return _own_limit(_cores())
+
+
+def _own_limit(cores: int) -> int:
+    """Of so many cores, what this thread's limits allow it."""
+    limits = [cores]
+    if (limit := _limit.get()) is not None:
+        limits.append(limit.most)
+    # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    if getattr(parallel, "_is_initialized", False):
+        limits.append(sys.modules["numba"].get_num_threads())
+    return min(limits)
+
+
+@contextmanager
+def limited(n_jobs: int | None) -> Iterator[None]:
+    """Use at most ``n_jobs`` threads inside the block (None: no limit of its own, -1: all)."""
+    if n_jobs is None:
+        yield
+        return
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
+        raise ValueError(
+            "n_jobs must be None, a number of threads >= 1, or -1 for all of them, -2 for all but "
+            f"one and so on; got {n_jobs!r}."
+        )
+    outer = _limit.get()
+    cores = _cores()
+    limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)
+    try:
+        _limit.set(limit)
+        blas_threads.enter(limit)
+        with blas_threads.thread_limit_here(limit.most):
+            yield
+    finally:
+        _limit.set(outer)
+        try:
+            blas_threads.leave(limit)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            blas_threads.leave(limit)
+            raise
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """BLAS has one thread in the block; ours are as many as before.
+
+    Its threads meet after every product, and one that waits for the next spins, OpenBLAS's for
+    some 25 ms: a core that nobody else has, and seconds where others need it too.
+    """
+    with _one_blas_thread(), blas_threads.thread_limit_here(1):
+        yield
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """In force, but not told to this thread where libraries have a number for each."""
+    limit = blas_threads.Limit(1)
+    try:
+        blas_threads.enter(limit)
+        yield
+    finally:
+        try:
+            blas_threads.leave(limit)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            blas_threads.leave(limit)
+            raise
+
+
+def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
+    """The threads of a caller, itself among them, where all callers share the cores fairly."""
+    waiting = len(callers)
+    for each in sorted(callers, key=lambda each: each.most):
+        part = min(each.most, max(1, cores // waiting))
+        if each is caller:
+            break
+        cores, waiting = cores - part, waiting - 1
+    return part
+
+
+@contextmanager
+def _claimed(wanted: int) -> Iterator[int]:
+    """How many helpers this thread may have now; they are its own in the block."""
+    cores, outer = _cores(), _limit.get()
+    most = _own_limit(cores)
+    limit = outer or _Limit(most, None, cores)
+    chain = limit.chain()
+    caller, helpers, outermost = chain[-1], 0, False
+    try:
+        _limit.set(limit)
+        with _lock:
+            outermost = caller not in _callers
+            _callers.add(caller)
+            if wanted:
+                callers = list(_callers)
+                room = [most - 1, *(each.most - 1 - each.helpers for each in chain)]
+                room.append(_share(caller, callers, cores) - 1 - caller.helpers)
+                room.append(cores - len(callers) - sum(each.helpers for each in callers))
+                helpers = max(0, min(wanted, *room))
+                for each in chain:
+                    each.helpers += helpers
+        yield helpers
+    finally:
+        _limit.set(outer)
+        with _lock:
+            for each in chain:
+                each.helpers -= helpers
+            if outermost:
+                _callers.discard(caller)
+
+
+class Call:
+    """A call of a function by another thread: whether it has begun and ended, and its error."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.desk: SimpleQueue[Call] | None = None  # of the thread that it is given to
+        self.begun = self.ended = False
+        self.error: BaseException | None = None
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def __call__(self) -> None:
+        self.begun = True
+        try:
+            self._function()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._over.release()
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        while not self.ended:
+            self._over.acquire(timeout=AGAIN)
+
+
+def start(call: Call) -> None:
+    """Have another thread make the call, an idle one or a new one."""
+    try:
+        desk = _idle.pop()
+    except IndexError:
+        desk = SimpleQueue()
+        _thread.start_new_thread(_serve, (desk,))
+    call.desk = desk
+    desk.put(call)
+
+
+def _take_back(call: Call) -> None:
+    """Spare a thread a call that it has not come to, and have it idle again."""
+    if call.desk is not None:
+        try:
+            call.desk.get_nowait()
+        except Empty:
+            return
+        _idle.append(call.desk)
+
+
+def _serve(desk: SimpleQueue[Call]) -> None:
+    while True:
+        desk.get()()
+        _idle.append(desk)
+
+
+def parallel_for(
+    task: Callable[[int], Any],
+    n_items: int,
+    most: int | None = None,
+    stop: Callable[[], Any] | None = None,
+) -> None:
+    """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
+
+    ``most`` threads at most, the caller's among them, on each of which the caller's settings hold.
+
+    Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
+    included, stops the handing out and is raised once the items in hand are done. ``stop()`` is
+    called if an interrupt comes while others have items in hand, to end long ones.
+    """
+    items = itertools.count()
+    stopped = False
+
+    def work() -> None:
+        nonlocal stopped
+        try:
+            while not stopped and (i := next(items)) < n_items:
+                task(i)
+        except BaseException:
+            stopped = True
+            raise
+
+    if n_items <= 0:
+        return
+
+    def help_out() -> None:
+        with blas_threads.thread_limit_here(thread_limit()):
+            section.run(work)
+
+    with (
+        _claimed(min(n_items, most or n_items) - 1) as helpers,
+        parallel_section(helpers) as section,
+    ):
+        calls: list[Call] = []
+        try:
+            for _ in range(helpers):
+                calls.append(Call(functools.partial(copy_context().run, help_out)))
+                start(calls[-1])
+            section.run(work)
+        finally:
+            stopped = True  # it is already, unless an interrupt came between two items
+            _end(calls, stop)
+    for call in calls:
+        if call.error is not None:
+            raise call.error
+
+
+def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
+    """Wait for all that have begun; an interrupt meanwhile comes after that.
+
+    One that begins from now on finds nothing to do.
+    """
+    interrupt = None
+    for call in calls:
+        over = False
+        while not over:
+            try:
+                if not call.begun:
+                    _take_back(call)
+                if call.begun:
+                    call.wait()
+                over = True
+            except BaseException as error:
+                interrupt = error
+                if stop is not None:
+                    stop()
+    if interrupt is not None:
+        raise interrupt
+
+
+def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each of some works returns, which are products of BLAS; the threads are ours."""
+    results: dict[int, Any] = {}
+
+    def task(i: int) -> None:
+        with blas_threads.thread_limit_here(1):
+            results[i] = works[i]()
+
+    with _one_blas_thread():
+        parallel_for(task, len(works))
+    return [results[i] for i in range(len(works))]

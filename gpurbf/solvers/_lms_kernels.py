@@ -1,0 +1,239 @@
+"""The on-line delta rule over rows of activations, a group of rows to a sweep of the weights.
+
+A step a row would read and write all weights for four operations on each, so memory decides. The
+outputs of a group of rows z_1 … z_4 for the weights before it, and the products z_p·z_q, give the
+group's steps in order (step p moves the output for z_q by step_p z_p·z_q); the update by these
+rows and the outputs for the next group then share a sweep. The result is the plain loop's, up to
+rounding.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from gpurbf.runtime.jit.caching import cached
+from gpurbf.runtime.jit.llvm import use_widest_vectors
+
+ROWS = 4  # in a group
+_LANES = 8
+_TILE = 512  # columns whose rows of activations stay in the first-level cache for all outputs
+
+_SIZE, _REAL = ir.IntType(64), ir.DoubleType()
+_VECTOR = ir.VectorType(_REAL, _LANES)
+_ZEROS = ir.Constant(_VECTOR, [0.0] * _LANES)
+_CONTRACT = ("contract",)
+
+
+def _load(builder, base, index, element):
+    """Eight numbers of type `element` from address `base` on as float64, and their address."""
+    bytes_ = 8 if element == _REAL else 4
+    place = builder.add(base, builder.mul(index, _SIZE(bytes_)))
+    pointer = builder.inttoptr(place, ir.VectorType(element, _LANES).as_pointer())
+    value = builder.load(pointer, align=bytes_)
+    return (value if element == _REAL else builder.fpext(value, _VECTOR)), pointer
+
+
+def _prefetch(builder, base, index, element):
+    """Ask for the numbers at base + index to be brought into the second-level cache."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    place = builder.add(base, builder.mul(index, _SIZE(8 if element == _REAL else 4)))
+    builder.call(fetch, [builder.inttoptr(place, byte), number(0), number(2), number(1)])
+
+
+def _store_sum(builder, lanes, base, index):
+    """Add the sum of a vector's eight numbers, taken in halves, to the number at an address."""
+    for half in (4, 2, 1):
+        swap = [lane ^ half for lane in range(_LANES)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), swap)
+        lanes = builder.fadd(lanes, builder.shuffle_vector(lanes, _ZEROS, mask))
+    place = builder.inttoptr(builder.add(base, _SIZE(8 * index)), _REAL.as_pointer())
+    total = builder.fadd(builder.load(place), builder.extract_element(lanes, ir.IntType(32)(0)))
+    builder.store(total, place)
+
+
+def _splat(builder, base, index):
+    """The number at an address, eight times."""
+    place = builder.inttoptr(builder.add(base, _SIZE(8 * index)), _REAL.as_pointer())
+    first = builder.insert_element(_ZEROS, builder.load(place), ir.IntType(32)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+    return builder.shuffle_vector(first, _ZEROS, mask)
+
+
+def _add_product(builder, total, a, b):
+    """total += a * b, in one instruction where there is one."""
+    product = builder.fmul(a, b, flags=_CONTRACT)
+    builder.store(builder.fadd(builder.load(total), product, flags=_CONTRACT), total)
+
+
+def _sweep(n_outputs):
+    """The intrinsic for so many rows of weights at once, which share the loads of activations."""
+
+    @intrinsic
+    def sweep(typing_context, w, w_stride, before, now, stride, chunks, like, steps, outputs):
+        """w += Σ_p steps[p] before[p], outputs[q] += w·now[q], over `chunks` times 8 columns.
+
+        All arrays are addresses, which spare the vectors a proof that nothing overlaps; rows are
+        `stride` elements of the type of `like` apart, all else is float64.
+        """
+
+        def generate(context, builder, signature, args):
+            w, w_stride, before, now, stride, chunks, _, steps, outputs = args
+            element = context.get_value_type(signature.args[6])
+            splats = [_splat(builder, steps, n) for n in range(n_outputs * ROWS)]
+            starts = [builder.mul(stride, _SIZE(row)) for row in range(ROWS)]
+            rows = [builder.mul(w_stride, _SIZE(c)) for c in range(n_outputs)]
+            values = [cgutils.alloca_once(builder, _VECTOR) for _ in rows]
+            sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in splats]
+            with cgutils.for_range(builder, chunks) as loop:
+                column = builder.mul(loop.index, _SIZE(_LANES))
+                places = []
+                for row, value in zip(rows, values):
+                    weights, place = _load(builder, w, builder.add(row, column), _REAL)
+                    builder.store(weights, value)
+                    places.append(place)
+                for p, start in enumerate(starts):
+                    z, _ = _load(builder, before, builder.add(start, column), element)
+                    for c, value in enumerate(values):
+                        _add_product(builder, value, splats[c * ROWS + p], z)
+                updated = [builder.load(value) for value in values]
+                for value, place in zip(updated, places):
+                    builder.store(value, place, align=8)
+                for q, start in enumerate(starts):
+                    z, _ = _load(builder, now, builder.add(start, column), element)
+                    for c, value in enumerate(updated):
+                        _add_product(builder, sums[c * ROWS + q], value, z)
+            for n, total in enumerate(sums):
+                _store_sum(builder, builder.load(total), outputs, n)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6, like, types.intp, types.intp), generate
+
+    return sweep
+
+
+sweep_one, sweep_two = _sweep(1), _sweep(2)
+
+
+@intrinsic
+def products(typing_context, z, stride, chunks, like, gram):
+    """gram[p, q] += z[p]·z[q], p <= q, for a group of rows over `chunks` times 8 columns."""
+    pairs = [(p, q) for p in range(ROWS) for q in range(p, ROWS)]
+
+    def generate(context, builder, signature, args):
+        z, stride, chunks, _, gram = args
+        element = context.get_value_type(signature.args[3])
+        sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in pairs]
+        with cgutils.for_range(builder, chunks) as loop:
+            column = builder.mul(loop.index, _SIZE(_LANES))
+            starts = [builder.add(builder.mul(stride, _SIZE(r)), column) for r in range(ROWS)]
+            ahead = builder.mul(stride, _SIZE(ROWS))
+            rows = [_load(builder, z, start, element)[0] for start in starts]
+            for start in starts:  # rows end too often for the CPU to guess what comes next
+                _prefetch(builder, z, builder.add(start, ahead), element)
+            for total, (p, q) in zip(sums, pairs):
+                _add_product(builder, total, rows[p], rows[q])
+        for total, (p, q) in zip(sums, pairs):
+            _store_sum(builder, builder.load(total), gram, p * ROWS + q)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3, like, types.intp), generate
+
+
+@cached(nogil=True, error_model="numpy")
+def effective_rate(square, learning_rate, weight):
+    """The rate whose one step does what the steps for a row of that weight do together.
+
+    A step of rate r at z leaves 1 - r z·z of the error (`square` is z·z); a step that leaves the
+    product of these has the rate (1 - product) / z·z.
+    """
+    if weight == 1.0:
+        return learning_rate
+    if square == 0.0:
+        return learning_rate * weight
+    whole = np.floor(weight)
+    left = (1 - learning_rate * square) ** whole * (1 - learning_rate * (weight - whole) * square)
+    return (1 - left) / square
+
+
+@cached(nogil=True, error_model="numpy")
+def sweep_rows(W, H, before, now, steps, outputs, gram):
+    """Update W by the group of rows that starts at `before`; write what that at `now` needs.
+
+    That is W·z for each output and row, and z_p·z_q, p <= q, for its rows.
+    """
+    use_widest_vectors()
+    k, m = steps.shape[0], H.shape[1]
+    address, item, w_stride = H.ctypes.data, H.itemsize, W.shape[1]
+    outputs[:] = 0.0
+    gram[:] = 0.0
+    for start in range(0, m, _TILE):
+        old, new = address + item * (before * m + start), address + item * (now * m + start)
+        chunks = min(_TILE, m - start) // _LANES
+        for c in range(0, k, 2):
+            w = W.ctypes.data + 8 * (c * w_stride + start)
+            step = steps.ctypes.data + 8 * ROWS * c
+            output = outputs.ctypes.data + 8 * ROWS * c
+            if c + 1 < k:
+                sweep_two(w, w_stride, old, new, m, chunks, H[0, 0], step, output)
+            else:
+                sweep_one(w, w_stride, old, new, m, chunks, H[0, 0], step, output)
+        products(new, m, chunks, H[0, 0], gram.ctypes.data)
+    for j in range(m - m % _LANES, m):
+        for p in range(ROWS):
+            for q in range(p, ROWS):
+                gram[p, q] += np.float64(H[now + p, j]) * np.float64(H[now + q, j])
+    for c in range(k):
+        for j in range(m - m % _LANES, m):
+            for p in range(ROWS):
+                W[c, j] += steps[c, p] * H[before + p, j]
+            for q in range(ROWS):
+                outputs[c, q] += W[c, j] * H[now + q, j]
+
+
+@cached(nogil=True, error_model="numpy")
+def rows(H, T, W, learning_rate, weights):
+    """For each row z of H in order: W[c] += rate * (t[c] - W[c]·z) * z for all outputs c.
+
+    Parameters
+    ----------
+    H : array of shape (b, m), float32 or float64, C-contiguous
+    T : float64 array of shape (b, k)
+        Targets.
+    W : float64 array of shape (k, at least m), C-contiguous
+        Weights, a row an output; updated in place.
+    learning_rate : float
+    weights : float64 array of shape (b,), or of length 0 for all ones
+        A row of weight w counts as floor(w) equal rows in succession and one more that learns at
+        ``learning_rate * (w - floor(w))``.
+    """
+    b, k = T.shape
+    steps, outputs, gram = np.zeros((k, ROWS)), np.empty((k, ROWS)), np.empty((ROWS, ROWS))
+    grouped = b - b % ROWS
+    for first in range(0, grouped, ROWS):
+        sweep_rows(W, H, max(first - ROWS, 0), first, steps, outputs, gram)
+        for q in range(ROWS):
+            rate = learning_rate
+            if len(weights):
+                rate = effective_rate(gram[q, q], learning_rate, weights[first + q])
+            for c in range(k):
+                output = outputs[c, q]
+                for p in range(q):
+                    output += steps[c, p] * gram[p, q]
+                steps[c, q] = rate * (T[first + q, c] - output)
+    if grouped:
+        sweep_rows(W, H, grouped - ROWS, grouped - ROWS, steps, outputs, gram)
+    for i in range(grouped, b):
+        z, rate = H[i], learning_rate
+        if len(weights):
+            rate = effective_rate(np.sum(np.square(z.astype(np.float64))), rate, weights[i])
+        for c in range(k):
+            w, output = W[c], 0.0
+            for j in range(len(z)):
+                output += w[j] * z[j]
+            step = rate * (T[i, c] - output)
+            for j in range(len(z)):
+                w[j] += step * z[j]

@@ -1,0 +1,42 @@
+"""Probabilities of outputs: a softmax whose temperature minimises the log-loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.optimize
+from scipy.special import expit, log_softmax
+
+from gpurbf.runtime.arrays import library
+from gpurbf.runtime.stages import staged
+
+
+def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
+    """Softmax of scores (N, k) over the temperature; the logistic function for one column."""
+    scaled = scores.astype(np.float64) / temperature
+    xp = library(scores)
+    if scores.shape[1] == 1:
+        positive = expit(scaled) if xp is np else 1 / (1 + xp.exp(-scaled))
+        return xp.concatenate([1 - positive, positive], axis=1)
+    powers = xp.exp(scaled - scaled.max(axis=1)[:, None])
+    return powers / powers.sum(axis=1)[:, None]
+
+
+@staged("back and evaluate", "temperature")
+def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> float:
+    """The temperature that minimises the log-loss of scores (N, k) for class numbers y.
+
+    Temperature scaling of Guo et al., "On calibration of modern neural networks", 2017: one number,
+    so the order of the classes stays.
+    """
+    logits = scores.astype(np.float64)
+    if logits.shape[1] == 1:
+        # Two classes with scores -s/2 and s/2: their softmax is the logistic function of s.
+        logits = np.hstack([-logits / 2, logits / 2])
+    rows = np.arange(len(y))
+
+    def loss(log_temperature: float) -> float:
+        log_p = log_softmax(logits * np.exp(-log_temperature), axis=1)[rows, y]
+        return -float(np.average(log_p, weights=weights))
+
+    best = scipy.optimize.minimize_scalar(loss, bounds=(-7.0, 4.0), method="bounded")
+    return float(np.exp(best.x))

@@ -1,0 +1,1 @@
+"""Preconditioned conjugate gradients for any number of centers."""

@@ -1,0 +1,258 @@
+"""Preconditioners of `CG`: Cholesky factors of the kernel, and Nystroem landmarks."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import cho_solve, inv, solve_triangular
+
+from gpurbf.layer.protocol import Layer
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.stages import count, stage
+from gpurbf.solvers.cg.stored_h import Kept
+
+_ROWS = 256
+# How often a ten times larger δ is tried.
+_RETRIES = 3
+# Of a penalty beside the rounding of the trace.
+_ROUNDING = 4
+
+
+class Cholesky:
+    """A factor of D K D + δI, for the kernel K (m, m) of the centers and D = diag(``roots``).
+
+    It takes m²/2 numbers of the dtype, in LAPACK's rectangular full packed format.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If K is not positive definite: there are profiles that are not.
+    """
+
+    def __init__(
+        self, layer: Layer, delta: float, dtype: np.dtype, roots: np.ndarray | None = None
+    ) -> None:
+        self.m, self.roots = len(layer.centers), roots
+        self.n = self.m + self.m % 2
+        self.packed = np.empty((self.n // 2, self.n + 1), dtype)
+        factorize, self._solve, self._forward = scipy.linalg.get_lapack_funcs(
+            ("pftrf", "pftrs", "tfsm"), (self.packed,)
+        )
+        with stage("output training", "preconditioner"):
+            count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.packed.nbytes)
+            for _ in range(_RETRIES):
+                self._fill(layer, delta)
+                factor, info = factorize(
+                    self.n, self.packed.reshape(-1), uplo="L", overwrite_a=True
+                )
+                if info == 0:
+                    self.packed = factor
+                    return
+                delta *= 10
+        raise np.linalg.LinAlgError("the kernel of the centers is not positive definite")
+
+    def _fill(self, layer: Layer, delta: float) -> None:
+        """The matrix as LAPACK's lower triangle in that format; a last row of I if m is odd.
+
+        With k the half of m, row j of ``packed`` is K[j, j:] from column 1 + j on, and its first
+        columns are K[k + j, k : k + j + 1].
+        """
+        packed, half, roots = self.packed, self.n // 2, self.roots
+        H = np.zeros((_ROWS, self.n), packed.dtype)
+        packed[-1, :half] = 0
+        for start in range(0, self.m, _ROWS):
+            rows = slice(start, min(start + _ROWS, self.m))
+            part = H[: rows.stop - start, : self.m]
+            part[:] = to_host(layer.outputs(layer.centers[rows]))
+            if roots is not None:
+                part *= roots[rows, None]
+                part *= roots
+            for j in range(start, rows.stop):
+                row = H[j - start]
+                row[j] += delta
+                if j < half:
+                    packed[j, 1 + j :] = row[j:]
+                else:
+                    packed[j - half, : j - half + 1] = row[half : j + 1]
+        if self.n > self.m:
+            packed[-1, half - 1] = 1
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """(D K D + δI)⁻¹ V, in its dtype."""
+        with stage("output training", "preconditioner"):
+            count(operations=2.0 * self.m**2 * V.shape[1], kind=self.packed.dtype.name)
+            padded = self._padded(V)
+            return self._solve(self.n, self.packed, padded, uplo="L", overwrite_b=True)[0][: self.m]
+
+    def forward(self, V: np.ndarray) -> np.ndarray:
+        """L⁻¹ V for the factor L."""
+        count(operations=1.0 * self.m**2 * V.shape[1], kind=self.packed.dtype.name)
+        return self._forward(1.0, self.packed, self._padded(V), uplo="L", overwrite_b=True)[
+            : self.m
+        ]
+
+    def _padded(self, V: np.ndarray) -> np.ndarray:
+        padded = np.zeros((self.n, V.shape[1]), self.packed.dtype, order="F")
+        padded[: self.m] = V
+        return padded
+
+
+class Falkon:
+    """An inverse of HᵀDH + λI, where the m centers are to each other as the samples are to them.
+
+    Then HᵀDH is about n/m K², for the kernel K (m, m) of the centers and the samples' weight n, and
+
+        P⁻¹ = m/n (K + δI)⁻²,   δ² = λ m/n
+
+    as in Falkon (Rudi, Carratino, Rosasco, 2017), whose penalty is another. It raises what
+    `Cholesky` raises.
+    """
+
+    def __init__(self, layer: Layer, ridge: float, weight: float) -> None:
+        self.factor = len(layer.centers) / weight
+        self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V, shape (m, k)."""
+        return self.factor * self.root.solve(self.root.solve(V)).astype(np.float64)
+
+    def squares(self, V: np.ndarray) -> np.ndarray:
+        """vᵀ P⁻¹ v for the columns of V (m, r)."""
+        half = self.root.solve(V)
+        return self.factor * np.einsum("ij,ij->j", half, half, dtype=np.float64)
+
+
+class Direct:
+    """The inverse of D K D + λI itself, as well as the dtype can tell it.
+
+    That is the layer's, or float64 where the rounding of a matrix of that ``trace`` would be felt.
+    It raises what `Cholesky` raises.
+    """
+
+    def __init__(self, layer: Layer, ridge: float, roots: np.ndarray, trace: float) -> None:
+        fits = ridge >= _ROUNDING * np.finfo(layer.dtype).eps * trace
+        dtype = layer.dtype if fits else np.dtype(np.float64)
+        self.whole = Cholesky(layer, ridge, dtype, roots)
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V, shape (m, k)."""
+        return self.whole.solve(V).astype(np.float64)
+
+    def diagonal(self, some: np.ndarray) -> np.ndarray:
+        """The elements of P⁻¹'s diagonal with those numbers."""
+        found = np.empty(len(some))
+        for start in range(0, len(some), _ROWS):
+            part = some[start : start + _ROWS]
+            units = np.zeros((self.whole.m, len(part)))
+            units[part, np.arange(len(part))] = 1
+            half = self.whole.forward(units)
+            found[start : start + _ROWS] = np.einsum("ij,ij->j", half, half, dtype=np.float64)
+        return found
+
+
+_BLOCK = 4096
+
+
+class Nystrom:
+    """An inverse of A + λI, for A (m, m) that is known on the span of a few rows of the kernel.
+
+    With E (s, m) the activations of s of the centers, E Eᵀ = L Lᵀ and U = Eᵀ L⁻ᵀ, an orthonormal
+    basis of their span, A is taken as U B Uᵀ there and as its mean diagonal elsewhere:
+
+        P⁻¹ = U (B + λI)⁻¹ Uᵀ + (I - U Uᵀ) / τ,   τ = λ + (tr A - tr B) / (m - s)
+
+    This is the randomized Nyström preconditioner of Frangella, Tropp and Udell (2023), for columns
+    of a kernel matrix in the place of random ones, as in Falkon (Rudi, Carratino, Rosasco, 2017).
+
+    Parameters
+    ----------
+    E : ndarray of shape (s, m)
+    own : ndarray of shape (s,)
+        Which of the centers they are.
+    roots : ndarray of shape (m,) or None
+        What scales the columns of E; None: nothing.
+    middle : ndarray of shape (s, s) or None
+        G such that A ≈ Eᵀ K⁺ G K⁺ E, for the square K (s, s) of E; None: K itself.
+    ridge, trace : float
+        λ and the trace of A.
+    """
+
+    def __init__(
+        self,
+        E: np.ndarray,
+        own: np.ndarray,
+        roots: np.ndarray | None,
+        middle: np.ndarray | None,
+        ridge: float,
+        trace: float,
+    ) -> None:
+        s, m = E.shape
+        self.roots = roots
+        K = E[:, own].astype(np.float64)
+        self.L = _orthogonal(E, roots)
+        with stage("output training", "preconditioner"):
+            count(operations=12.0 * s**3, kind="float64", nbytes=8 * 6 * s * s)
+            values, vectors = factorizations(np).eigh((K + K.T) / 2)
+            known = np.abs(values) > np.finfo(E.dtype).eps * s**0.5 * np.abs(values).max()
+            half = (self.L.T @ vectors[:, known]) / values[known]
+            if middle is None:
+                B = (half * values[known]) @ half.T
+            else:
+                B = half @ (vectors[:, known].T @ middle @ vectors[:, known]) @ half.T
+            rest = max(0.0, trace - float(np.trace(B))) / max(1, m - s)
+            self.rest = ridge + rest
+            B[np.diag_indices(s)] += ridge
+            self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
+            self.middle[np.diag_indices(s)] -= 1 / self.rest
+        self.rows = Kept(np.zeros(m), None)
+        self.rows.add(E)
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V, shape (m, k)."""
+        scaled = V if self.roots is None else V * self.roots[:, None]
+        return V / self.rest + self._from_basis(self._in_basis(self.rows.times(scaled)))
+
+    def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
+        """P⁻¹ where those unknowns are held at 0, and what V becomes when they are.
+
+        With C the square of P⁻¹ of them, P⁻¹ of the others is that of all less P⁻¹ C⁻¹ P⁻¹, and
+        the V of the least Vᵀ P V beside the given one is V - P⁻¹ C⁻¹ V.
+        """
+        assert self.roots is not None
+        (E,) = self.rows.blocks
+        Y = self._in_basis(E[:, some] * self.roots[some])
+        spread = self.middle @ Y
+        C = Y.T @ spread
+        C[np.diag_indices(len(some))] += 1 / self.rest
+        L = np.linalg.cholesky(C)
+        half = solve_triangular(L, spread.T, lower=True)
+        other, V = copy.copy(self), V - self._from_basis(Y @ cho_solve((L, True), V[some]))
+        other.middle, other.roots = self.middle - half.T @ half, self.roots.copy()
+        other.roots[some], V[some] = 0, 0
+        return other, V
+
+    def _from_basis(self, Y: np.ndarray) -> np.ndarray:
+        """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
+        Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
+        Y = self.rows.transposed(Y)
+        return Y if self.roots is None else Y * self.roots[:, None]
+
+    def _in_basis(self, Y: np.ndarray) -> np.ndarray:
+        return solve_triangular(self.L, Y, lower=True)
+
+
+def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:
+    """The Cholesky factor of E diag(roots²) Eᵀ in float64."""
+    s, m = E.shape
+    G = np.zeros((s, s))
+    for left in range(0, m, _BLOCK):
+        part = E[:, left : left + _BLOCK].astype(np.float64)
+        if roots is not None:
+            part *= roots[left : left + _BLOCK]
+        G += part @ part.T
+    count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
+    G[np.diag_indices(s)] += 4 * s * np.finfo(np.float64).eps * np.trace(G) / s
+    return np.linalg.cholesky(G)

@@ -1,0 +1,341 @@
+"""The linear systems that `CG` solves: products with matrices that are never made."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpurbf.layer.protocol import Layer
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.linalg import activations
+from gpurbf.runtime.stages import staged
+from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
+from gpurbf.solvers.cg.stored_h import rows_of
+from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+
+# Kernels of so many centers are factorised to precondition least squares, in m²/2 numbers.
+_WHOLE = 24_000
+# The same where all samples are centers, and so many stand for all of them beyond that.
+_DIRECT, _LANDMARKS = 10_000, 2_000
+# Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
+_ROWS, _MOST = 256, 0.99
+# 16 bits over the numbers from 0 to 1.
+_STEP = 1 / 65534
+
+
+class Penalty(NamedTuple):
+    """The relative penalty of the weights, and whether there is an intercept, which has none.
+
+    Rounding of the kernel of all samples to 16 bits may add that part of the penalty to it.
+    """
+
+    alpha: float
+    intercept: bool
+    rounding: float
+
+
+class Preconditioner(Protocol):
+    """P⁻¹ for a P that is much like the matrix."""
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """P⁻¹ V for V (m, k)."""
+
+
+class System(Protocol):
+    """(A + λI) V = B for symmetric A (m, m) and B (m, k), and what is made of its solution."""
+
+    B: np.ndarray
+    name: str
+    info: str
+    n_samples: int
+
+    @property
+    def preconditioner(self) -> Preconditioner:
+        """What is nearly the inverse of A + λI."""
+
+    def product(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V."""
+
+    def residual(self, V: np.ndarray) -> np.ndarray:
+        """B - (A + λI) V."""
+
+    def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Output weights W (m, k) and intercept b (k,) of a solution."""
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """The V that is nearest to output weights W."""
+
+    def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """Outputs for those samples, each as if it had not been trained on, by closed forms.
+
+        With the preconditioner in the place of the inverse of A + λI; None if it is not near
+        enough to it, as one of landmarks is not.
+        """
+
+    def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
+        """The system without those samples, λ as it is, and V of this one as a start there."""
+
+
+class LeastSquares:
+    """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
+
+    λ is alpha times the mean diagonal of A, of H less its mean where there is a b, and H is
+    rounded to the grid of `NormalEquations`, so the solution is the same. Samples that all have
+    the output 1 are targets besides: their weights times b, which are taken off the others, are
+    what a constant costs.
+    """
+
+    name = "least squares"
+
+    def __init__(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        penalty: Penalty,
+        n_landmarks: int | None,
+    ) -> None:
+        m, N = len(layer.centers), len(T)
+        self.n_samples = N
+        self.layer, self.X, self.fit_intercept = layer, X, penalty.intercept
+        self.w = np.ones(N) if weights is None else weights
+        n = float(self.w.sum())
+        shift, step = np.zeros(m), None
+        # Rows are kept without their weights, so the grid is that of weights of 1.
+        if found := fixed_point(layer, penalty.alpha, float(np.abs(T).max(initial=1)), 1.0, 1.0):
+            shift, step = found[0], found[1].step
+        self.rows, self.info = rows_of(layer, X, shift, step)
+        step = getattr(self.rows, "step", None)  # where they are kept in multiples of it
+        if step and not self._tolerable(step, n, penalty.alpha):
+            del self.rows  # two of them may be more than there is room for
+            self.rows, self.info = rows_of(layer, X, shift, None)
+            self.info += ", as 16 bits would add to the penalty"
+        self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.T = np.column_stack([T - self.target_mean, np.ones(N)])
+        B = self._transposed(self.w[:, None] * self.T)
+        offset = B[:, -1] / n - shift
+        trace = float(self.w @ self.rows.squares())
+        centred = trace - n * float(offset @ offset)
+        trace += n * float(shift @ shift + 2 * shift @ offset)
+        scale = (centred if self.fit_intercept else trace) / m
+        self.ridge = penalty.alpha * (scale if scale > 0 else 1.0)
+        if not np.isfinite(self.ridge):
+            raise FloatingPointError("sums over the hidden layer")
+        self.B = B if self.fit_intercept else B[:, :-1]
+        self.preconditioner = self._preconditioner(n_landmarks, n, trace)
+
+    def _tolerable(self, step: float, n: float, alpha: float) -> bool:
+        """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
+        offset = self.rows.transposed(self.w[:, None])[:, 0] / n
+        spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
+        return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
+
+    @staged("output training", "preconditioner")
+    def _preconditioner(self, n_landmarks: int | None, n: float, trace: float) -> Falkon | Nystrom:
+        """`Falkon` if all centers are to be in it and their kernel allows it, else `Nystrom`."""
+        m = len(self.layer.centers)
+        if m <= (n_landmarks or _WHOLE):
+            try:
+                return Falkon(self.layer, self.ridge, n)
+            except np.linalg.LinAlgError:
+                pass
+        some = landmarks(m, n_landmarks or _LANDMARKS)
+        G = np.zeros((len(some), len(some)))
+        for rows, part in self.rows.columns(some):
+            part += self.rows.shift[some]
+            part *= np.sqrt(self.w[rows])[:, None]
+            G += part.T @ part
+        return Nystrom(nearest(self.layer, some), some, None, G, self.ridge, trace)
+
+    def _times(self, V: np.ndarray) -> np.ndarray:
+        return self.rows.times(V) + self.rows.shift @ V
+
+    def _transposed(self, U: np.ndarray) -> np.ndarray:
+        return self.rows.transposed(U) + self.rows.shift[:, None] * U.sum(axis=0)
+
+    def product(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V."""
+        return self._transposed(self.w[:, None] * self._times(V)) + self.ridge * V
+
+    def residual(self, V: np.ndarray) -> np.ndarray:
+        """B - (A + λI) V."""
+        errors = self.T[:, : V.shape[1]] - self._times(V)
+        return self._transposed(self.w[:, None] * errors) - self.ridge * V
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """W, and nothing for the constant."""
+        return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
+
+    def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """W and the b that is best for them, also where V is not yet the solution."""
+        if not self.fit_intercept:
+            return V, self.target_mean
+        errors = self.T - self._times(V)
+        errors, e = errors[:, :-1], errors[:, -1]
+        W, v = V[:, :-1], V[:, -1]
+        b = (self.w * e) @ errors + self.ridge * (v @ W)
+        b /= max(float((self.w * e) @ e + self.ridge * (v @ v)), np.finfo(np.float64).tiny)
+        return W - v[:, None] * b, self.target_mean + b
+
+    def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
+        W, b = self.weights(V)
+        return to_host(self.layer.scores(self.X[rows], W)) + b
+
+    def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
+        """See `System`."""
+        other = copy.copy(self)
+        other.w = self.w.copy()
+        other.w[rows] = 0
+        return other, V.copy()
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
+
+        `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
+        of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
+        is proportional to the weight.
+        """
+        if isinstance(self.preconditioner, Nystrom):
+            return None
+        outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, start + _ROWS)
+            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            outputs[part] = H @ W + b
+            leverage[part] = self.preconditioner.squares(H.T)
+        mean = self.w.sum() / np.count_nonzero(self.w)
+        leverage = np.minimum(mean * leverage, _MOST)
+        far = self.w[rows] / mean * leverage / (1 - leverage)
+        T = self.T[rows, :-1] + self.target_mean
+        return outputs + far[:, None] * (outputs - T)
+
+
+class KernelSystem:
+    """Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV for f = KV, samples that are the centers in their order.
+
+    With D = diag(√w) and V = D U it is (D K D + λI) U = D (T - 1b), and λ is alpha times the trace
+    of D K D. That 1ᵀV is zero gives b: the system is solved for the ones besides.
+
+    ``places`` (N,) are the centers that samples are; samples of one place are taken together.
+    """
+
+    name = "kernel ridge regression"
+
+    def __init__(
+        self,
+        layer: Layer,
+        places: np.ndarray,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        penalty: Penalty,
+        n_landmarks: int | None,
+    ) -> None:
+        self.n_samples = len(T)
+        m, self.places, self.fit_intercept = len(layer.centers), places, penalty.intercept
+        w = np.bincount(places, weights, m).astype(np.float64)
+        sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
+        self.w, self.roots = w, np.sqrt(w)
+        self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
+        n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
+        self.ridge = penalty.alpha * n
+        # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
+        noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
+        step = _STEP if layer.exact_sums and noise <= penalty.rounding * self.ridge else None
+        shift = np.full(m, 0.5 if step else 0.0)
+        self.layer = layer
+        self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
+        self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.B = self.roots[:, None] * (self.T - self.target_mean)
+        if self.fit_intercept:
+            self.B = np.column_stack([self.B, self.roots])
+        self.preconditioner = self._preconditioner(layer, n_landmarks, n)
+
+    @staged("output training", "preconditioner")
+    def _preconditioner(
+        self, layer: Layer, n_landmarks: int | None, trace: float
+    ) -> Direct | Nystrom:
+        """`Direct` for so many centers that it takes no longer, else `Nystrom`."""
+        m = len(self.roots)
+        if m <= (n_landmarks or _DIRECT):
+            try:
+                return Direct(layer, self.ridge, self.roots, trace)
+            except np.linalg.LinAlgError:  # in floating point
+                pass
+        some = landmarks(m, n_landmarks or _LANDMARKS)
+        return Nystrom(nearest(layer, some), some, self.roots, None, self.ridge, trace)
+
+    def product(self, U: np.ndarray) -> np.ndarray:
+        """(D K D + λI) U."""
+        V = self.roots[:, None] * U
+        S = self.rows.symmetric(V) + self.rows.shift @ V
+        return self.roots[:, None] * S + self.ridge * U
+
+    def residual(self, U: np.ndarray) -> np.ndarray:
+        """B - (D K D + λI) U."""
+        return self.B - self.product(U)
+
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """The U of W, and nothing for the constant."""
+        U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
+        return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
+
+    def weights(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """V and b."""
+        V = self.roots[:, None] * U
+        if not self.fit_intercept:
+            return V, self.target_mean
+        V, ones = V[:, :-1], V[:, -1]
+        b = V.sum(axis=0) / ones.sum()
+        return V - ones[:, None] * b, self.target_mean + b
+
+    def outputs(self, U: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Outputs of a solution for those samples."""
+        return self._outputs(self.places[rows], *self.weights(U))
+
+    def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
+        """See `System`; with them go the samples that are equal to them."""
+        other, some = copy.copy(self), np.unique(self.places[rows])
+        other.roots, other.B = self.roots.copy(), self.B.copy()
+        other.roots[some], other.B[some] = 0, 0
+        assert isinstance(self.preconditioner, Nystrom)  # the other has leave_one_out
+        other.preconditioner, U = self.preconditioner.without(some, U)
+        return other, U
+
+    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), less what a b does to it.
+
+        With s = (K + λ/D²)⁻¹ 1 a b takes s sᵀ / 1ᵀs from that inverse.
+        """
+        if isinstance(self.preconditioner, Nystrom):
+            return None
+        some = self.places[rows]
+        weightless = self.w[some] == 0
+        diagonal = self.w[some] * self.preconditioner.diagonal(some)
+        if self.fit_intercept:
+            s = self.roots * self.preconditioner.solve(self.roots[:, None])[:, 0]
+            rest = diagonal - s[some] ** 2 / s.sum()
+            diagonal = np.maximum(rest, (1 - _MOST) * diagonal)  # also of all the weight there is
+        outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
+        # Those of no weight have not been trained on.
+        outputs[weightless] = self._outputs(some[weightless], W, b)
+        return outputs
+
+    def _outputs(self, some: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return to_host(self.layer.scores(self.layer.centers[some], W)) + b
+
+
+def landmarks(m: int, most: int) -> np.ndarray:
+    """Numbers of up to so many of m centers, evenly spaced: as well mixed as the centers are."""
+    return np.unique(np.linspace(0, m - 1, min(m, most)).astype(np.intp))
+
+
+def nearest(layer: Layer, some: np.ndarray) -> np.ndarray:
+    """E (s, m), the activations of some of the centers, on the host."""
+    return to_host(activations(layer, layer.centers[some]))

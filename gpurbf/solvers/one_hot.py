@@ -1,0 +1,38 @@
+"""Output weights without training: every center speaks for its own class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from gpurbf.runtime.stages import staged
+
+
+class OneHot(BaseEstimator):
+    """The targets of the centers are the weights: FSVC's "no tuning"."""
+
+    needs = "center targets"
+    n_epochs = 0
+
+    def train(
+        self,
+        layer: Any,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray,
+        order: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """W (m, k) is `start`."""
+        return start
+
+
+@staged("prepare", "targets")
+def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
+    """Targets T (N, k) of class numbers y: 0/1 columns, or one column of -1/1 for two classes."""
+    if n_classes == 2:
+        return np.where(y == 1, 1.0, -1.0)[:, None]
+    return np.eye(n_classes)[y]

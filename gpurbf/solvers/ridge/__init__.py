@@ -1,0 +1,1 @@
+"""Ridge regression in closed form: normal equations, exact sums, many penalties at once."""

@@ -1,0 +1,425 @@
+"""Ridge regression from the normal equations, which are sums and so can be fed batch by batch."""
+
+from __future__ import annotations
+
+import copy
+import numbers
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf.data.exact_sums import exact_sum
+from gpurbf.layer.backends.numba.gram import FEW, Grid
+from gpurbf.layer.protocol import Layer
+from gpurbf.runtime.arrays import is_resident, to_host
+from gpurbf.runtime.checks import check_number, check_room
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.linalg import activations, factorizations, mirror
+from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+
+# How often a hundred times larger ridge is tried before the eigenvalues are.
+_RETRIES = 2
+_SHIFT_ROWS = 1024
+_BLOCK = 256
+
+
+class Ridge(BaseEstimator):
+    """Least squares with a penalty on the weights, in closed form.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    """
+
+    needs = "sums"
+    n_epochs = 1
+
+    def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+
+    def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
+        """See :meth:`NormalEquations.solve`."""
+        return normal.solve(self.alpha, self.fit_intercept, keep=keep)
+
+
+class OwnCenters(NamedTuple):
+    """Rows that are centers themselves: their places among the rows, and which centers they are."""
+
+    rows: np.ndarray
+    centers: np.ndarray
+
+
+@dataclass
+class RidgeSolution:
+    """Output weights and intercept, and the whitening that leave-one-out needs.
+
+    ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
+    intercept), all NumPy's. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
+    where L Lᵀ is the matrix that was solved.
+    """
+
+    W: np.ndarray
+    intercept: np.ndarray
+    mean: np.ndarray
+    weight: float
+    fit_intercept: bool
+    whiten: Callable[[Any], Any]
+    xp: ModuleType = np
+
+    @staged("back and evaluate", "leave-one-out")
+    def leave_one_out(
+        self,
+        H: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        own: OwnCenters | None = None,
+    ) -> np.ndarray:
+        """Outputs for training rows H (N, m), as they were summed, each as if not trained on.
+
+        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64) for
+        targets T (N, k) and weights (N,) with which the rows were trained on, all their copies
+        together. A row that is a center is left out with it, as in `RidgePath.leave_one_out`.
+        """
+        xp = self.xp
+        with single_threaded_blas():  # few outputs
+            outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
+        half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
+        leverage = to_host((half * half).sum(axis=0))
+        if self.fit_intercept:
+            leverage += 1 / self.weight
+        if own is not None and len(own.rows):
+            unit = np.zeros((len(self.W), len(own.rows)))
+            unit[own.centers, np.arange(len(own.rows))] = 1
+            at_center = self._half(xp.asarray(unit))
+            cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
+            ratio = cross / to_host((at_center * at_center).sum(axis=0))
+            outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
+            leverage[own.rows] -= ratio * cross
+        if weights is not None:
+            leverage *= weights
+        rest = np.maximum(1 - leverage, 1e-9)[:, None]
+        return (outputs - leverage[:, None] * T) / rest
+
+    def _half(self, V: Any) -> Any:
+        """L⁻¹ V."""
+        half = self.whiten(V)
+        m = len(half)
+        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
+        return half
+
+
+class System(NamedTuple):
+    """The normal equations A W = B of a least-squares problem, before any ridge.
+
+    A (m, m) and B (m, k) are of centred H and T where there is an intercept, and of the library
+    ``xp``; ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without one, and
+    ``scale`` is the mean diagonal of A.
+    """
+
+    A: Any
+    B: Any
+    mean: np.ndarray
+    target_mean: np.ndarray
+    scale: float
+    xp: ModuleType
+
+    def intercept(self, W: np.ndarray) -> np.ndarray:
+        """b (k,) of weights W (m, k)."""
+        return self.target_mean - self.mean @ W
+
+
+class NormalEquations:
+    """The sums HᵀH, HᵀT, Hᵀ1, 1ᵀT and 1ᵀ1 of a least-squares problem, in float64.
+
+    H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
+    is nearly the same number, and sums of its squares would keep no digits of the differences.
+    Where a ridge is told and it allows that, the sums are exact on a ``grid``; see `fixed_point`.
+    Whoever has added the rows asks whether they are `coarse`, and makes them again if so.
+
+    Parameters
+    ----------
+    n_centers, n_outputs : int
+        m and k.
+    alpha : float, optional
+        The least relative ridge that the sums are to be solved with.
+    """
+
+    def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+        check_room(
+            12 * n_centers * n_centers,
+            f"HᵀH of {n_centers:,} centers and its factor",
+            "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
+        )
+        self.alpha = alpha
+        # Where the layer computes; NumPy's before the first rows and in a pickle.
+        self.layer: Layer | None = None
+        self.shift: np.ndarray | None = None
+        self.grid: Grid | None = None
+        self.n_rows = 0
+        # Sums on the CPU are those of the lower triangle.
+        self.G: Any = np.zeros((n_centers, n_centers))
+        # The last column is (H - shift)ᵀ 1.
+        self.B: Any = np.zeros((n_centers, n_outputs + 1))
+        # Fractions, which add up exactly.
+        self.targets: Any = np.zeros(n_outputs, object)
+        self.weight: Any = 0
+
+    def copy(self) -> NormalEquations:
+        """The same sums, to be added to while these stay as they are."""
+        other = copy.copy(self)
+        with self.working():
+            other.G, other.B = self.G.copy(), self.B.copy()
+        return other
+
+    def no_longer_rounded(self) -> NormalEquations:
+        """A copy of the same sums, to which later rows are added as they are."""
+        other = self.copy()
+        other.grid, other.alpha = None, 0.0
+        return other
+
+    def coarse(
+        self, layer: Layer, double: Layer, X: Any, weights: np.ndarray | None = None
+    ) -> bool:
+        """Whether rounding of H adds more than a tenth to the penalty.
+
+        Rounding, to the grid and to the dtype of the layer, is measured on some of the rows added,
+        X with these weights, for which ``double`` gives H in float64. Errors of many rows or
+        centers may be alike, so what counts is the norm of all: beside that of as many independent
+        errors, whose squares add as much to the diagonal as the promise allows.
+        """
+        m, n = len(self.G), float(self.weight)
+        if not (self.alpha and n and len(self.G)):
+            return False
+        with self.working():
+            diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
+        spread = float((diagonal - sums * sums / n).sum())
+        if self.grid is not None and weights is not None and float(sums @ sums) > n * spread:
+            # Sums with targets round these, √w among them: too little is left of the mean of
+            # rows that lie farther from the shift than from each other.
+            return True
+        roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
+        with layer.working():
+            H = to_host(activations(layer, X))
+        errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
+        if not np.isfinite(spread) or not np.isfinite(errors).all():
+            return False  # `system` says so
+        s = len(errors)
+        with single_threaded_blas():  # a small matrix
+            largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
+        return not tolerable(largest * m * self.n_rows, spread, self.alpha)
+
+    def no_grid(self, layer: Layer) -> bool:
+        """Whether sums that could be exact are not: the grid is too coarse for the centers."""
+        return bool(self.alpha) and self.grid is None and len(self.G) >= FEW and layer.exact_sums
+
+    @staged("output training", "sums")
+    def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
+        """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
+        self.layer = layer
+        with layer.working():
+            self._move(layer.xp)
+            targets = np.column_stack([T, np.ones(len(T))])
+            if self.shift is None:
+                w = np.ones(1) if weights is None else weights
+                scale = np.abs(T).max(initial=1), w.max(initial=0), float(w.mean())
+                self.begin(layer, X, *map(float, scale))
+            out = self.G, self.B
+            layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
+        self.n_rows += len(T)
+        if weights is None:  # targets are whole numbers
+            self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
+            self.weight += Fraction(len(T))
+        else:
+            self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
+            self.weight += exact_sum(weights)
+
+    def begin(
+        self, layer: Layer, X: Any, target: float = 1.0, weight: float = 1.0, mean: float = 1.0
+    ) -> None:
+        """Choose the shift and, if there is one, the grid of these and all later sums.
+
+        By the largest target and weight and the mean weight of all rows, as far as they are known,
+        and the first rows of X.
+        """
+        with layer.working():
+            if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
+                self.shift, self.grid = found
+                return
+            # Any shift is right; one that float32 holds exactly is the same number everywhere.
+            first = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
+        self.shift, self.grid = first.astype(np.float32).astype(np.float64), None
+
+    def __iadd__(self, other: NormalEquations) -> NormalEquations:
+        """Add sums on the same shift and grid."""
+        with self.working():
+            self.G += other.G
+            self.B += other.B
+        self.targets, self.weight = self.targets + other.targets, self.weight + other.weight
+        self.n_rows += other.n_rows
+        return self
+
+    def working(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.layer is None else self.layer.working()
+
+    def _move(self, xp: ModuleType) -> None:
+        """Bring G and B to where the layer computes."""
+        if self.shift is None and xp is not np:
+            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
+        elif is_resident(self.G) and xp is np:
+            self.G, self.B = to_host(self.G), to_host(self.B)
+        elif xp is not np:
+            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as arrays and numbers."""
+        return self.__getstate__() | {
+            "grid": None if self.grid is None else tuple(self.grid),
+            "targets": [total.as_integer_ratio() for total in self.targets],
+            "weight": self.weight.as_integer_ratio(),
+        }
+
+    @classmethod
+    def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
+        """The sums that `plain` tells of."""
+        self = object.__new__(cls)
+        self.__dict__.update({"n_rows": 0} | kept)
+        self.grid = None if kept["grid"] is None else Grid(*kept["grid"])
+        self.targets = np.array([Fraction(*total) for total in kept["targets"]], object)
+        self.weight = Fraction(*kept["weight"])
+        return self
+
+    @staged("output training", "sums")
+    def solve(self, alpha: float, fit_intercept: bool, *, keep: bool = False) -> RidgeSolution:
+        """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
+
+        λ is alpha times the mean diagonal of HᵀH, of the centred H where there is an intercept.
+
+        Parameters
+        ----------
+        alpha : float
+            Relative ridge, > 0: scaling the weights or the activations changes nothing.
+        fit_intercept : bool
+            Whether there is a b, which is not penalised.
+        keep : bool, default=False
+            Whether the sums are needed again; otherwise HᵀH is overwritten.
+
+        Raises
+        ------
+        FloatingPointError
+            If the sums are not finite.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the matrix was not positive definite in floating point; it says what was done.
+        """
+        with self.working():
+            system = self.system(fit_intercept, keep=keep)
+            W, whiten = _solve(system.xp, system.A, system.B, alpha * system.scale)
+            W = to_host(W)
+        return RidgeSolution(
+            W,
+            system.intercept(W),
+            system.mean,
+            float(self.weight),
+            fit_intercept,
+            whiten,
+            system.xp,
+        )
+
+    def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
+        """What is to be solved, in the arrays of where the layer computes; see `solve`."""
+        if self.shift is None:
+            raise ValueError("There are no sums to solve: add rows first.")
+        m, n, sums_of_targets = len(self.G), float(self.weight), self.targets.astype(float)
+        xp = np if self.layer is None else self.layer.xp
+        shift, targets, sums = xp.asarray(self.shift), xp.asarray(sums_of_targets), self.B[:, -1]
+        A = self.G.copy() if keep else self.G
+        if xp is np:
+            mirror(A)
+        if fit_intercept:
+            offset = sums / n
+            mean, target_mean = self.shift + to_host(offset), sums_of_targets / n
+            B = self.B[:, :-1] - offset[:, None] * targets
+            _add_outer(A, -n * offset, offset)
+        else:
+            mean, target_mean = np.zeros(m), np.zeros(len(sums_of_targets))
+            B = self.B[:, :-1] + shift[:, None] * targets
+            _add_outer(A, sums + n * shift, shift)
+            _add_outer(A, shift, sums)
+        scale = float(xp.trace(A)) / m
+        if not np.isfinite(scale):
+            raise FloatingPointError("sums over the hidden layer")
+        if not scale > 0:  # no center answers to any sample
+            scale = 1.0
+        return System(A, B, mean, target_mean, scale, xp)
+
+    def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
+        """What gives H as it went into the sums, for those roots of weights or weights of 1."""
+        if self.grid is None or self.shift is None:
+            return lambda H: H
+        return partial(self.grid.nearest, mean=self.shift, roots=roots)
+
+
+def _add_outer(A: Any, u: Any, v: Any) -> None:
+    """A += u vᵀ in blocks of rows: no second (m, m) array."""
+    for i in range(0, len(A), _BLOCK):
+        A[i : i + _BLOCK] += u[i : i + _BLOCK, None] * v
+
+
+def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
+    """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
+    cholesky, solve_triangular, eigh = factorizations(xp)
+    diagonal = A.diagonal().copy()
+    for attempt in range(_RETRIES + 1):
+        jitter = ridge * 100.0**attempt
+        xp.fill_diagonal(A, diagonal + jitter)
+        try:
+            with stage("output training", "Cholesky"):
+                count(operations=len(A) ** 3 / 3, kind="float64", nbytes=A.nbytes)
+                L = cholesky(A)
+        except np.linalg.LinAlgError:
+            continue
+        if attempt:
+            warn(
+                "HᵀH is not positive definite in floating point: the ridge was raised "
+                f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
+                "precision='float64'.",
+                ConvergenceWarning,
+            )
+        half = solve_triangular(L, B, lower=True)
+        return solve_triangular(L, half, lower=True, trans=1), partial(
+            solve_triangular, L, lower=True
+        )
+    xp.fill_diagonal(A, diagonal)
+    values, vectors = eigh(A)
+    warn(
+        "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
+        "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
+        "precision='float64'.",
+        ConvergenceWarning,
+    )
+    roots = xp.sqrt(xp.maximum(values, 0) + ridge)
+    half = vectors / roots
+    return half @ (half.T @ B), lambda V: half.T @ V

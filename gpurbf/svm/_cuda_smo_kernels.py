@@ -1,0 +1,377 @@
+"""SVC's steps on a GPU, all pairs of classes side by side, in rounds of four launches.
+
+    select   a block a pair: what is left of the violation, and the pair's working set
+    gather   kernel values between the members of each set
+    inner    a block a pair: steps inside the set, as `kernels.smo.solve_block` makes them
+    update   what the members' changes do to f of all samples of the pair
+
+A pair that is its own working set takes the CPU's path to the bit, as far as that leaves no samples
+out (`network.solvers.smo.binary`): the choice of samples is by the same keys, the last of equals
+wins, and no product is joined with a sum.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.backends.cuda.kernels.warps import WARPS, best, best_beside, product
+from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.svm import _smo_kernels
+
+# Samples of a working set, and threads of a block, at most.
+SIZE, THREADS = 2048, 512
+# What is known of a pair, a column each.
+STATE, STEPS, VIOLATION, ROUNDS, SQUARES, STUCK = range(6)
+# States: what is not RUNNING is passed over. DOUBTED: f is to be evaluated again.
+RUNNING, CONVERGED, ENDED, DOUBTED, NOT_FINITE = range(5)
+
+_LOWEST, _HIGHEST = np.int64(-(2**63)), np.int64(2**63 - 1)
+_RISES, _FALLS = 1, 2
+
+_key = cuda.jit(device=True)(_smo_kernels._key.py_func)
+_gain = cuda.jit(device=True)(_smo_kernels._gain.py_func)
+_moved = cuda.jit(device=True)(_smo_kernels._moved.py_func)
+
+
+class Pairs(NamedTuple):
+    """All pairs' problems end to end: pair p is starts[p] to starts[p + 1] of the others.
+
+    ``samples``: which samples of the kernel. ``bounds``: y C. ``beta``, ``f``: the state. ``keys``:
+    memory to sort out by. ``sizes``: of working sets; a pair that is no larger is its own.
+    """
+
+    starts: Any
+    samples: Any
+    bounds: Any
+    beta: Any
+    f: Any
+    keys: Any
+    sizes: Any
+
+
+class Sets(NamedTuple):
+    """Working sets: numbers of a pair's samples (pairs, `SIZE` or less), and how many there are."""
+
+    members: Any
+    counts: Any
+
+
+class Values(NamedTuple):
+    """Of the kernel: K[s] is rows[row_of[s]] where it is in memory; K[s, s] in float64."""
+
+    rows: Any
+    row_of: Any
+    diagonal: Any
+
+
+class Blocks(NamedTuple):
+    """Of each pair at work: kernel values and their diagonal between members, changes of beta."""
+
+    K: Any
+    diagonal: Any
+    change: Any
+
+
+class Rules(NamedTuple):
+    """Where to stop: violation, steps of a pair (-1: no limit), steps of a launch.
+
+    Inside a set, at ``inner`` of the violation, at ``loose`` after so ``many`` rounds. f is in
+    doubt where ``doubt`` times the root of the squares of all changes is more than the violation.
+    """
+
+    tol: float
+    max_iter: int
+    most: int
+    inner: float
+    loose: float
+    many: int
+    doubt: float
+
+
+@cuda.jit(device=True)
+def _number(key):
+    """The float64 that a key is of."""
+    return np.int64(key ^ ((key >> 63) & _HIGHEST)).view(np.float64)
+
+
+@cuda.jit(device=True)
+def _ends(beta, bound):
+    """Whether beta may rise and may fall, as two bits."""
+    rises = _RISES if beta < max(bound, 0.0) else 0
+    return rises | (_FALLS if beta > min(bound, 0.0) else 0)
+
+
+@cuda.jit
+def select(wave, pairs, sets, progress, rules):
+    """Judge each pair of a wave; for one that goes on, choose the members of its next set.
+
+    The newer half of the last set, then those that may rise with the largest f, then those that
+    may fall with the smallest; of equals the first.
+    """
+    keys = cuda.shared.array(WARPS, np.int64)
+    places = cuda.shared.array(WARPS, np.int32)
+    others = cuda.shared.array(WARPS, np.int64)
+    p, first, T = wave[cuda.blockIdx.x], np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
+    if progress[p, STATE] != RUNNING:
+        return
+    begin, size = pairs.starts[p], np.int64(pairs.sizes[p])
+    n = pairs.starts[p + 1] - begin
+    top, bottom = _LOWEST, _LOWEST
+    for k in range(first, n, T):
+        f = pairs.f[begin + k]
+        ends = _ends(pairs.beta[begin + k], pairs.bounds[begin + k])
+        if not abs(f) < math.inf:
+            top = _HIGHEST
+        else:
+            top = max(top, _key(f if ends & _RISES else -math.inf))
+            bottom = max(bottom, ~_key(f if ends & _FALLS else math.inf))
+    top, _, bottom = best_beside(keys, places, others, top, np.int32(0), bottom)
+    violation = _number(top) - _number(~bottom)
+    error = rules.doubt * math.sqrt(progress[p, SQUARES])
+    state = RUNNING
+    if top == _HIGHEST:
+        state = NOT_FINITE
+    elif n > size and error > max(violation, rules.tol):
+        state = DOUBTED
+    elif violation < rules.tol:
+        state = CONVERGED
+    elif progress[p, STUCK] != 0 or progress[p, STEPS] == rules.max_iter:
+        state = ENDED
+    cuda.syncthreads()
+    if first == 0:
+        progress[p, STATE], progress[p, VIOLATION] = state, violation
+        if state != RUNNING and state != DOUBTED:
+            sets.counts[p] = 0
+    if state != RUNNING:
+        return
+    if n <= size:
+        for k in range(first, n, T):
+            sets.members[p, k] = k
+        count = n
+    else:
+        count = _keep(sets.members[p], np.int64(sets.counts[p]))
+        half = (size - count) // 2
+        for side in (_RISES, _FALLS):
+            for k in range(first, n, T):
+                ends = _ends(pairs.beta[begin + k], pairs.bounds[begin + k])
+                key = _key(pairs.f[begin + k] + 0.0)
+                key = key if side == _RISES else ~key
+                pairs.keys[begin + k] = key if ends & side else _LOWEST
+            cuda.syncthreads()
+            for k in range(first, count, T):
+                pairs.keys[begin + sets.members[p, k]] = _LOWEST
+            cuda.syncthreads()
+            count = _take(pairs.keys[begin : begin + n], sets.members[p], count, half)
+    if first == 0:
+        sets.counts[p] = count
+
+
+@cuda.jit(device=True)
+def _keep(members, count):
+    """Move the newer half of the members to the front; how many these are."""
+    first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
+    older = count // 2
+    for begin in range(0, count - older, T):
+        member, k = 0, begin + first
+        if older + k < count:
+            member = members[older + k]
+        cuda.syncthreads()
+        if older + k < count:
+            members[k] = member
+        cuda.syncthreads()
+    return count - older
+
+
+@cuda.jit(device=True)
+def _take(keys, members, count, wanted):
+    """Append the numbers of the largest keys but those that are lowest; how many there are then.
+
+    A digit of eight bits after the other finds the smallest key to take; what is larger comes
+    first, each in ascending order, so that nothing depends on which thread is faster.
+    """
+    histogram = cuda.shared.array(256, np.int32)
+    larger = cuda.shared.array(THREADS, np.int32)
+    equal = cuda.shared.array(THREADS, np.int32)
+    first, T, n = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x), np.int64(len(keys))
+    least, left = np.int64(0), np.int64(wanted)
+    for shift in range(56, -1, -8):
+        for d in range(first, 256, T):
+            histogram[d] = 0
+        cuda.syncthreads()
+        for k in range(first, n, T):
+            key = keys[k] ^ _LOWEST
+            if shift == 56 or (key ^ least) >> (shift + 8) == 0:
+                cuda.atomic.add(histogram, (key >> shift) & 255, 1)
+        cuda.syncthreads()
+        digit = np.int64(255)
+        while digit > 0 and histogram[digit] < left:
+            left -= histogram[digit]
+            digit -= 1
+        least |= digit << shift
+        cuda.syncthreads()
+    ties = left if least != 0 else np.int64(0)
+    least ^= _LOWEST
+    begin, end = n * first // T, n * (first + 1) // T
+    above, same = 0, 0
+    for k in range(begin, end):
+        above += keys[k] > least
+        same += keys[k] == least
+    larger[first], equal[first] = above, same
+    cuda.syncthreads()
+    above, same = np.int64(0), np.int64(0)
+    for t in range(first):
+        above += larger[t]
+        same += equal[t]
+    for k in range(begin, end):
+        if keys[k] > least:
+            members[count + above] = k
+            above += 1
+        elif keys[k] == least:
+            if same < ties:
+                members[count + wanted - left + same] = k
+            same += 1
+    cuda.syncthreads()
+    return count + wanted - left + ties
+
+
+@cuda.jit
+def gather(wave, pairs, sets, values, blocks, progress):
+    """K between the members of each pair of a wave. Launched with any number of blocks a pair."""
+    p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
+    if progress[p, STATE] != RUNNING:
+        return
+    begin, count = pairs.starts[p], np.int64(sets.counts[p])
+    for i in range(np.int64(cuda.blockIdx.y), count, cuda.gridDim.y):
+        sample = pairs.samples[begin + sets.members[p, i]]
+        row = np.int64(values.row_of[sample])
+        for k in range(np.int64(cuda.threadIdx.x), count, cuda.blockDim.x):
+            column = pairs.samples[begin + sets.members[p, k]]
+            blocks.K[slot, i, k] = values.rows[row, column]
+        if cuda.threadIdx.x == 0:
+            blocks.diagonal[slot, i] = values.diagonal[sample]
+
+
+@cuda.jit
+def inner(wave, pairs, sets, blocks, progress, rules):
+    """Steps inside the sets of a wave; see :func:`gpurbf.svm._smo_kernels.solve_block`."""
+    # The simulator knows a shared array by its line.
+    beta = cuda.shared.array(SIZE, np.float64)
+    f = cuda.shared.array(SIZE, np.float64)
+    ends = cuda.shared.array(SIZE, np.uint8)
+    keys = cuda.shared.array((2, WARPS), np.int64)
+    places = cuda.shared.array((2, WARPS), np.int32)
+    others = cuda.shared.array(WARPS, np.int64)
+    squares = cuda.shared.array(THREADS, np.float64)
+    # Numbers that have no sign need no look whether they count from the end.
+    first, T = np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
+    p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
+    if progress[p, STATE] != RUNNING:
+        return
+    begin, count = pairs.starts[p], np.uint32(sets.counts[p])
+    whole = pairs.starts[p + 1] - begin <= pairs.sizes[p]
+    K, diagonal, members = blocks.K[slot], blocks.diagonal[slot], sets.members[p]
+    for k in range(first, count, T):
+        at = begin + members[k]
+        beta[k], f[k] = pairs.beta[at], pairs.f[at]
+        ends[k] = _ends(beta[k], pairs.bounds[at])
+    part = rules.inner if progress[p, ROUNDS] < rules.many else rules.loose
+    goal = rules.tol if whole else max(rules.tol, part * progress[p, VIOLATION])
+    done, most = np.int64(progress[p, STEPS]), np.int64(rules.most)
+    if rules.max_iter >= 0:
+        most = min(most, rules.max_iter - done)
+    steps = np.int64(0)
+    # What others have written to their samples is read after a barrier only: that of `best`.
+    while True:
+        key, place = _LOWEST, np.int32(-1)
+        k = first
+        while k < count:  # a range() would divide to count its steps
+            there = _key(f[k] + (0.0 if ends[k] & _RISES else -math.inf))
+            if there >= key:
+                key, place = there, np.int32(k)
+            k = np.uint32(k + T)
+        _, place = best(keys[0], places[0], key, place)
+        i = np.uint32(place)
+        if not ends[i] & _RISES:
+            break
+        f_i, diagonal_i, row_i = f[i], diagonal[i], K[i]
+        key, place, lowest = np.int64(0), np.int32(-1), _LOWEST
+        k = first
+        while k < count:
+            value = f[k] + (0.0 if ends[k] & _FALLS else math.inf)
+            lowest = max(lowest, ~_key(value))
+            there = _gain(f_i - value, diagonal_i + diagonal[k] - 2.0 * np.float64(row_i[k]))
+            if there > 0 and there >= key:
+                key, place = there, np.int32(k)
+            k = np.uint32(k + T)
+        _, place, lowest = best_beside(keys[1], places[1], others, key, place, lowest)
+        if f_i - _number(~lowest) < goal or place < 0 or steps >= most:
+            break
+        j = np.uint32(place)
+        row_j = K[j]
+        bound_i, bound_j = pairs.bounds[begin + members[i]], pairs.bounds[begin + members[j]]
+        high, low = max(bound_i, 0.0), min(bound_j, 0.0)
+        curvature = diagonal_i + diagonal[j] - 2.0 * np.float64(row_i[j])
+        at_i, at_j, step = _moved(beta[i], beta[j], high, low, f_i - f[j], curvature)
+        if at_i == beta[i] and at_j == beta[j]:
+            break
+        steps += 1
+        cuda.syncthreads()
+        k = first
+        while k < count:
+            if k == i:
+                beta[k], ends[k] = at_i, _ends(at_i, bound_i)
+            elif k == j:
+                beta[k], ends[k] = at_j, _ends(at_j, bound_j)
+            f[k] -= product(step, np.float64(row_i[k]) - np.float64(row_j[k]))
+            k = np.uint32(k + T)
+    total = 0.0
+    for k in range(first, count, T):
+        at = begin + members[k]
+        change = beta[k] - pairs.beta[at]
+        blocks.change[slot, k], pairs.beta[at] = change, beta[k]
+        total += change * change
+        if whole:
+            pairs.f[at] = f[k]
+    squares[first] = total
+    cuda.syncthreads()
+    if first == 0:
+        total = progress[p, SQUARES]
+        for t in range(T):
+            total += squares[t]
+        progress[p, SQUARES] = total
+        progress[p, STEPS] = done + steps
+        progress[p, ROUNDS] += 1
+        progress[p, STUCK] = steps == 0
+
+
+@cuda.jit
+def update(wave, pairs, sets, values, blocks, progress):
+    """``f -= change @ K[members]`` of the pairs of a wave, in float64 and in the members' order.
+
+    Launched with any number of blocks a pair. A pair that is its own set has its f already.
+    """
+    change = cuda.shared.array(THREADS, np.float64)
+    rows = cuda.shared.array(THREADS, np.int64)
+    first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
+    p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
+    begin, count = pairs.starts[p], np.int64(sets.counts[p])
+    n = pairs.starts[p + 1] - begin
+    if progress[p, STATE] != RUNNING or n <= pairs.sizes[p]:
+        return
+    # The bounds are the same for all threads of a block: all of them meet at the barriers.
+    for column in range(cuda.blockIdx.y * T, n, cuda.gridDim.y * T):
+        k, total = column + first, 0.0
+        sample = pairs.samples[begin + min(k, n - 1)]
+        for start in range(0, count, T):
+            some = min(T, count - start)
+            if first < some:
+                change[first] = blocks.change[slot, start + first]
+                rows[first] = values.row_of[pairs.samples[begin + sets.members[p, start + first]]]
+            cuda.syncthreads()
+            for r in range(some):
+                if change[r] != 0.0:
+                    total += change[r] * values.rows[rows[r], sample]
+            cuda.syncthreads()
+        if k < n:
+            pairs.f[begin + k] -= total

@@ -1,0 +1,166 @@
+"""Conjugate gradients on the free samples of a kernel block, where single steps would creep.
+
+Of the samples between their bounds alone the dual of `smo` is a quadratic function on a plane, the
+one where the sum stays. Steps that move two of them at a time take thousands where conjugate
+gradients take tens, each a product with the kernel between free samples. Who comes to a bound stays
+there and the rest begin anew, as in Moré and Toraldo, "On the solution of large quadratic
+programming problems with bound constraints", SIAM Journal on Optimization 1, 1991; there projected
+gradients free samples again, here steps of `smo` do.
+"""
+
+import numpy as np
+
+from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
+from gpurbf.runtime.jit.llvm import (
+    keep_alive,
+    larger,
+    smaller,
+    use_widest_vectors,
+    without_refcount,
+)
+from gpurbf.svm._smo_kernels import Rows, _row, subtract
+
+# The kernel between free samples is gathered again when fewer than this part of them are free.
+_LEFT = 0.75
+
+_inner = inner(error_model="numpy")
+_summing = inner(error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@_summing
+def _product(a, b):
+    """a · b."""
+    use_widest_vectors()
+    total = 0.0
+    for k in range(len(a)):
+        total += a[k] * b[k]
+    return total
+
+
+@_inner
+def _gradient(f, free, left, out):
+    """f of the free samples less its mean, the gradient in the plane; its largest part."""
+    use_widest_vectors()
+    mean, largest = _product(f, free) / left, 0.0
+    for k in range(len(f)):
+        out[k] = free[k] * (f[k] - mean)
+        largest = larger(largest, abs(out[k]))
+    return largest
+
+
+@_inner
+def _room(beta, low, high, direction, out):
+    """How far each beta may go; the least of all."""
+    use_widest_vectors()
+    least = np.inf
+    for k in range(len(beta)):
+        way = direction[k]
+        bound = high[k] if way > 0.0 else low[k]
+        out[k] = (bound - beta[k]) / way if way != 0.0 else np.inf
+        least = smaller(least, out[k])
+    return least
+
+
+@_inner
+def _go(step, beta, f, low, high, free, direction, effect, room):
+    """Make the step; who has no room for more is free no longer. How many are."""
+    use_widest_vectors()
+    for k in range(len(beta)):
+        way = direction[k]
+        bound = high[k] if way > 0.0 else low[k]
+        reached = smaller(larger(beta[k] + step * way, low[k]), high[k])
+        beta[k] = bound if room[k] <= step else reached
+        f[k] += step * effect[k]
+    for k in range(len(beta)):
+        inside = (low[k] < beta[k]) & (beta[k] < high[k])
+        free[k] = 1.0 if inside else 0.0
+    return _product(free, free)
+
+
+@_inner
+def _ascend(K, places, state, goal, most):
+    """Conjugate gradients until few are left or nothing is to be done; whether it is the former."""
+    # Not unpacked at once: that would make arrays of any stride of them, and no vectors.
+    beta, low, high = state[0], state[1], state[2]
+    f, free, gradient = state[3], state[4], state[5]
+    direction, effect, room = state[6], state[7], state[8]
+    n = len(beta)
+    left, steps, before = float(n), 0, 0.0
+    while left >= _LEFT * n and left > 2.0:
+        if 2.0 * _gradient(f, free, left, gradient) < goal or steps == most:
+            return steps, False
+        square = _product(gradient, gradient)
+        factor = square / before if before > 0.0 else 0.0
+        for k in range(n):
+            direction[k] = gradient[k] + factor * direction[k]
+            effect[k] = 0.0
+        before = square
+        subtract(K, 0, places, direction, effect, 0, n)
+        slope, curvature = _product(gradient, direction), -_product(direction, effect)
+        best = slope / curvature if curvature > 0.0 else np.inf
+        step = min(best, _room(beta, low, high, direction, room))
+        if not 0.0 < slope < np.inf or not step < np.inf:
+            return steps, False
+        steps += 1
+        now = _go(step, beta, f, low, high, free, direction, effect, room)
+        if now < left:
+            left, before = now, 0.0
+    return steps, left > 2.0
+
+
+@cached(nogil=True, error_model="numpy")
+def solve_free(rows, low, high, beta, f, goal, most, values):
+    """Move the free samples, while they are, to where their f differ by less than `goal`.
+
+    Parameters
+    ----------
+    rows : plain tuple of a `Rows`
+        Kernel between the samples of the block.
+    low, high : float64 array of shape (n,)
+        Bounds of beta.
+    beta, f : float64 array of shape (n,)
+        Updated in place.
+    goal : float
+    most : int
+        Steps along conjugate directions.
+    values : int
+        Kernel values that may be read by them; none are if as many as there are free samples might
+        read more.
+
+    Returns
+    -------
+    steps : int
+    read : int
+        Kernel values.
+    """
+    use_widest_vectors()
+    begin_kernel()
+    n, steps, read, again = len(f), 0, 0, True
+    members, places, rows = np.empty(n, np.intp), np.arange(n), Rows(*rows)
+    while again:
+        m = 0
+        for k in range(n):
+            members[m] = k
+            m += low[k] < beta[k] < high[k]
+        if m < 3 or m**3 > values - read:
+            break
+        K, state = np.empty((m, m), rows.K.dtype), np.zeros((9, m))
+        for i in range(m):
+            row = _row(rows, members[i])
+            for j in range(m):
+                K[i, j] = row[members[j]]
+            k = members[i]
+            state[0, i], state[1, i], state[2, i] = beta[k], low[k], high[k]
+            state[3, i], state[4, i] = f[k], 1.0
+        limit = min(most - steps, (values - read) // (m * m))
+        done, again = _ascend(without_refcount(K), places[:m], without_refcount(state), goal, limit)
+        steps += done
+        read += (done + 1) * m * m + m * n
+        change = state[0] - beta[members[:m]]
+        beta[members[:m]] = state[0]
+        subtract(rows.K, 0, members[:m], change, f, 0, n)
+        keep_alive(K)
+        keep_alive(state)
+    end_kernel()
+    return steps, read

@@ -1,0 +1,297 @@
+"""Around the steps of SVC's solver: working sets chosen, gathered and put back, rows' places.
+
+What takes some microseconds, less than a thread takes to wake up, keeps the GIL (`_short`): two
+pairs of classes side by side would wait for each other more often than they work here. A set is
+chosen without it, all in one call.
+"""
+
+import numpy as np
+
+from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
+from gpurbf.runtime.jit.llvm import transpose4, use_widest_vectors
+from gpurbf.svm import _smo_kernels
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
+
+_key = _smo_kernels._key  # an integer ordered as a float64 is
+_compiled = cached(nogil=True, error_model="numpy")
+_short = cached(error_model="numpy")
+_inner = inner(error_model="numpy")
+
+
+@inner()
+def _largest(keys, n, out):
+    """Places of the n largest keys but those that are the least integer, equals in order."""
+    use_widest_vectors()
+    low, high, positive = np.int64(_HIGHEST), np.int64(_LOWEST), 0
+    for k in range(len(keys)):
+        there = keys[k] > _LOWEST
+        positive += there
+        high = max(high, keys[k])
+        low = min(low, keys[k] if there else np.int64(_HIGHEST))
+    n = min(n, positive)
+    if n == 0:
+        return 0
+    # The n-th largest, by bisection: counting is done in vectors.
+    while low < high:
+        middle = (low | high) - ((low ^ high) >> 1)  # their mean, rounded up, without overflow
+        count = 0
+        for k in range(len(keys)):
+            count += keys[k] >= middle
+        if count >= n:
+            low = middle
+        else:
+            high = middle - 1
+        if count == n:
+            break
+    above = 0
+    for k in range(len(keys)):
+        above += keys[k] > low
+    equal, found = n - above, 0
+    for k in range(len(keys)):
+        if keys[k] > low or (keys[k] == low and equal > 0):
+            equal -= keys[k] == low
+            out[found] = k
+            found += 1
+    return n
+
+
+@_inner
+def _worst(up, down, kept, n):
+    """The n largest of `up`, then the n smallest of `down`, at other places than kept ones.
+
+    Infinite ones, -inf of `up` and inf of `down`, are not there.
+    """
+    use_widest_vectors()
+    keys, found = np.empty(len(up), np.int64), np.empty(2 * n, np.intp)
+    for k in range(len(up)):
+        keys[k] = _key(up[k]) if up[k] > -np.inf else np.int64(_LOWEST)
+    for k in kept:
+        keys[k] = _LOWEST
+    rising = _largest(keys, n, found)
+    for k in range(len(down)):
+        keys[k] = ~_key(down[k]) if down[k] < np.inf else np.int64(_LOWEST)
+    for k in kept:
+        keys[k] = _LOWEST
+    for k in found[:rising]:
+        keys[k] = _LOWEST
+    falling = _largest(keys, n, found[rising:])
+    return found[: rising + falling]
+
+
+@_compiled
+def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
+    """The working set after the previous one: its newer half, and the worst of all others.
+
+    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
+    where it is, and the others take the place of the older half.
+
+    Parameters
+    ----------
+    beta, f, low, high, diagonal : float64 array of shape (n,)
+    scratch : float64 array of shape (2, n)
+    previous : intp array
+        The members of the last set.
+    last : bool
+        Whether its newer half are the last of them.
+    size : int
+        Members at the most.
+    goal : float
+        None is chosen if the violation is below.
+
+    Returns
+    -------
+    violation : float
+        Of all samples; not a number if an f is not finite.
+    members : intp array
+    begin, end : int
+        Which of them are not from the previous set.
+    values : float64 array of shape (5, len(members))
+        Their diagonal, low, high, beta and f.
+    """
+    begin_kernel()
+    up, down = scratch[0], scratch[1]
+    violation = _smo_kernels.kkt_violation(beta, low, high, f, up, down)
+    if not violation >= goal:
+        end_kernel()
+        return violation, np.empty(0, np.intp), 0, 0, np.empty((5, 0))
+    half = len(previous) // 2
+    kept = previous[half:] if last else previous[:half]
+    others = _worst(up, down, kept, (size - len(kept)) // 2)
+    begin = 0 if last else len(kept)
+    end = begin + len(others)
+    members = np.empty(len(kept) + len(others), np.intp)
+    members[begin:end] = others
+    members[end if last else 0 :][: len(kept)] = kept
+    values = np.empty((5, len(members)))
+    for k in range(len(members)):
+        i = members[k]
+        values[0, k], values[1, k], values[2, k] = diagonal[i], low[i], high[i]
+        values[3, k], values[4, k] = beta[i], f[i]
+    end_kernel()
+    return violation, members, begin, end, values
+
+
+@_short
+def pick(numbers, places):
+    """``numbers[places]``; NumPy gives up the GIL for it."""
+    return numbers[places]
+
+
+@_short
+def remember(point, beta, f):
+    """Copy beta and f into the point (2, n)."""
+    use_widest_vectors()
+    for k in range(len(beta)):
+        point[0, k], point[1, k] = beta[k], f[k]
+
+
+@_compiled
+def mirror_rows(K, begin, end):
+    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
+
+    Written tile by tile, so that both sides stay in the first cache.
+    """
+    begin_kernel()
+    word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
+    for first, last in ((0, begin), (end, len(K))):
+        for top in range(first, last, _TILE):
+            for left in range(begin, end, _TILE):
+                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+                if (bottom - top) % 4 or (right - left) % 4:
+                    for i in range(top, bottom):
+                        for j in range(left, right):
+                            K[i, j] = K[j, i]
+                    continue
+                for i in range(top, bottom, 4):
+                    for j in range(left, right, 4):
+                        source = address + j * stride + i * K.itemsize
+                        target = address + i * stride + j * K.itemsize
+                        transpose4(word, source, stride, target, stride)
+    end_kernel()
+
+
+@_short
+def scatter(members, inside, beta):
+    """Write beta of the members; those whose beta changes, by how much, and the sum of squares."""
+    changed, change, n = np.empty_like(members), np.empty_like(inside), 0
+    squares = 0.0
+    for k in range(len(members)):
+        i = members[k]
+        changed[n], change[n] = i, inside[k] - beta[i]
+        squares += change[n] * change[n]
+        n += inside[k] != beta[i]
+        beta[i] = inside[k]
+    return changed[:n], change[:n], squares
+
+
+@_short
+def place(members, slot_of, owner, used, filled, clock, vacant, final):
+    """Slots of the members, the first `filled` ones; those that were in none, and where they are.
+
+    Vacant slots are taken in order, then the longest unused: if that is final. Else nothing is done
+    where some would have to give way, and how many comes first of the results, 0 where none does.
+    """
+    absent = 0
+    for i in members:
+        absent += slot_of[i] < 0
+    if absent > vacant and not final:
+        return absent - vacant, members[:0], members[:0], members[:0]
+    members = members[:filled]
+    slots, n = slot_of[members], 0
+    missing = np.empty_like(members)
+    for k in range(len(members)):
+        missing[n] = members[k]
+        if slots[k] < 0:
+            n += 1
+        else:
+            used[slots[k]] = clock
+    where, found = np.empty(n, np.intp), 0
+    # Of those used last at this time some give way, of those before it all; vacant ones: -1.
+    last, equal = -1, n
+    if n > vacant:
+        low, high = -1, clock
+        while low < high:
+            middle = (low + high) // 2
+            count = 0
+            for s in range(filled):
+                count += used[s] <= middle
+            if count >= n:
+                high = middle
+            else:
+                low = middle + 1
+        last = low
+        for s in range(filled):
+            equal -= used[s] < last
+    for s in range(filled):
+        if found < n and (used[s] < last or (used[s] == last and equal > 0)):
+            equal -= used[s] == last
+            if owner[s] >= 0:
+                slot_of[owner[s]] = -1
+            where[found] = s
+            found += 1
+    found = 0
+    for k in range(len(members)):
+        if slots[k] < 0:
+            s = where[found]
+            slots[k], owner[s], used[s], slot_of[members[k]] = s, members[k], clock, s
+            found += 1
+    return 0, slots, missing[:n], where
+
+
+@_short
+def look_ahead(new, old, oldest, low, high, ridge, point, back):
+    """The best point of the plane through three, (2, n) of beta and f, within the bounds.
+
+    Written to `point`, but its f does not know by how much samples were put back to the bounds,
+    which is `back`. Returns how many were, and the sum; -1 where none is better than `new`.
+    """
+    use_widest_vectors()
+    first, second = _plane_factors(new, old, oldest, ridge)
+    if first == 0 and second == 0:
+        return -1, 0.0
+    return _go_along(new, old, oldest, first, second, low, high, point, back)
+
+
+@inner(error_model="numpy")
+def _plane_factors(new, old, oldest, ridge):
+    """How far to go along the last two changes to the top of their plane; 0, 0 if there is none."""
+    use_widest_vectors()
+    aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(new.shape[1]):
+        f = new[1, k]
+        change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
+        effect_a, effect_b = f - old[1, k], old[1, k] - oldest[1, k]
+        aa -= change_a * effect_a
+        ab -= (change_a * effect_b + change_b * effect_a) / 2
+        bb -= change_b * effect_b
+        a += change_a * f
+        b += change_b * f
+    if not (aa > 0 and bb > 0):
+        return 0.0, 0.0
+    cosine = ab / np.sqrt(aa * bb)
+    a, b = a / np.sqrt(aa), b / np.sqrt(bb)
+    determinant = (1 + ridge) ** 2 - cosine**2
+    if not determinant > 0:
+        return 0.0, 0.0
+    first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
+    second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
+    return first, second
+
+
+@inner(error_model="numpy")
+def _go_along(new, old, oldest, first, second, low, high, point, back):
+    """Write the point so far along both changes; how many were put back, and the sum of that."""
+    left, count = 0.0, 0
+    for k in range(new.shape[1]):
+        b, g = new[0, k], new[1, k]
+        wanted = b + first * (b - old[0, k])
+        wanted += second * (old[0, k] - oldest[0, k])
+        reached = min(max(wanted, low[k]), high[k])
+        point[0, k], back[k] = reached, reached - wanted
+        left += back[k]
+        count += back[k] != 0
+        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
+    return count, left

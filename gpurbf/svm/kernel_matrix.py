@@ -1,0 +1,265 @@
+"""Kernel values between training samples, in blocks, as SVC's solver asks for them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.samples import FORCED, Samples
+from gpurbf.layer.activation import FORMULAS, Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.stages import staged
+from gpurbf.svm.cuda_rounds import rounds_on
+from gpurbf.svm.pairs import MATRIX
+from gpurbf.svm.rounding import float32_error
+from gpurbf.svm.smo import subtract_rows
+
+_ROWS = 1024
+# Rows that are copied at a time where they cannot be written to their final place.
+_COPIED = 256
+# float32 tiles are used up to this error of a value; what it does to f is the solver's business.
+_FINE = 1e-5
+
+
+class GivenKernel:
+    """A kernel matrix (N, N) that is there already, precomputed or by a function of the user."""
+
+    def __init__(self, K: np.ndarray, order: np.ndarray) -> None:
+        # Put in the solver's order: a copy of K unless it is in that order.
+        in_order = np.array_equal(order, np.arange(len(K)))
+        self.matrix = np.ascontiguousarray(K if in_order else K[np.ix_(order, order)])
+        self.dtype = K.dtype
+        self.diagonal = self.matrix.diagonal().astype(np.float64)
+        self.rounds, self.backend = None, "none"
+        self.description = "a given kernel matrix"
+
+
+class KernelRows:
+    """K[i, j] = phi(d(x_i, x_j)) between samples in the solver's order, evaluated when asked for.
+
+    Parameters
+    ----------
+    X : Samples
+        In the solver's order.
+    activation : Activation
+        The kernel.
+    backend, precision : str
+        As of :class:`HiddenLayer`.
+    n_samples : int, optional
+        Of all data, where X is a part that is to be treated as in it.
+    on_host : str, optional
+        Why "auto" shall not take a GPU, if so.
+    """
+
+    matrix = None
+
+    def __init__(
+        self,
+        X: Samples,
+        activation: Activation,
+        backend: str,
+        precision: str,
+        n_samples: int | None = None,
+        on_host: str = "",
+    ) -> None:
+        self.X, self.activation, self.precision = X, activation, precision
+        self.n_samples = len(X) if n_samples is None else n_samples
+        self.xp: ModuleType = np
+        self.working: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.room: Callable[[], float] = lambda: math.inf
+        # A layer for each class, its samples the centers; other columns are asked for once.
+        self._layers: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
+        self._sparse = sp.issparse(X.values)
+        self._there = X
+        self.rounds, steps = None, ""
+        if not self._sparse:
+            # What "auto" means depends on the number of all samples.
+            self._chosen = get_backend(backend, self.n_samples, on_host)
+            self.rounds, steps = rounds_on(self._chosen[0])
+            if steps and self._chosen[1].startswith("auto"):
+                self._chosen = get_backend(backend, self.n_samples, steps)
+            chosen = self._chosen[0]
+            self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
+            if self.xp is not np and X.values.nbytes < self.room() / 4:
+                # Rows are gathered where they are needed: samples cross once.
+                with self.working():
+                    self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
+        # Codes meet in less time as 8-bit products, a value for each pair of them.
+        self.linear = activation.linear and X.quantization is None and self.xp is np
+        self.dtype, self.rounding, why = self._arithmetic()
+        whole = self.n_samples <= MATRIX
+        probe = self._layer(X if whole else X[:1])
+        if whole:  # asked for once, and for all of it
+            self._layers[0, len(X)] = probe
+        # Where the backend takes rows and centers out of X by itself, and what it makes them like.
+        # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
+        copied = self._sparse or whole or not X.values.flags.c_contiguous
+        copied = copied or (X.quantization is None and X.values.dtype.kind != "f")
+        self._indexed = None if copied else chosen.indexed
+        if self._indexed is not None:
+            like = self._indexed.like(X.values, activation, self.dtype, X.quantization)
+            if like is None:
+                self._indexed = None
+            else:
+                self._like, self._rows = like
+        self.compiled = self._indexed is not None
+        self.backend = "scipy" if self._sparse else chosen.name
+        self.cost = self._cost()
+        self.diagonal = self._diagonal()
+        self.description = probe.describe() + why + (steps and f"; {steps}")
+
+    def _arithmetic(self) -> tuple[np.dtype, float, str]:
+        """The dtype of values, the error that the solver shall look after, and why.
+
+        Rows are kept in float32, as LIBSVM's: exact distances deserve no wider activations, and
+        others are float32 too, whatever the data's dtype, unless they are so far apart that this
+        loses too much, or so few that the whole matrix is kept.
+        """
+        X, wide = self.X, np.dtype(np.float64)
+        if self.precision in FORCED:
+            return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
+        if X.quantization is not None:
+            return np.dtype(np.float32), 0.0, ""
+        if self._sparse or self.n_samples <= MATRIX:
+            return wide, 0.0, ""
+        between, itself = float32_error(X, self.activation, self._chosen)
+        # One value of a row is that of a sample with itself.
+        rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
+        said = f"float32 errs by {rounding:.0e} a value"
+        if rounding < _FINE and self.linear:
+            return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
+        if rounding < _FINE:
+            return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
+        return wide, 0.0, f"; {said}, too much"
+
+    def _cost(self) -> float:
+        """An activation takes as long as 64 products of float32 inputs, four times as many exact.
+
+        Where activations go through memory it takes about four times as long.
+        """
+        if self._sparse:
+            return math.inf
+        inputs = self.X.shape[1] / (64 if self.X.quantization is None else 256)
+        slower = 1 if self._chosen[0].tiled else 4
+        return slower * self.dtype.itemsize / 4 * (1 + inputs)
+
+    def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
+        if self._sparse:
+            return SparseLayer(C, self.activation)
+        return HiddenLayer(
+            C,
+            self.activation,
+            backend=self._chosen,
+            precision=self.precision,
+            dtype=self.dtype if dtype is None else dtype,
+        )
+
+    def _diagonal(self) -> np.ndarray:
+        """K[i, i]: 1 where a sample has distance 0 to itself, else of its squared norm."""
+        N = len(self.X)
+        if self.activation.metric != "dot":
+            return np.ones(N)
+        squares = np.empty(N)
+        for start in range(0, N, _ROWS):
+            part = self.X[start : start + _ROWS].numbers().astype(np.float64)
+            if self._sparse:
+                squares[start : start + _ROWS] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
+            else:
+                squares[start : start + _ROWS] = np.einsum("ij,ij->i", part, part)
+        with np.errstate(over="ignore", invalid="ignore"):  # seen in what is solved
+            return FORMULAS[str(self.activation.profile)](squares, self.activation)
+
+    @staged("prepare", "samples gathered")
+    def gathered(self, samples: np.ndarray) -> Samples:
+        """The samples, where values are evaluated."""
+        there = self._there
+        return there[samples if there is self.X else self.xp.asarray(samples)]
+
+    def weighted(
+        self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
+    ) -> np.ndarray:
+        """K[rows, samples] @ weights; in float64 if it is to be wide."""
+        if self.linear:
+            return self._by_inputs(rows, samples, weights)
+        layer = self._layer(self.X[samples], np.float64 if wide else None)
+        with self.working():
+            return to_host(layer.scores(rows, weights[:, None]))[:, 0]
+
+    def between(self, samples: np.ndarray) -> np.ndarray:
+        """K[samples][:, samples] in float64."""
+        some = self.X[samples]
+        with self.working():
+            return to_host(self._layer(some, np.float64).outputs(some))
+
+    def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """X[rows] (X[samples]ᵀ weights) in float64."""
+        X = self.X.values
+        if self._sparse:
+            return rows.values @ (X[samples].T @ weights)
+        v = np.zeros(X.shape[1])
+        subtract_rows(X, samples, -weights, v)
+        return row_products(rows.values, v[:, None])[:, 0]
+
+    @staged("prepare", "centers packed, norms")
+    def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
+        """The layer whose centers are those samples, or its operand, for :meth:`values`.
+
+        Made of the one `before`, which changes, if that had the same but for the fresh ones.
+        """
+        if self._indexed is None:
+            return self._layer(self.X[samples])
+        if before is None:
+            before, fresh = self._like, None
+        return self._indexed.prepare(before, self._rows, samples, fresh)
+
+    def values(
+        self,
+        samples: np.ndarray,
+        columns: Any,
+        out: Any,
+        places: np.ndarray | None = None,
+    ) -> None:
+        """Write K[samples, columns] into out, or into those rows of it.
+
+        A slice of columns is a class, whose layer is kept; else they are what :meth:`over` gave.
+        """
+        layer = columns
+        if isinstance(columns, slice):
+            key = columns.start, columns.stop
+            with self._lock:
+                layer = self._layers.get(key)
+                if layer is None:
+                    layer = self.over(np.arange(columns.start, columns.stop))
+                    self._layers[key] = layer
+        if self._indexed is None:
+            self._copied(layer, samples, out, places)
+        elif out.dtype == self.dtype:
+            self._indexed.outputs(layer, self._rows, samples, out, places)
+        else:
+            H = np.empty((len(samples), out.shape[1]), self.dtype)
+            self._indexed.outputs(layer, self._rows, samples, H, None)
+            out[slice(None) if places is None else places] = H
+
+    def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
+        """Evaluate a layer for samples that are copied before, a few at a time."""
+        rows = max(1, len(samples)) if places is None else _COPIED
+        for start in range(0, len(samples), rows):
+            part = samples[start : start + rows]
+            with self.working():
+                if places is None:
+                    layer.outputs(self.gathered(part), out)
+                else:
+                    H = layer.outputs(self.gathered(part))
+                    out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)

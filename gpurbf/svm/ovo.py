@@ -1,0 +1,156 @@
+"""One-vs-one: outputs of class pairs from their support vectors, votes, scores of classes."""
+
+from __future__ import annotations
+
+import functools
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.quantize import Quantization
+from gpurbf.data.samples import FORCED, Samples, quantize_or_keep
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, row_products
+from gpurbf.layer.layer import HiddenLayer, OutputWeights
+from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.runtime.arrays import beside, is_resident
+from gpurbf.runtime.stages import staged
+from gpurbf.svm.rounding import arithmetic
+
+# Products that a BLAS makes without waking its threads, which spin after their work for longer
+# than a prediction takes (OpenBLAS asks them for twice as many).
+_ALONE = 1 << 17
+# Classes that are in most of the pairs.
+_FEW_CLASSES = 3
+
+
+def support_layer(
+    V: Any,
+    W: GroupedWeights,
+    activation: Activation,
+    *,
+    n_support: np.ndarray,
+    backend: Any,
+    precision: str,
+    quantizations: tuple[Quantization, ...] | None,
+    tol: float,
+) -> tuple[HiddenLayer | SparseLayer, np.ndarray | OutputWeights]:
+    """The hidden layer whose centers are the support vectors, and W as its scores take it.
+
+    On a CPU each class is summed for its own pairs alone, in float64. Where all are summed in
+    float32, support vectors are taken from the classes in turn: those of one class have weights of
+    one sign in a pair, whose sums would grow to hundreds before the other class takes them back,
+    and rounding with them.
+
+    Else a linear kernel needs no more than one center a pair, the weighted sum of its
+    support vectors: products with 8-bit codes are so fast that there it would gain little.
+
+    Parameters
+    ----------
+    V : ndarray or CSR of shape (n_SV, n)
+        The support vectors.
+    W : GroupedWeights of shape (n_SV, n_pairs)
+        Their weights, see :func:`pair_weights`.
+    n_support : ndarray of shape (n_classes,)
+        How many of them each class has, one class after the other.
+    activation, backend, precision, quantizations
+        See :class:`HiddenLayer`.
+    tol : float
+        Of the training, which the rounding of predictions stays below.
+
+    Returns
+    -------
+    layer : HiddenLayer or SparseLayer
+    weights : OutputWeights or ndarray
+    """
+    samples = quantize_or_keep(V, precision, quantizations)
+    if sp.issparse(samples.values):
+        return SparseLayer(samples, activation), W.dense()
+    if activation.linear and samples.quantization is None and W.shape[1] < W.shape[0]:
+        dtype = np.float32 if precision in ("float32", "tf32") else np.float64
+        sums = row_products(samples.values.T, W.dense()).T.astype(dtype, order="C")
+        samples = Samples(sums, None, np.dtype(dtype))
+        layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
+        return layer, OutputWeights(np.eye(len(sums)))
+    dtype = np.float64 if precision == "float64" else np.float32
+    if precision not in FORCED:
+        dtype, _ = arithmetic(
+            samples,
+            activation,
+            backend,
+            size=float(W.norms().max(initial=0.0)),
+            largest=max((float(np.abs(V).max(initial=0.0)) for _, V, _ in W.groups), default=0.0),
+            tol=tol,
+        )
+    weights: np.ndarray | GroupedWeights = W
+    if backend[0].xp is not np or len(n_support) <= _FEW_CLASSES:
+        weights = W.dense()
+        if dtype == np.float32:
+            starts = np.cumsum(n_support) - n_support
+            places = np.arange(len(weights)) - np.repeat(starts, n_support)
+            order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
+            samples, weights = samples[order], weights[order]
+    layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
+    return layer, OutputWeights(weights)
+
+
+@staged("prepare", "pair weights")
+def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
+    """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV) of them."""
+    n_classes, stops = len(n_support), np.cumsum(n_support)
+    pair = np.zeros((n_classes, n_classes), np.intp)
+    first, second = np.triu_indices(n_classes, 1)
+    pair[first, second] = pair[second, first] = np.arange(len(first))
+    groups = [
+        # A row of the layout is one of the other classes.
+        (int(stop - n), dual_coef[:, stop - n : stop].T.copy(), np.delete(pair[c], c))
+        for c, (n, stop) in enumerate(zip(n_support, stops))
+        if n
+    ]
+    return GroupedWeights(groups, len(first))
+
+
+def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
+    """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
+    by_first = decisions > 0
+    if is_resident(by_first):
+        change = beside(by_first, _changes(n_classes))
+        won = (by_first.astype(np.float32) @ change).astype(np.int64)
+        return won + beside(by_first, np.arange(n_classes))
+    return _won(by_first, n_classes)
+
+
+def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
+    """Pairs won by each class where the first class of its pair wins what is true in by_first."""
+    # A class is the second of as many pairs as there are classes before it.
+    wins, change = by_first.astype(np.float32), _changes(n_classes)
+    points = np.empty((len(wins), n_classes), np.float32)
+    rows = max(1, _ALONE // change.size)
+    for start in range(0, len(wins), rows):
+        np.matmul(wins[start : start + rows], change, out=points[start : start + rows])
+    return points.astype(np.int64) + np.arange(n_classes)
+
+
+@functools.cache
+def _changes(n_classes: int) -> np.ndarray:
+    """What a pair won by its first class changes in the classes' points (n_pairs, n_classes)."""
+    first, second = np.triu_indices(n_classes, 1)
+    pairs = np.arange(len(first))
+    change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact
+    change[pairs, first], change[pairs, second] = 1, -1
+    return change
+
+
+def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:
+    """Votes plus the summed outputs squeezed into (-1/3, 1/3), as scikit-learn breaks ties.
+
+    An output of exactly 0 is a vote for the first class of its pair here, as in scikit-learn's
+    ``decision_function``, though not in its (LIBSVM's) ``predict``.
+    """
+    sums = np.zeros((len(decisions), n_classes))
+    for p, (a, b) in enumerate(combinations(range(n_classes), 2)):
+        sums[:, a] += decisions[:, p]
+        sums[:, b] -= decisions[:, p]
+    return _won(~(decisions < 0), n_classes) + sums / (3 * (np.abs(sums) + 1))

@@ -1,0 +1,354 @@
+"""All class pairs of a problem: which runs when, on which threads; stop and progress."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.reused import borrowed
+from gpurbf.runtime.threads import AGAIN, parallel_for, thread_limit
+from gpurbf.svm import binary
+from gpurbf.svm.binary import Solution, begin_on_matrix, of_no_concern, solve_binary
+from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
+from gpurbf.svm.pair_kernel import KernelMatrix, MatrixPair, PairKernel
+from gpurbf.svm.recomputed_pair import FusedPair, recompute
+from gpurbf.svm.row_cache import Budget, CachedPair, RowCache
+
+gil_spin = lazy_module("gpurbf.runtime.jit.gil_spin")
+
+
+# Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
+# beyond where every pair of classes wants all of its own.
+MATRIX = 1024
+# Below so many samples a second thread costs more than it brings.
+_ALONE = 400
+
+
+def solve_pairs(
+    kernel: KernelMatrix,
+    starts: np.ndarray,
+    C: np.ndarray,
+    *,
+    tol: float,
+    max_iter: int,
+    cache_bytes: float,
+    stepped: Callable[[int, int, float], bool],
+    solved: Callable[[int, Solution], bool],
+    sizes: np.ndarray | None = None,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> list[Solution]:
+    """One binary problem for each pair of classes, in the order (0, 1), (0, 2), …, (1, 2), ….
+
+    Parameters
+    ----------
+    kernel : Kernel
+    starts : ndarray of shape (n_classes + 1,)
+        Class c is the samples from starts[c] to starts[c + 1].
+    C : ndarray of shape (N,)
+        Upper bound of each dual variable.
+    tol, max_iter
+        See :func:`solve_binary`.
+    cache_bytes : float
+        Memory for kernel rows.
+    stepped : callable
+        Called with pair number, steps and violation now and then; True ends the pair.
+    solved : callable
+        Called with pair number and solution; True ends all pairs that have not begun.
+    sizes : ndarray, optional
+        Of all classes of the whole problem, where the kernel's are a part that is to be solved as
+        in it.
+    pairs : sequence of (int, int), optional
+        Those to solve, if not all, and in which order.
+
+    Returns
+    -------
+    solutions : list of Solution
+    """
+    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
+    if kernel.rounds is not None:
+        end_to_end = problems_of(starts, C, pairs)
+        there = solve_side_by_side(
+            kernel, end_to_end, tol=tol, max_iter=max_iter, stepped=stepped, solved=solved
+        )
+        if there is not None:
+            return there
+    own = np.diff(starts)
+    K = _matrix(kernel, cache_bytes, own if sizes is None else sizes)
+    total, keeping = 0.0, set()  # classes whose rows are kept for some pair
+    if K is None:
+        total = min(cache_bytes, kernel.room() / 4)
+        for a, b in pairs:
+            if _keeps_rows(kernel, int(own[a] + own[b]), total):
+                keeping |= {a, b}
+    # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
+    workers = max(1, len(own) // 2)
+    in_use = 2 * min(workers, thread_limit()) if keeping else 0
+    budget = Budget([int(own[c]) for c in keeping], total, in_use)
+    problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
+    if K is not None:
+        made = kernel if kernel.matrix is None else None
+        task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal, made)
+        if len(K) < _ALONE:
+            for p in range(len(problems.pairs)):
+                task(p)
+        else:
+            parallel_for(task, len(problems.pairs), stop=problems.stop)
+        return problems.solutions
+    lent: Any = (
+        borrowed(budget.size)
+        if kernel.xp is np
+        else nullcontext(kernel.xp.empty(budget.size, np.float32))
+    )
+    with lent as memory:
+        try:
+            parallel_for(
+                lambda _: problems.solve_in_blocks(kernel, memory), workers, stop=problems.stop
+            )
+        finally:
+            # Caches know their budget and it knows them: else they would wait for the collector.
+            budget.clear()
+    return problems.solutions
+
+
+def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
+    """All of K if it is there or, for classes of such sizes, to be made."""
+    if kernel.matrix is not None:
+        return kernel.matrix
+    n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
+    wanted = n_samples <= MATRIX or largest <= binary.WHOLE
+    if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
+        return None
+    N = len(kernel.diagonal)
+    K = np.empty((N, N), kernel.dtype)
+    kernel.values(np.arange(N), slice(0, N), K)
+    return K
+
+
+def _keeps_rows(kernel: KernelMatrix, n: int, total: float) -> bool:
+    """Whether rows of a pair of n samples are kept; else its values are evaluated in sums."""
+    fused = kernel.linear and n > binary.WHOLE
+    return not fused and not recompute(kernel.cost, n, total)
+
+
+class _Problems:
+    """The pairs' problems and what the threads that solve them share."""
+
+    def __init__(
+        self,
+        pairs: list[tuple[int, int]],
+        starts: np.ndarray,
+        C: np.ndarray,
+        budget: Budget,
+        tol: float,
+        max_iter: int,
+        stepped: Callable[[int, int, float], bool],
+        solved: Callable[[int, Solution], bool],
+    ) -> None:
+        self.classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        self.pairs = pairs
+        self.C, self.tol, self.max_iter = C, tol, max_iter
+        self.budget = budget
+        self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
+        self._stepped, self._solved = stepped, solved
+        self._schedule = Schedule(self.pairs, len(self.classes), budget.parked)
+        self._quit_early = False
+        self.stop = self._schedule.stop
+
+    def solve_on_matrix(
+        self, K: np.ndarray, diagonal: np.ndarray, made: KernelMatrix | None, p: int
+    ) -> None:
+        """Solve a pair whose kernel is a part of a ready matrix, which was made of a kernel."""
+        a, b = self._classes_of(p)
+        n = a.stop - a.start + b.stop - b.start
+        with self._schedule.failing():
+            if n > binary.WHOLE:
+                self._solve(p, MatrixPair(K, diagonal, a, b, made))
+                return
+            limit = 0 if self._quit_early else self.max_iter
+            solution, f, ended = begin_on_matrix(K, a, b, diagonal, self.C, self.tol, limit)
+            beta, rounding = solution.beta, 0.0 if made is None else made.rounding
+            ended = ended or self._check(p, solution.steps, solution.violation)
+            if solution.converged:
+                ended = of_no_concern(rounding, float(beta @ beta), self.tol)
+            if ended:
+                self._end(p, solution)
+            else:
+                begun = beta, f, solution.steps
+                self._solve(p, MatrixPair(K, diagonal, a, b, made), begun)
+
+    def solve_in_blocks(self, kernel: KernelMatrix, memory: Any) -> None:
+        """Solve pairs until none is left, their kernel evaluated block by block."""
+        # All of it: who waits for classes that this thread has taken is told if it breaks off.
+        with self._schedule.failing():
+            while (p := self._schedule.take()) is not None:
+                with kernel.working(), taking_turns(kernel.compiled):
+                    a, b = self._classes_of(p)
+                    n = a.stop - a.start + b.stop - b.start
+                    if _keeps_rows(kernel, n, self.budget.total):
+                        self._solve_with_rows(p, kernel, memory)
+                    else:
+                        self._solve(p, FusedPair(kernel, a, b))
+                self._schedule.release(p)
+
+    def _solve_with_rows(self, p: int, kernel: KernelMatrix, memory: Any) -> None:
+        """Solve a pair with rows that are kept for its classes' other pairs."""
+        caches = [
+            self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget, memory)
+            for c in self.pairs[p]
+        ]
+        self._solve(p, CachedPair(kernel, *caches))
+        for c, cache in zip(self.pairs[p], caches):
+            self.budget.park(c, cache)
+
+    def _classes_of(self, p: int) -> tuple[slice, slice]:
+        a, b = self.pairs[p]
+        return self.classes[a], self.classes[b]
+
+    def _solve(self, p: int, kernel: PairKernel, begun: Any = None) -> None:
+        a, b = self._classes_of(p)
+        C = np.concatenate([self.C[a], self.C[b]])
+        y = np.ones(len(C))
+        y[a.stop - a.start :] = -1.0
+        limit = 0 if self._quit_early else self.max_iter
+        check = functools.partial(self._check, p)
+        self._end(p, solve_binary(kernel, y, C, self.tol, limit, check, begun))
+
+    def _end(self, p: int, solution: Solution) -> None:
+        self.solutions[p] = solution
+        if self._solved(p, solution):
+            self._quit_early = True
+
+    def _check(self, p: int, steps: int, violation: float) -> bool:
+        if self._schedule.stopped:
+            raise Stopped
+        return self._stepped(p, steps, violation)
+
+
+class Stopped(Exception):
+    """Raised in a pair when another one failed or was interrupted."""
+
+
+class Schedule:
+    """Hands out pairs whose classes nobody works on, those whose classes have the most left first.
+
+    The pairs of one class run one after the other: were they left to the end, one thread would work
+    on them alone. Among equals, those with the most rows in memory come first.
+
+    Parameters
+    ----------
+    pairs : list of (int, int)
+    n_classes : int
+    in_memory : callable
+        How much is kept for a class that nobody works on.
+    """
+
+    def __init__(
+        self, pairs: list[tuple[int, int]], n_classes: int, in_memory: Callable[[int], int]
+    ) -> None:
+        self.pairs = pairs
+        self.stopped = False
+        self._in_memory = in_memory
+        # Of each class with whom it is to be paired yet, and the numbers of these pairs.
+        self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
+        for p, (a, b) in enumerate(pairs):
+            self._pending[a][b] = self._pending[b][a] = p
+        # Classes nobody works on that have pairs left, and what they are chosen by.
+        self._free: dict[int, tuple[int, int]] = {}
+        self._left, self._lock, self._change = len(pairs), threading.Lock(), _held()
+        self._set_free(range(n_classes))
+
+    def take(self) -> int | None:
+        """The next pair, or None when there is none left; waits while all are blocked."""
+        while True:
+            with self._lock:
+                if not self._left or self.stopped:
+                    return None
+                for a in sorted(self._free, key=self._free.__getitem__, reverse=True):
+                    partners = self._free.keys() & self._pending[a].keys()
+                    if partners:
+                        b = max(sorted(partners), key=self._free.__getitem__)
+                        del self._free[a], self._free[b], self._pending[b][a]
+                        self._left -= 1
+                        return self._pending[a].pop(b)
+                change = self._change
+            # Not a condition, which an interrupt may leave locked.
+            if change.acquire(timeout=AGAIN):
+                change.release()  # for the next who waits
+
+    def release(self, p: int) -> None:
+        """The pair is done: its classes are free."""
+        with self._lock:
+            self._set_free(self.pairs[p])
+            self._tell()
+
+    def _set_free(self, classes: Iterable[int]) -> None:
+        for c in classes:
+            if self._pending[c]:
+                self._free[c] = len(self._pending[c]), self._in_memory(c)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """A context that stops everyone when what is inside it raises."""
+        try:
+            yield
+        except Stopped:
+            # The one who raised first has the error to report.
+            pass
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """No more pairs, and those in hand end at their next look."""
+        with self._lock:
+            self.stopped = True
+            self._tell()
+
+    def _tell(self) -> None:
+        """Those who wait look again."""
+        change, self._change = self._change, _held()
+        change.release()
+
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+@contextmanager
+def taking_turns(does: bool = True) -> Iterator[None]:
+    """This thread does little but to call kernels of SVC's solver: others need not sleep for it.
+
+    See :mod:`gpurbf.runtime.jit.gil_spin`. Without a lock of Python's there is nothing to wait for.
+    """
+    if not does or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        yield
+        return
+
+    # If an interrupt comes first, one too few are counted: waiting for nobody would cost more.
+    try:
+        gil_spin.enter()
+        yield
+    finally:
+        gil_spin.leave()
+
+
+def _after_fork() -> None:
+    """A forked child has none of its parent's threads."""
+    turns = sys.modules.get("gpurbf.runtime.jit.gil_spin")
+    if turns is not None:
+        turns.between[:] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,86 @@
+"""Which arithmetic sums of kernel values need: float32 where its rounding stays below a tolerance.
+
+Kernel values in float32 have errors e that are small, of either sign and nearly independent, so a
+sum of n of them with coefficients up to C is off by about e C sqrt(n), not by e C n (Higham and
+Mary, "A new approach to probabilistic rounding error analysis", 2019). e is not bounded a priori,
+which would be pessimistic by orders of magnitude: it is measured between some of the samples at
+hand, those farthest from their mean among them, where float32 is worst. A sample and itself, whose
+distance loses the most, are one term of a sum and are measured on their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpurbf.data.samples import Samples
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+
+# Below so many samples float64 takes no time either.
+_FEW = 1000
+# Rows of each kind that are compared, and columns.
+_ROWS, _COLUMNS = 32, 256
+# Standard deviations that errors are taken for, and the part of the tolerance that they may be.
+_SAFETY, _PART = 3.0, 0.25
+
+
+def arithmetic(
+    X: Samples, activation: Activation, backend: Any, *, size: float, largest: float, tol: float
+) -> tuple[type[np.floating], str]:
+    """The dtype that sums of kernel values between samples X need, and why.
+
+    Parameters
+    ----------
+    X : Samples
+        On one side of the kernel; those on the other are taken to be alike.
+    activation, backend
+        See :class:`HiddenLayer`.
+    size : float
+        Euclidean norm that the coefficients of a sum may have.
+    largest : float
+        What one of them may be.
+    tol : float
+        float32 does where three times the error of a sum, and that of the term of a sample with
+        itself, are below a quarter of this.
+    """
+    if len(X) < _FEW:
+        return np.float64, "few samples"
+    if X.quantization is None:
+        between, itself = float32_error(X, activation, backend)
+    else:  # the distances are exact, what is left is the profile's
+        between, itself = float(np.finfo(np.float32).eps), 0.0
+    error = _SAFETY * between * size + itself * largest
+    enough = error < _PART * tol
+    said = f"sums in float32 err by {error:.1e}, {'little' if enough else 'much'} for tol={tol:g}"
+    return np.float32 if enough else np.float64, said
+
+
+def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[float, float]:
+    """Errors of float32 kernel values between samples X, and of one with itself.
+
+    The first is the root mean square over columns for the worst row, the second the largest.
+    """
+    N = len(X)
+    spread = np.arange(0, N, max(1, N // _COLUMNS))[:_COLUMNS]
+    center = np.asarray(X.values[spread], np.float64).mean(axis=0)
+    norms = np.empty(N)
+    for start in range(0, N, _COLUMNS):
+        part = X.values[start : start + _COLUMNS] - center
+        norms[start : start + _COLUMNS] = np.einsum("ij,ij->i", part, part)
+    far = np.argpartition(norms, N - min(N, _ROWS))[-_ROWS:]
+    rows = np.concatenate([spread[:: max(1, len(spread) // _ROWS)], far])
+    columns = np.concatenate([spread, far])
+    single, double = (
+        HiddenLayer(X[columns], activation, backend=backend, dtype=dtype).outputs(X[rows])
+        for dtype in (np.float32, np.float64)
+    )
+    with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, and nothing is below it
+        error = np.subtract(single, double, dtype=np.float64)
+    same = rows[:, None] == columns
+    between = np.where(same, 0.0, error)[:, : len(spread)]
+    # A number's rounding is a matter of luck: relative to the norm the worst of many is meant.
+    own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
+    itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
+    return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)

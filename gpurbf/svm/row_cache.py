@@ -1,0 +1,278 @@
+"""Kernel rows in memory, and the kernel of a pair made of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpurbf.runtime.arrays import to_host
+from gpurbf.svm.pair_kernel import KernelMatrix, MatrixPair, WorkingBlock, joined
+from gpurbf.svm.smo import place, subtract_rows
+
+
+class RowCache:
+    """Rows of K over the samples of one class, as many as the budget allows.
+
+    A row belongs to a sample of the class itself and is kept for its other pairs, or to one of
+    the class that it is paired with now. float32 like LIBSVM's: quantized distances are exact
+    before, sums are float64 after. Rows stay where they are evaluated, on the host or a device.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    columns : slice
+        The class, as a range of samples.
+    budget : Budget
+    memory : ndarray
+        Of the budget's size.
+    """
+
+    _samples: np.ndarray
+
+    def __init__(self, kernel: KernelMatrix, columns: slice, budget: Budget, memory: Any) -> None:
+        self.kernel, self.columns = kernel, columns
+        n = columns.stop - columns.start
+        self.slots = Slots(n, budget)
+        self.rows = memory[: len(memory) // n * n].reshape(-1, n)
+
+    @property
+    def pieces(self) -> list[int]:
+        """What it has taken of the budget."""
+        return self.slots.pieces
+
+    def pair_with(self, samples: np.ndarray, first: bool) -> None:
+        """Members are a pair's samples from now on, the class's first or not; forgets the others.
+
+        Rows of the class's own samples stay.
+        """
+        self._samples = samples
+        self.slots.pair_with(len(samples) - self.slots.n, first)
+
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""
+        start = 0
+        while start < len(members):
+            places = self._places(members[start:])
+            if start + len(places) < len(members):  # sums are of four rows at a time
+                places = places[: max(1, len(places) // 4 * 4)]
+            part = change[start : start + len(places)]
+            subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
+            start += len(places)
+
+    def read(self, members: np.ndarray, out: np.ndarray) -> None:
+        """Write K[members] into out."""
+        start = 0
+        while start < len(members):
+            places = self._places(members[start:])
+            out[start : start + len(places)] = to_host(self.rows[self.kernel.xp.asarray(places)])
+            start += len(places)
+
+    def _places(self, members: np.ndarray) -> np.ndarray:
+        """Where the rows of as many of the members, from the first on, as fit are now."""
+        places, missing, where = self.slots.place(members)
+        if len(missing):
+            samples = self._samples[missing]
+            if (np.diff(where) == 1).all():
+                self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
+            else:
+                self.kernel.values(samples, self.columns, self.rows, where)
+        return places
+
+
+class CachedPair:
+    """Kernel of a pair out of the row caches of its classes."""
+
+    def __init__(self, kernel: KernelMatrix, over_a: RowCache, over_b: RowCache) -> None:
+        a, b = over_a.columns, over_b.columns
+        self.kernel, self.over_a, self.over_b = kernel, over_a, over_b
+        self.n_a, self.n_b = a.stop - a.start, b.stop - b.start
+        self.samples = joined(a, b)
+        self.diagonal = kernel.diagonal[self.samples]
+        self.rounding = kernel.rounding
+        over_a.pair_with(self.samples, True)
+        over_b.pair_with(self.samples, False)
+        self._block = WorkingBlock(kernel, self.samples)
+
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+        """K[members][:, members]."""
+        return self._block.of(members, fresh, wide)
+
+    def whole(self) -> MatrixPair:
+        """K of all samples, float32."""
+        n_a, n = self.n_a, self.n_a + self.n_b
+        K = np.empty((n, n), np.float32)
+        self.over_a.read(np.arange(n_a), K[:n_a, :n_a])
+        self.over_b.read(np.arange(n_a, n), K[n_a:, n_a:])
+        across = np.empty((n_a, self.n_b), np.float32)
+        self.kernel.values(self.samples[:n_a], self.over_b.columns, across)
+        K[:n_a, n_a:] = across
+        K[n_a:, :n_a] = across.T
+        return MatrixPair(K, self.diagonal, slice(0, n_a), slice(n_a, n))
+
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``, in float64 and past the rows if it is to be wide."""
+        if wide:
+            rows = self.kernel.gathered(self.samples)
+            f -= self.kernel.weighted(rows, self.samples[members], change, wide)
+            return
+        self.over_a.subtract(members, change, f[: self.n_a])
+        self.over_b.subtract(members, change, f[self.n_a :])
+
+
+# Rows that a cache may hold whatever the budget says.
+LEAST = 64
+# Rows of the longest class in a piece of memory, at the least, and pieces of each class before
+# there are more rows in one: of shorter rows one or two in a piece have no room.
+_ROWS, _PIECES = 8, 8
+
+
+class Budget:
+    """Memory of all caches in equal pieces; caches that nobody uses give theirs to the others.
+
+    Rows of n numbers are those of the memory as a matrix of n columns, as far as they lie within
+    a cache's pieces.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Of the classes whose rows are kept.
+    n_bytes : float
+        What caches may take together, but for `LEAST` rows of those in use.
+    in_use : int
+        How many caches are in use at once.
+    """
+
+    def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
+        self.total = n_bytes
+        longest = max(sizes, default=1)
+        all_rows = n_bytes // (4 * longest)
+        rows = int(min(LEAST + 1, max(_ROWS, all_rows // (_PIECES * max(1, len(sizes))))))
+        self.piece = rows * longest
+        # A class has as many rows as samples, and as many more as the largest that it meets.
+        most = sum(self._pieces(n + longest, n) for n in sizes)
+        self._reserve = in_use * self._pieces(LEAST, longest)
+        n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
+        self.size = n_pieces * self.piece
+        # The one given back last is taken first: its memory is there.
+        self._free = list(range(n_pieces))[::-1]
+        # By class, the longest unused first.
+        self._idle: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def _pieces(self, n_rows: int, n: int) -> int:
+        return -(-n_rows // (self.piece // n - 1))
+
+    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], np.ndarray]:
+        """Pieces for so many rows of n numbers, or for as many as there is room for, and the rows.
+
+        There is room for `least`.
+        """
+        pieces: list[int] = []
+        rows = np.empty(0, np.intp)
+        with self._lock:
+            while len(rows) < n_rows:
+                while len(self._free) <= self._reserve and self._idle:
+                    self._free += self._idle.pop(next(iter(self._idle))).pieces[::-1]
+                if len(self._free) <= (self._reserve if len(rows) >= least else 0):
+                    break
+                pieces.append(i := self._free.pop())
+                own = np.arange(-(-i * self.piece // n), (i + 1) * self.piece // n)
+                rows = np.append(rows, own)
+        return pieces, rows
+
+    def park(self, key: int, cache: Any) -> None:
+        """Keep a cache (it has ``pieces``) that nobody uses now, while nobody needs the room."""
+        with self._lock:
+            self._idle[key] = cache
+
+    def fetch(self, key: int) -> Any:
+        """A parked cache, no longer parked; None if there is none."""
+        with self._lock:
+            return self._idle.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget the parked caches."""
+        self._idle.clear()
+
+    def parked(self, key: int) -> int:
+        """How many pieces a parked cache has."""
+        cache = self._idle.get(key)
+        return 0 if cache is None else len(cache.pieces)
+
+
+class Slots:
+    """Places of rows: each belongs to a member or is vacant; the least used give way.
+
+    Members are the n samples of a class and, before or after them, those of the class it is paired
+    with.
+
+    Parameters
+    ----------
+    n : int
+        Numbers of a row, and samples of the class.
+    budget : Budget
+        Grants slots when they are first needed.
+    """
+
+    def __init__(self, n: int, budget: Budget) -> None:
+        self.n, self.budget = n, budget
+        self.pieces: list[int] = []
+        # Of each slot the row of the budget's memory, its member and when that was asked for last.
+        self._row = np.empty(0, np.intp)
+        self._owner = np.empty(0, np.intp)
+        self._used = np.empty(0, np.intp)
+        self._slot_of = np.full(n, -1)
+        self._own = slice(0, n)
+        self._clock = self._vacant = 0
+
+    def pair_with(self, n_partner: int, first: bool) -> None:
+        """The class is the first of a pair or not; rows of its last partner's are vacant."""
+        own = self._slot_of[self._own].copy()
+        self._slot_of[self._own] = -1
+        slots = self._slot_of[self._slot_of >= 0]
+        self._owner[slots] = self._used[slots] = -1
+        self._vacant += len(slots)
+        self._own = slice(0, self.n) if first else slice(n_partner, n_partner + self.n)
+        self._slot_of = np.full(self.n + n_partner, -1)
+        self._slot_of[self._own] = own
+        there = np.flatnonzero(own >= 0)
+        self._owner[own[there]] = self._own.start + there
+
+    def place(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows for as many of the members, from the first on, as fit at once.
+
+        Returns
+        -------
+        rows : ndarray
+        missing, where : ndarray
+            Members that were in none, and the rows that they have now, which the caller must
+            evaluate.
+        """
+        self._clock += 1
+        wanted, *found = self._place(members, False)
+        if wanted:
+            self._grow(wanted)
+            _, *found = self._place(members, True)
+        slots, missing, where = found
+        self._vacant = max(0, self._vacant - len(missing))
+        return self._row[slots], missing, self._row[where]
+
+    def _place(self, members: np.ndarray, final: bool) -> Any:
+        return place(
+            members, self._slot_of, self._owner, self._used,
+            len(self._row), self._clock, self._vacant, final,
+        )  # fmt: skip
+
+    def _grow(self, wanted: int) -> None:
+        """Ask the budget for slots where vacant ones do not suffice."""
+        pieces, rows = self.budget.take(wanted, self.n, LEAST - len(self._row))
+        self.pieces += pieces
+        self._row = np.append(self._row, rows)
+        none = np.full(len(rows), -1)
+        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
+        self._vacant += len(rows)

@@ -1,0 +1,236 @@
+"""Composition for SVC: samples grouped and sorted, their kernel, the solver, the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from gpurbf.data.hashes import row_hashes
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import no_gpu
+from gpurbf.runtime.stages import staged
+from gpurbf.svm.binary import Solution
+from gpurbf.svm.cuda_pairs import keep_on_host
+from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
+from gpurbf.svm.pairs import solve_pairs
+
+_BLOCK = 2048
+
+
+@dataclass
+class Groups:
+    """Samples in the solver's order, equal ones (same x, same class) as one.
+
+    ``members`` are sample numbers sorted by group. Group g is members[starts[g] : starts[g + 1]],
+    its first member stands for it, and class c has groups class_starts[c] to class_starts[c + 1].
+    """
+
+    members: np.ndarray
+    starts: np.ndarray
+    class_starts: np.ndarray
+
+    @property
+    def first(self) -> np.ndarray:
+        """A sample of each group."""
+        return self.members[self.starts[:-1]]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum of values (N,) over each group."""
+        return np.add.reduceat(values[self.members], self.starts[:-1])
+
+
+@dataclass
+class PairModels:
+    """The trained pairs; support vectors are sorted by class, then by sample number.
+
+    ``dual_coef`` (n_classes - 1, n_SV) is laid out as LIBSVM's: for a support vector of class i,
+    row j - 1 is its coefficient against class j > i, row j against j < i.
+    """
+
+    support: np.ndarray
+    n_support: np.ndarray
+    dual_coef: np.ndarray
+    solutions: list[Solution]
+    backend: str
+    description: str
+
+
+@staged("prepare", "samples grouped")
+def group_samples(
+    X: Any, y: np.ndarray, weights: np.ndarray | None, *, by_key: bool = False
+) -> Groups:
+    """Group equal samples, and sort the groups by class.
+
+    A sample given twice and one of weight 2 are the same term of the primal problem; made one,
+    they are the same dual problem too, which otherwise has many solutions. Where there are equal
+    samples or unequal weights, groups are sorted by a key of their values, so that the solver
+    takes the same path however the data were stored; otherwise samples keep their order, and the
+    path is LIBSVM's.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (N, n), or None
+        None if samples cannot be compared (given kernels): each is its own group.
+    y : ndarray of shape (N,)
+        Class numbers, each of 0 … max present.
+    weights : ndarray of shape (N,), optional
+    by_key : bool, default=False
+        Sort them by key in any case: they are a part of such data.
+    """
+    N, n_classes = len(y), int(y.max()) + 1
+    same = np.zeros(N, bool)
+    order = np.argsort(y, kind="stable")
+    if X is not None:
+        keys = row_hashes(X, 0)
+        sorted_ = np.lexsort((keys, y))
+        adjacent = (np.diff(keys[sorted_]) == 0) & (np.diff(y[sorted_]) == 0)
+        same[1:] = adjacent
+        if adjacent.any():
+            positions = np.flatnonzero(same)
+            # Equal keys are a hint, equal values the fact.
+            same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
+        uniform = weights is None or (weights == weights[0]).all()
+        if by_key or not uniform or same.any():
+            order = sorted_
+    starts = np.append(np.flatnonzero(~same), N)
+    codes = y[order[starts[:-1]]]
+    return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
+
+
+def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    equal = np.empty(len(a), bool)
+    for start in range(0, len(a), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        differences = X[a[part]] != X[b[part]]
+        equal[part] = np.asarray(differences.sum(axis=1)).ravel() == 0
+    return equal
+
+
+def train_pairs(
+    X: Any, y: np.ndarray, C: np.ndarray, activation: Activation | None, **options: Any
+) -> PairModels:
+    """Train a binary SVC for each pair of classes.
+
+    Parameters
+    ----------
+    X, C, activation, **options
+        See :func:`solve_samples`.
+    y : ndarray of shape (N,)
+        Class numbers.
+    """
+    coefficients, solutions, kernel = solve_samples(X, C, activation, **options)
+    support = np.flatnonzero((coefficients != 0).any(axis=0))
+    support = support[np.argsort(y[support], kind="stable")]
+    n_support = np.bincount(y[support], minlength=len(coefficients) + 1)
+    return PairModels(
+        support,
+        n_support,
+        coefficients[:, support],
+        solutions,
+        kernel.backend,
+        kernel.description,
+    )
+
+
+@staged("output training", "pairs")
+def solve_samples(
+    X: Any,
+    C: np.ndarray,
+    activation: Activation | None,
+    *,
+    groups: Groups,
+    backend: str,
+    precision: str,
+    tol: float,
+    max_iter: int,
+    cache_bytes: float,
+    stepped: Callable[[int, int, float], bool],
+    solved: Callable[[int, Solution], bool],
+    sizes: np.ndarray | None = None,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> tuple[np.ndarray, list[Solution], Any]:
+    """Solve pairs of classes: coefficients of all samples (n_classes - 1, N), solutions, kernel.
+
+    Coefficients are laid out as those of `PairModels`.
+
+    Parameters
+    ----------
+    X : Samples or ndarray
+        A sample of each group, or the kernel matrix of all samples (N, N) if there is no
+        activation.
+    C : ndarray of shape (N,)
+        Upper bounds of the dual variables.
+    activation : Activation or None
+    groups : Groups
+        See :func:`group_samples`.
+    backend, precision, tol, max_iter, cache_bytes, stepped, solved, sizes, pairs
+        See :class:`HiddenLayer` and :func:`solve_pairs`.
+
+    Raises
+    ------
+    ValueError
+        If a bound has become zero.
+    """
+    if not (C > 0).all():
+        raise ValueError(
+            "C times the weights of a sample is below the smallest float64 number and so 0: use a "
+            "larger C, or larger weights."
+        )
+    kernel: Any
+    if activation is None:
+        kernel = GivenKernel(X, groups.first)
+    else:
+        n_classes = len(groups.class_starts) - 1
+        n_pairs = n_classes * (n_classes - 1) // 2 if pairs is None else len(pairs)
+        n_samples = len(X) if sizes is None else int(sizes.sum())
+        on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, n_pairs)
+        kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
+    with kernel.working() if activation is not None else nullcontext():
+        solutions = solve_pairs(
+            kernel,
+            groups.class_starts,
+            groups.sums(C),
+            tol=tol,
+            max_iter=max_iter,
+            cache_bytes=cache_bytes,
+            stepped=stepped,
+            solved=solved,
+            sizes=sizes,
+            pairs=pairs,
+        )
+    n_classes = len(groups.class_starts) - 1
+    solved_pairs = combinations(range(n_classes), 2) if pairs is None else pairs
+    table = _by_class(dict(zip(solved_pairs, solutions)), groups.class_starts)
+    return _spread(table, groups, C), solutions, kernel
+
+
+def _by_class(solutions: dict[tuple[int, int], Solution], class_starts: np.ndarray) -> np.ndarray:
+    """The pairs' coefficients (n_classes - 1, n_groups) in LIBSVM's layout."""
+    table = np.zeros((len(class_starts) - 2, class_starts[-1]))
+    for (a, b), solution in solutions.items():
+        n_a = class_starts[a + 1] - class_starts[a]
+        table[b - 1, class_starts[a] : class_starts[a + 1]] = solution.beta[:n_a]
+        table[a, class_starts[b] : class_starts[b + 1]] = solution.beta[n_a:]
+    return table
+
+
+def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
+    """Coefficients of samples from those of their groups, equal samples in proportion to C."""
+    N = len(C)
+    result = np.zeros((len(table), N))
+    if len(groups.starts) == N + 1:  # each is its own group
+        result[:, groups.members] = table
+        return result
+    sizes = np.diff(groups.starts)
+    group_of = np.repeat(np.arange(len(sizes)), sizes)
+    own, sums = C[groups.members], groups.sums(C)[group_of]
+    # Infinite bounds are equal bounds; a bound that is reached is reached exactly by everyone.
+    share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
+    wide = table[:, group_of]
+    result[:, groups.members] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
+    return result

@@ -1,0 +1,129 @@
+"""Center rules: the draw depends on content alone, classes get their share, means are k-means'."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+
+from gpurbf.centers import CENTERS
+from gpurbf.centers.sample import Distinct, Race, shares
+from gpurbf.data.hashes import row_hashes
+
+X, y = load_digits(return_X_y=True)
+X, y = X[:600], y[:600]
+
+
+def draw(rule, X, y, n_centers, weights=None, seed=0):
+    return CENTERS[rule](X, y, n_centers, weights=weights, random_state=np.random.RandomState(seed))
+
+
+@pytest.mark.parametrize("rule", ["random", "stratified"])
+def test_a_draw_ignores_order_repetition_and_storage(rule):
+    chosen = X[draw(rule, X, y, 50)]
+    assert len(np.unique(chosen, axis=0)) == 50
+    rng = np.random.default_rng(0)
+    order = rng.permutation(np.repeat(np.arange(len(X)), 2))
+    np.testing.assert_array_equal(X[order][draw(rule, X[order], y[order], 50)], chosen)
+    twice = draw(rule, X, y, 50, weights=np.full(len(X), 2.0))
+    np.testing.assert_array_equal(X[twice], chosen)
+    np.testing.assert_array_equal(X[draw(rule, X.astype(np.uint8), y, 50)], chosen)
+    np.testing.assert_array_equal(X[draw(rule, sp.csr_array(X), y, 50)], chosen)
+
+
+@pytest.mark.parametrize("rule", ["random", "stratified"])
+def test_a_weight_is_a_number_of_copies(rule):
+    weights = np.random.default_rng(1).integers(1, 4, len(X))
+    copies = np.repeat(np.arange(len(X)), weights)
+    by_weight = draw(rule, X, y, 80, weights=weights.astype(float))
+    np.testing.assert_array_equal(X[copies][draw(rule, X[copies], y[copies], 80)], X[by_weight])
+
+
+def test_seeds_differ_and_repeat():
+    first = draw("random", X, y, 50)
+    np.testing.assert_array_equal(first, draw("random", X, y, 50))
+    assert len(np.intersect1d(first, draw("random", X, y, 50, seed=1))) < 25
+
+
+def test_the_chance_of_a_row_grows_with_its_weight():
+    weights = np.where(np.arange(len(X)) < 300, 9.0, 1.0)
+    heavy = np.mean([(draw("random", X, y, 20, weights, seed) < 300).mean() for seed in range(60)])
+    assert 0.84 < heavy < 0.95  # 0.9, less a little for drawing without replacement
+
+
+def test_every_class_gets_its_share():
+    counts = np.bincount(y[draw("stratified", X, y, 100)])
+    assert np.abs(counts - 100 * np.bincount(y) / len(y)).max() <= 1
+    rare = np.where(np.arange(len(y)) == 5, 10, 0)
+    assert (rare[draw("stratified", X, rare, 7)] == 10).sum() == 1
+
+
+def test_shares_add_up_and_respect_what_there_is():
+    for mass, available, total in [
+        ([1, 1, 1], [9, 9, 9], 10),
+        ([5, 1, 1], [1, 9, 9], 10),
+        ([100, 1, 1], [200, 5, 5], 2),
+        ([1, 2], [3, 3], 100),
+    ]:
+        quotas = shares(np.array(mass, float), np.array(available), total)
+        assert quotas.sum() == min(total, sum(available))
+        assert (quotas <= available).all() and (quotas >= 0).all()
+
+
+def test_too_many_centers_take_every_distinct_sample_and_say_so():
+    doubled = np.vstack([X[:30], X[:30]])
+    with pytest.warns(UserWarning, match="n_centers=100 is more than the 30 distinct samples"):
+        chosen = draw("random", doubled, np.zeros(60, int), 100)
+    assert len(np.unique(doubled[chosen], axis=0)) == len(chosen) == 30
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+@pytest.mark.parametrize("n_parts", [1, 2, 9, 30])
+def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
+    rng = np.random.default_rng(0)
+    A, b = rng.integers(0, 3, (300, 4)).astype(float), rng.integers(0, 2, 300)
+    weights, race = rng.random(300), Race(7, by_class)
+    codes = b if by_class else None
+    whole = race(A, codes, weights, 0)
+    parts = [
+        race(A[some], None if codes is None else codes[some], weights[some], some[0])
+        for some in np.array_split(np.arange(300), n_parts)
+    ]
+    for order in (parts, parts[::-1]):
+        merged = Distinct.merged(*order)
+        for one, two in zip(merged[:-1], whole[:-1]):
+            np.testing.assert_array_equal(one, two)
+        np.testing.assert_allclose(merged.mass, whole.mass)
+
+
+def test_bytes_have_the_hashes_of_their_numbers():
+    codes = np.random.default_rng(0).integers(0, 256, (500, 300)).astype(np.uint8)
+    hashes = row_hashes(codes, 1)
+    for same in (
+        codes.astype(np.float64),
+        codes[:, ::-1].copy()[:, ::-1],
+        np.asfortranarray(codes),
+    ):
+        np.testing.assert_array_equal(row_hashes(same, 1), hashes)
+
+
+def test_hashes_separate_rows_and_equate_zeros():
+    H = row_hashes(np.eye(2000), 0)
+    assert len(np.unique(H)) == 2000
+    np.testing.assert_array_equal(
+        row_hashes(np.array([[0.0, 1]]), 1), row_hashes(np.array([[-0.0, 1]]), 1)
+    )
+
+
+@pytest.mark.parametrize("rule", ["kmeans", "kmeans-class"])
+def test_means_lie_among_the_samples(rule):
+    C = draw(rule, X, y, 30)
+    assert C.shape == (30, 64)
+    assert (X.min(axis=0) <= C + 1e-9).all() and (X.max(axis=0) >= C - 1e-9).all()
+    with pytest.raises(ValueError, match="n_centers=601"):
+        draw(rule, X, y, 601)
+
+
+@pytest.mark.parametrize("rule", ["stratified", "kmeans-class"])
+def test_rules_by_class_ask_for_labels(rule):
+    with pytest.raises(ValueError, match="pass y"):
+        draw(rule, X, None, 10)

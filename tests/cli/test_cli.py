@@ -1,0 +1,398 @@
+"""The commands do what README says; what a user can put right is one line and exit code 2."""
+
+import csv
+import gc
+import gzip
+import importlib
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import benchmarks
+import gpurbf
+from benchmarks import paper, tune
+from gpurbf import BackendUnavailable, datasets
+from gpurbf.cli import COMMANDS, classify, main, module_of, warmup
+from gpurbf.layer import backends
+from gpurbf.layer.backends.numba import consumers
+from gpurbf.profiling import machine
+
+
+def call(*arguments):
+    """The exit code, however the command ends."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """IDX files of a two-class problem on images of 3 × 5, some compressed."""
+    rng = np.random.default_rng(0)
+    home = tmp_path / "stripes"
+    home.mkdir()
+    for part, n in (("train", 60), ("t10k", 20)):
+        y = np.arange(n) % 2
+        X = rng.integers(0, 60, (n, 3, 5))
+        X[y == 1, 1] += 150
+        images = struct.pack(">HBB3I", 0, 8, 3, *X.shape) + X.astype(np.uint8).tobytes()
+        labels = struct.pack(">HBBI", 0, 8, 1, n) + y.astype(np.uint8).tobytes()
+        (home / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (home / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return home
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("estimator", classify.ESTIMATORS)
+def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
+    assert call("classify", "--estimator", estimator, "--backend", "numpy", "--out", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert "fitting" in err and "predicting" in err
+    header, _, row, *notes = out.splitlines()
+    assert [cell.strip() for cell in header.split("|")][1:-1] == [
+        "estimator",
+        "backend",
+        "centers",
+        "fit s",
+        "predict s",
+        "accuracy %",
+    ]
+    name, backend, _, _, _, accuracy = (cell.strip() for cell in row.split("|")[1:-1])
+    assert backend == "numpy" and float(accuracy) > 95
+    assert any(f"{name} ran on numpy" in note and "backend='numpy'" in note for note in notes)
+
+
+def test_classify_all_has_a_row_for_each_estimator_on_a_folder(capsys, tmp_path, folder):
+    assert call("classify", "--data", folder, "--estimator", "all", "--out", tmp_path / "o") == 0
+    out, err = capsys.readouterr()
+    assert "60 training and 20 test images of 3 × 5, 2 classes" in err
+    rows = [line for line in out.splitlines() if line.startswith("| ")][2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["RBFClassifier", "FSVC", "SVC"]
+    assert all(row.split("|")[6].strip() == "100.00" for row in rows)
+
+
+def test_classify_draws_a_picture_for_each_estimator(capsys, tmp_path, folder):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "new" / "folder"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 0
+    (path,) = out.iterdir()
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"picture: {path}" in capsys.readouterr().out
+
+
+def test_classify_without_matplotlib_says_how_to_get_it_and_goes_on(
+    capsys, tmp_path, folder, without_matplotlib
+):
+    out = tmp_path / "out"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 0
+    assert "python -m pip install matplotlib" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_worst_mistakes_are_the_most_confident_ones():
+    classes = np.array([3, 5, 7])
+    y = np.array([3, 5, 7, 7, 9])
+    predicted = np.array([3, 7, 3, 7, 3])
+    scores = np.array([[1, 0, 0], [0, 0.2, 0.9], [2, 0, 0], [0, 0, 1], [9, 0, 8]], float)
+    assert classify.worst_mistakes(y[:4], predicted[:4], classes, scores[:4]).tolist() == [2, 1]
+    assert set(classify.worst_mistakes(y, predicted, classes, scores)) == {1, 2, 4}
+    calls = classify.closest_calls(y, predicted, np.r_[scores[:3], [[0, 0.4, 1]], scores[4:]])
+    assert calls.tolist() == [3, 0]
+    binary = classify.worst_mistakes(
+        np.array([0, 1, 1]), np.array([1, 0, 1]), np.array([0, 1]), np.array([0.1, -3.0, 2.0])
+    )
+    assert binary.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "invalid choice: 'train'"),
+        (("classify", "--data", "/no/such/folder"), "/no/such/folder"),
+        (("classify", "--backend", "abacus"), "invalid choice: 'abacus'"),
+        (("classify", "--estimator", "forest"), "invalid choice: 'forest'"),
+        (("bench", "lunch"), "invalid choice: 'lunch'"),
+        (("profile", "--out", "picture.gif"), "must end in .png, .svg or .csv"),
+        (("profile", "--estimator", "svc", "--centers", "9"), "svc chooses its own"),
+        (("profile", "--quick", "--centers", "0"), "n_centers must be >= 1"),
+        (("info", "--loud"), "unrecognized arguments: --loud"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message):
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert message in err and "Traceback" not in err
+    errors = [line for line in err.splitlines() if line.startswith("gpurbf")]
+    assert errors == err.splitlines()[-1:]
+    assert not out
+
+
+def test_damaged_data_are_one_line_and_exit_code_2(capsys, folder):
+    path = folder / "t10k-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert call("classify", "--data", folder) == 2
+    assert "truncated" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_data_that_an_estimator_refuses_are_one_line_and_exit_code_2(capsys, folder):
+    labels = struct.pack(">HBBI", 0, 8, 1, 60) + bytes(60)
+    (folder / "train-labels-idx1-ubyte").write_bytes(labels)
+    assert call("classify", "--data", folder, "--backend", "numpy") == 2
+    assert "class" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line_and_exit_code_2(capsys, tmp_path, folder):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 2
+    assert str(out) in capsys.readouterr().err.splitlines()[-1]
+
+
+def missing():
+    raise BackendUnavailable("no abacus found: buy one")
+
+
+def test_a_backend_that_is_missing_is_refused_with_the_way_to_get_it(capsys, monkeypatch):
+    monkeypatch.setitem(backends.LOADERS, "abacus", missing)
+    assert call("classify", "--backend", "abacus") == 2
+    err = capsys.readouterr().err
+    assert err.splitlines() == ["gpurbf classify: no abacus found: buy one"]
+
+
+def test_info_names_every_backend_and_why_it_is_missing(capsys, monkeypatch):
+    monkeypatch.setitem(backends.LOADERS, "abacus", missing)
+    assert call("info") == 0
+    out = capsys.readouterr().out
+    for name in backends.LOADERS:
+        assert f"\n  {name} " in out
+    assert "abacus" in out and "no abacus found: buy one" in out
+    assert gpurbf.__version__ in out and "scikit-learn" in out
+
+
+def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkeypatch):
+    monkeypatch.setenv("GPURBF_BACKEND", "abacus")
+    assert call("classify") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'abacus'" in line
+    monkeypatch.setenv("GPURBF_CPU_KERNEL", "beads")
+    assert call("info") == 0
+    out = capsys.readouterr().out
+    assert "'abacus'" in out and "'beads'" in out
+
+
+def test_every_command_has_help(capsys):
+    for command, summary in COMMANDS.items():
+        assert call(command, "--help") == 0
+        assert f"gpurbf {command}" in capsys.readouterr().out
+        module = importlib.import_module(module_of(command))
+        assert module.__doc__.splitlines()[0] == summary
+
+
+def test_without_a_command_there_is_help_and_a_version(capsys):
+    assert call() == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in COMMANDS)
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"gpurbf {gpurbf.__version__}\n"
+
+
+def test_help_imports_no_library():
+    code = "import sys; from gpurbf.cli import main; main([]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not {"numpy", "scipy", "sklearn", "numba"} & set(done.stdout.splitlines()[-1].split())
+
+
+def test_a_reader_who_has_seen_enough_gets_no_traceback():
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(['info']))"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    assert program.wait() == 1
+    program.stderr.close()
+
+
+def test_named_data_are_found_in_the_folder_of_the_variable(monkeypatch, tmp_path, folder):
+    folder.rename(tmp_path / "mnist")
+    seen = []
+    monkeypatch.setattr(datasets, "load_mnist", lambda home: seen.append(home) or 1 / 0)
+    monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        call("classify", "--data", "mnist")
+    assert seen == [str(tmp_path)]
+
+
+def test_data_that_are_nowhere_name_the_option(capsys, monkeypatch, tmp_path):
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
+    monkeypatch.setattr("gpurbf.datasets._SYSTEM", tmp_path)
+    monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
+    assert call("classify", "--data", "mnist") == 2
+    assert "--data" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder):
+    printed = []
+
+    def watched(name, *rest):
+        printed.append(capsys.readouterr().out)
+        return original(name, *rest)
+
+    original = classify._classify
+    monkeypatch.setattr(classify, "_classify", watched)
+    call("classify", "--data", folder, "--estimator", "all", "--out", tmp_path / "o")
+    first, second, third = printed
+    assert not first and "RBFClassifier" in second and "FSVC" in third
+    assert len({len(line) for line in (second + third).splitlines()}) == 1
+
+
+@pytest.mark.parametrize("architecture", ["Haswell", "SkylakeX"])
+@pytest.mark.parametrize("features", [{"avx2"}, {"avx2", "avx512f"}])
+def test_info_says_where_blas_leaves_vectors_idle(capsys, monkeypatch, architecture, features):
+    library = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30"}
+    monkeypatch.setattr(
+        machine, "threadpool_info", lambda: [{**library, "architecture": architecture}]
+    )
+    monkeypatch.setattr(machine, "cpu_features", lambda: frozenset(features))
+    main(["info"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " BLAS " in line)
+    assert f"openblas 0.3.30, kernels for {architecture}" in line
+    idle = architecture == "Haswell" and "avx512f" in features
+    assert ("OPENBLAS_CORETYPE=SkylakeX" in line) == idle
+
+
+def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
+    monkeypatch.setattr(warmup, "_KINDS", {"uint8": lambda X: X.astype("u1")})
+    called, address = set(), consumers.consumer_address
+    monkeypatch.setattr(
+        consumers, "consumer_address", lambda name, of: (called.add(name), address(name, of))[1]
+    )
+    assert call("warmup", "--backend", "numba") == 0
+    assert called == set(consumers.CONSUMERS)
+    *lines, last = capsys.readouterr().out.splitlines()
+    for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
+        assert any(name in line and line.startswith("uint8") for line in lines)
+    assert last.startswith("kernels are kept in ")
+
+
+AFTER_A_WARMUP = """
+import sys
+import warnings
+from pathlib import Path
+import numpy as np
+from sklearn.datasets import make_classification
+import gpurbf
+from gpurbf.cli import warmup
+from gpurbf.cli import main
+
+warnings.simplefilter("ignore")
+warmup._KINDS = {"float32": warmup._KINDS["float32"]}
+assert main(["warmup", "--backend", "numba"]) == 0
+kept = set(Path(sys.argv[1]).rglob("*.nbc"))
+X, y = make_classification(5000, 20, n_informative=10, n_classes=3, random_state=0)
+X = X.astype(np.float32)
+for model in (
+    gpurbf.SVC(),
+    gpurbf.SVC(kernel="linear", max_iter=1000),
+    gpurbf.RBFClassifier(300),
+    gpurbf.RBFClassifier(50),
+    gpurbf.RBFClassifier(300, solver="cg"),
+    gpurbf.RBFClassifierCV(n_centers=100),
+    gpurbf.FSVC(random_state=0),
+):
+    model.set_params(backend="numba").fit(X, y).predict(X)
+    model.predict(X[:1])
+    new = set(Path(sys.argv[1]).rglob("*.nbc")) - kept
+    assert kept and not new, (model, new)
+"""
+
+
+@pytest.mark.slow
+def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
+    package = Path(gpurbf.__file__).parents[1]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(package)}
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_A_WARMUP, str(tmp_path)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "profile.png"
+    assert call("profile", "--quick", "--centers", 100, "--backend", "numpy", "--out", out) == 0
+    text, progress = capsys.readouterr()
+    assert [line.split(" ")[0] for line in progress.splitlines()] == [
+        "reading",
+        "warming",
+        "fitting",
+        "predicting",
+    ]
+    assert "1,400 × 64 samples, 100 centers" in text and "| hidden layer " in text
+    assert "Training: " in text and "Prediction: " in text and f"written: {out}" in text
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_profile_writes_all_rows_as_csv(capsys, monkeypatch, tmp_path):
+    monkeypatch.delenv("GPURBF_TEST_DATA", raising=False)
+    out = tmp_path / "profile.csv"
+    assert call("profile", "--estimator", "svc", "--out", out) == 0  # digits, without a folder
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert any(row["part"] == "files" and float(row["seconds"]) > 0 for row in rows)
+    shares = [float(row["share"]) for row in rows if row["phase"] == "training" and not row["part"]]
+    assert sum(share for share in shares if share > 0) == pytest.approx(1)
+
+
+def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without_matplotlib):
+    arguments = ("profile", "--quick", "--centers", 50, "--out", tmp_path / "profile.png")
+    assert call(*arguments) == 0
+    assert "python -m pip install matplotlib" in capsys.readouterr().out
+
+
+@pytest.fixture
+def frozen():
+    """Garbage is sought among what the test makes, not in all that thousands of tests have made."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", benchmarks.BENCHMARKS)
+def test_quick_benchmarks_run_and_leave_the_pages_alone(
+    capsys, monkeypatch, tmp_path, frozen, name
+):
+    if name == "dask":
+        pytest.importorskip("dask.array", reason="no Dask")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    # Quick for a user is a minute or two of these.
+    monkeypatch.setattr(paper, "QUICK", paper.Sizes(64, 64, 64, 64, 128, slow=1 << 20))
+    monkeypatch.setattr(paper, "_LEAST", 1e-4)
+    monkeypatch.setattr(tune, "_SHAPES", tune._SHAPES[1:2])
+    assert call("bench", name, "--quick") == 0
+    assert "| " in capsys.readouterr().out
+    assert not list((tmp_path / "docs" / "benchmarks").iterdir())

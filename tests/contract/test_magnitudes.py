@@ -1,0 +1,122 @@
+"""Numbers that make no sense never come out: an answer, or an error that names column and cure."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf.layer.activation import PROFILES
+from gpurbf.layer.backends import get_backend
+
+X, y = load_iris(return_X_y=True)
+NORMAL = np.random.default_rng(0).standard_normal((120, 6))
+CLASSES = (NORMAL[:, 0] > 0).astype(int)
+MODELS = [
+    RBFClassifier(30, random_state=0),
+    RBFClassifier(30, gamma=0.5, solver="lms", random_state=0),
+    RBFClassifier(30, centers="fsvc", random_state=0),
+    RBFLayer(30, random_state=0),
+    FSVC(random_state=0),
+    FSVC(1e155, random_state=0),
+    FSVC("ratio", solver="one-hot", random_state=0),
+]
+CLASSIFIERS = [RBFClassifier(30, alpha=1e-4, random_state=0), FSVC(random_state=0)]
+OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
+
+
+def outputs(model, X):
+    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
+
+
+@pytest.mark.parametrize("scale", [1e155, 1e200, 1e-200])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_squares_that_no_number_holds_are_an_error_that_names_column_and_cure(model, scale):
+    data = scale * NORMAL
+    column = np.abs(data).max(axis=0).argmax()
+    message = rf"column {column} of X reaches {np.abs(data).max():.3g}.*[Ss]cale the data"
+    with pytest.raises(ValueError, match=message.replace("+", r"\+")):
+        clone(model).fit(data, CLASSES)
+
+
+def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
+    pandas = pytest.importorskip("pandas")
+    data = NORMAL.copy()
+    data[:, 3] *= 1e160
+    frame = pandas.DataFrame(data, columns=list("abcdef"))
+    for model in (RBFClassifier(30), FSVC(1.0)):
+        with pytest.raises(ValueError, match=r"column 3 \('d'\) of X reaches"):
+            model.fit(frame, CLASSES)
+        with pytest.raises(ValueError, match="column 3 of X reaches"):
+            model.fit(sp.csr_matrix(data), CLASSES)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [2.0**63, 2.0**-83])
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
+def test_data_are_learned_whatever_their_unit(model, scale, dtype, backend):
+    if get_backend(backend)[0].device:
+        pytest.skip("float32 of a device has other limits")
+    model = clone(model).set_params(backend=backend)
+    data = X.astype(dtype)
+    data += dtype(0.01) * np.sqrt(data)  # off every quantization
+    data *= dtype(scale)
+    assert clone(model).fit(data, y).score(data, y) > 0.9
+
+
+@pytest.mark.filterwarnings(OUTSIDE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", PROFILES)
+def test_a_sample_from_afar_gets_finite_outputs_or_the_error(kernel, dtype, backend):
+    models = [RBFClassifier(30, kernel=kernel, random_state=0), RBFLayer(30, kernel=kernel)]
+    if kernel in ("gaussian", "triangular"):
+        models.append(FSVC(kernel=kernel, random_state=0))
+    for model in models:
+        model.set_params(backend=backend).fit(NORMAL.astype(dtype), CLASSES)
+        for size in (1e15, 1e25, 1e37) if dtype == np.float32 else (1e20, 1e100, 1e160, 1e300):
+            batch = NORMAL[:20].astype(dtype)
+            batch[7, 2] = size
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                try:
+                    result = outputs(model, batch)
+                except ValueError as error:
+                    assert "column 2 of X reaches" in str(error)
+                else:
+                    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize("model", [FSVC(random_state=0), RBFClassifier(2, random_state=0)], ids=str)
+def test_two_samples_of_two_classes_are_told_apart(model):
+    assert clone(model).fit(X[[0, 60]], [0, 1]).score(X[[0, 60]], [0, 1]) == 1
+
+
+def test_svc_names_them_too_and_answers_where_scikit_learn_does():
+    with pytest.raises(ValueError, match=r"not finite.*column 4 of X reaches.*Scale the data"):
+        SVC().fit(1e155 * np.random.default_rng(0).normal(size=(120, 6)), CLASSES)
+    large = (X * 1e19).astype(np.float32)
+    assert SVC().fit(large, y).score(large, y) > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_samples_that_are_all_alike_and_huge_get_no_number_from_svc(backend):
+    huge = np.full((40, 3), 1e300)
+    for method in ("decision_function", "predict"):
+        try:
+            found = getattr(SVC(backend=backend).fit(huge, CLASSES[:40]), method)(huge)
+        except ValueError as error:
+            assert "column 0 of X reaches 1e+300" in str(error)
+        else:
+            assert np.isfinite(found).all()
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_predict_gives_no_label_where_decision_function_gives_no_number():
+    model = RBFClassifier(30, kernel="multiquadric", gamma=0.5, random_state=0).fit(X, y)
+    far = np.full((3, 4), 1e200)
+    for method in (model.decision_function, model.predict):
+        with pytest.raises(ValueError, match="column 0 of X reaches 1e\\+200"):
+            method(far)

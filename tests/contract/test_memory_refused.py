@@ -1,0 +1,40 @@
+"""What cannot fit in memory is refused before work begins, with the bytes that it would take."""
+
+import numpy as np
+import pytest
+
+from gpurbf import FSVC, RBFClassifier
+from gpurbf.runtime import checks
+
+
+@pytest.fixture
+def free(monkeypatch):
+    monkeypatch.setattr(checks, "_free_bytes", lambda: 100e6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        RBFClassifier(3000, centers="random", gamma=1.0, random_state=0),
+        FSVC(1e-6, shuffle=False),
+    ],
+    ids=str,
+)
+def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
+    X = np.random.default_rng(0).normal(size=(3000, 2))
+    y = (X[:, 0] > 0).astype(int)
+    monkeypatch.setattr(
+        "gpurbf.layer.layer.HiddenLayer.normal", lambda *_: pytest.fail("work began")
+    )
+    with pytest.raises(MemoryError, match=r"3,000 centers.* 0\.1 GB, and 0\.1 GB are free.*lms"):
+        model.fit(X, y)
+
+
+def test_what_is_small_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(checks, "_free_bytes", lambda: pytest.fail("asked"))
+    checks.check_room(1 << 20, "a little", "nothing")
+
+
+def test_linux_says_what_is_free():
+    free = checks._free_bytes()
+    assert free == float("inf") or 1e6 < free < 1e15

@@ -1,0 +1,47 @@
+"""Models of older releases load and say what they said; another version is warned of."""
+
+import pickle
+import runpy
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpurbf
+from gpurbf import SVC
+
+FOLDER = Path(__file__).parents[1] / "fixtures"
+RELEASES = sorted(FOLDER.glob("*.pickle"))
+MAKE = runpy.run_path(str(FOLDER / "make.py"), run_name="make")
+
+
+def test_this_release_has_left_its_models():
+    assert f"{gpurbf.__version__}.pickle" in {path.name for path in RELEASES}
+
+
+@pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)
+def test_models_of_a_release_say_what_they_said(path, backend):
+    for name, (content, X, outputs, labels) in pickle.loads(path.read_bytes()).items():
+        with warnings.catch_warnings():
+            if path.stem != gpurbf.__version__:
+                warnings.filterwarnings("ignore", "This .* was written by gpurbf")
+            model = pickle.loads(content).set_params(backend=backend)
+        if model.get_params().get("metric") == "manhattan" and backend == "cupy":
+            continue
+        found, said = MAKE["answers"](model, X)
+        np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(said, labels, err_msg=name)
+
+
+@pytest.mark.parametrize("version", ["0.0.9", None])
+def test_another_version_is_warned_of(version):
+    model = SVC().fit(MAKE["X"], MAKE["y"])
+    state = model.__getstate__() | {"_gpurbf_version": version}
+    if version is None:
+        del state["_gpurbf_version"]
+    with pytest.warns(UserWarning, match=f"SVC was written by gpurbf {version or 'before'}"):
+        other = SVC.__new__(SVC)
+        other.__setstate__(state)
+    np.testing.assert_array_equal(other.predict(MAKE["X"]), model.predict(MAKE["X"]))
+    assert not hasattr(other, "_gpurbf_version")

@@ -1,0 +1,246 @@
+"""SVC in use: that it ends, warns, can be stopped, copied and searched over; what it refuses."""
+
+import os
+import pickle
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_digits,
+    load_iris,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+from gpurbf import SVC
+
+
+def digits(n=400):
+    X, y = load_digits(return_X_y=True)
+    return X[:n], y[:n]
+
+
+@pytest.mark.parametrize("C", [1e-3, 1e6])
+@pytest.mark.parametrize("gamma", [1e-3, 1e3])
+@pytest.mark.parametrize("kernel", ["rbf", "sigmoid", "poly"])
+def test_always_ends_with_feasible_coefficients(C, gamma, kernel):
+    X, y = load_breast_cancer(return_X_y=True)  # unscaled
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SVC(C=C, gamma=gamma, kernel=kernel, max_iter=20_000).fit(X, y)
+    alpha = np.abs(model.dual_coef_)
+    assert alpha.max() <= C
+    assert abs(model.dual_coef_.sum()) <= 1e-9 * alpha.sum()
+    assert (model.fit_status_ == 0) == bool((model.violation_ < model.tol).all())
+
+
+def test_warning_names_the_class_pair_and_what_is_left():
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["ant", "bee", "cat"])[y]
+    with pytest.warns(
+        ConvergenceWarning, match=r"max_iter=12.*\(bee, cat\) by [0-9.]+\.$"
+    ) as caught:
+        model = SVC(C=100, max_iter=12).fit(X, y)
+    assert caught[0].filename == __file__
+    assert model.fit_status_ == 1
+    assert model.n_iter_.max() == 12
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to this process")
+@pytest.mark.parametrize("n_samples", [300, 3000])
+def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n_samples, 2)), rng.integers(0, 4, n_samples)
+    begun = threading.Event()
+    # A process that was started in the background ignores the signal until it is told not to.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt():
+        begun.wait()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    model = SVC(C=1e10, gamma=1e-3, tol=1e-300, max_iter=-1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begun.set()
+            model.fit(X, y)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def test_verbose_prints_a_line_for_each_pair(capsys):
+    X, y = load_iris(return_X_y=True)
+    SVC(verbose=True).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "(0, 1)" in "".join(lines)
+
+
+class Recorder:
+    """A scikit-learn callback that writes down the tasks and stops where it is told to."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after, self.ended = stop_after, []
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended.append(context.task_name)
+        return self.stop_after == context.task_name
+
+
+def test_callbacks_hear_of_every_pair_and_can_stop():
+    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+    X, y = load_iris(return_X_y=True)
+    recorder = Recorder()
+    SVC().set_callbacks(recorder).fit(X, y)
+    assert recorder.ended == ["class pair"] * 3 + ["fit"]
+    stopper = Recorder(stop_after="class pair")
+    with pytest.warns(ConvergenceWarning):
+        model = SVC().set_callbacks(stopper).fit(X, y)
+    assert (model.n_iter_ > 0).tolist() == [True, False, False]
+
+
+def test_pickle_is_small_and_predicts_the_same():
+    X, y = digits()
+    model = SVC(gamma=0.001).fit(X, y)
+    before = len(pickle.dumps(model))
+    expected = model.predict(X)
+    assert len(pickle.dumps(model)) == before
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(X), expected)
+
+
+def test_one_row_and_the_batch_give_the_same():
+    X, y = load_digits(return_X_y=True)
+    model = SVC(gamma=0.02, C=10).fit(X, y)  # more than a thousand support vectors
+    assert len(model.support_) > 1000
+    one_by_one = np.vstack([model.decision_function(x[None]) for x in X[:20]])
+    assert one_by_one == pytest.approx(model.decision_function(X)[:20], abs=1e-5)
+
+
+def test_two_fits_in_two_threads_are_two_fits():
+    X, y = digits()
+    models = [SVC(gamma=g) for g in (0.001, 0.002, 0.001, 0.002)]
+    threads = [threading.Thread(target=model.fit, args=(X, y)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for model in models:
+        assert np.array_equal(model.dual_coef_, clone(model).fit(X, y).dual_coef_)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_grid_search_finds_what_scikit_learn_finds(n_jobs):
+    X, y = digits(300)
+    grid = {"C": [0.1, 10], "gamma": [1e-4, 1e-3]}
+    scores = [
+        GridSearchCV(model, grid, cv=3, n_jobs=n_jobs).fit(X, y).cv_results_["mean_test_score"]
+        for model in (SVC(), svm.SVC())
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.005)
+
+
+def test_probabilities_come_from_calibration():
+    X, y = digits()
+    model = CalibratedClassifierCV(SVC(gamma=0.001), ensemble=False, cv=3).fit(X, y)
+    assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"C": 0},
+        {"kernel": "cosine"},
+        {"gamma": -1.0},
+        {"gamma": "median"},
+        {"degree": -1},
+        {"coef0": np.inf},
+        {"tol": 0.0},
+        {"cache_size": 0},
+        {"max_iter": -2},
+        {"decision_function_shape": "both"},
+        {"class_weight": "even"},
+        {"precision": "half"},
+        {"backend": "abacus"},
+    ],
+)
+def test_bad_parameters_are_named(parameters):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises((ValueError, TypeError), match=next(iter(parameters))):
+        SVC(**parameters).fit(X, y)
+
+
+def test_exact_precision_refuses_data_off_the_quantization():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="exact"):
+        SVC(precision="exact").fit(X, y)
+
+
+def test_gamma_scale_does_not_depend_on_the_dtype():
+    X, y = digits()
+    gammas = [SVC().fit(X.astype(t), y)._gamma for t in (np.uint8, np.float32, np.float64)]
+    assert gammas == pytest.approx([svm.SVC().fit(X, y)._gamma] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0, -1, np.nan])
+def test_a_class_weight_that_is_no_bound_is_named(factor):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=r"class_weight of 1 must be > 0, got .*sample_weight 0"):
+        SVC(class_weight={1: factor}).fit(X, y)
+
+
+def test_a_bound_that_vanishes_is_an_error():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="larger C, or larger weights"):
+        SVC(C=0.1).fit(X, y, np.where(np.arange(150) == 70, 5e-324, 1))
+    # Iris has equal samples, which share an infinite bound.
+    models = [cls(class_weight={1: np.inf}).fit(X, y) for cls in (SVC, svm.SVC)]
+    assert np.array_equal(*(model.predict(X) for model in models))
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_a_class_without_weight_is_no_class(left_out):
+    X, y = load_iris(return_X_y=True)
+    some = y != left_out
+    model, plain = SVC().fit(X, y, np.where(some, 1, -1)), SVC().fit(X[some], y[some])
+    assert model.classes_.tolist() == plain.classes_.tolist()
+    assert np.array_equal(model.decision_function(X), plain.decision_function(X))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_what_tells_of_the_solution_is_not_what_predicts(n_classes):
+    """As in scikit-learn, but for numbers in dual_coef_ of three classes, which it shares."""
+    X, y = load_iris(return_X_y=True)
+    y = np.minimum(y, n_classes - 1)
+    for model in (SVC(kernel="linear").fit(X, y), svm.SVC(kernel="linear").fit(X, y)):
+        expected = model.decision_function(X)
+        if isinstance(model, SVC) or n_classes == 2:
+            model.dual_coef_ *= 2
+        model.intercept_ += 1
+        model.dual_coef_ = 2 * model.dual_coef_
+        model.intercept_ = model.intercept_ + 1
+        assert np.array_equal(model.decision_function(X), expected)
+        other = model.to_sklearn() if isinstance(model, SVC) else SVC.from_sklearn(model)
+        assert other.decision_function(X) == pytest.approx(expected, abs=1e-6)
+        model.support_vectors_ = model.support_vectors_ * 1.1
+        assert not np.allclose(model.decision_function(X), expected)

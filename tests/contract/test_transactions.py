@@ -1,0 +1,281 @@
+"""fit and partial_fit change a model as a whole or not at all, wherever they break off."""
+
+import inspect
+import os
+import pickle
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+import gpurbf
+from gpurbf import FSVC, SVC, BackendUnavailable, RBFClassifier, RBFClassifierCV, RBFLayer
+from gpurbf.layer.backends import available_backends
+from gpurbf.runtime.threads import limited
+
+PACKAGE = str(Path(gpurbf.__file__).parent)
+# Call boundaries at which a tracer raises, of each method; all of them with GPURBF_EVERY_CALL=1.
+TRIED = 25
+EVERY = os.environ.get("GPURBF_EVERY_CALL") == "1"
+
+X, y = load_digits(n_class=3, return_X_y=True)
+A, a, B, b = X[:120], y[:120], X[120:240], y[120:240]
+MODELS = [
+    RBFClassifier(20, backend="numpy", random_state=0),
+    RBFClassifier(20, solver="lms", backend="numpy", random_state=0),
+    RBFClassifierCV(20, backend="numpy", random_state=0),
+    RBFLayer(20, backend="numpy", random_state=0),
+    FSVC(backend="numpy", random_state=0),
+    FSVC(20.0, solver="lms", selection="error", learning_rate=0.01, random_state=0),
+    SVC(backend="numpy"),
+]
+STREAMS = [
+    RBFClassifier(20, backend="numpy", random_state=0),
+    FSVC(20.0, backend="numpy", random_state=0),
+    FSVC(
+        20.0,
+        solver="lms",
+        selection="per-class",
+        learning_rate=0.01,
+        backend="numpy",
+        random_state=0,
+    ),
+]
+# Two more than the classes of the first fit, so that nothing of it can pass for the second.
+OTHER = np.append(b[:-2] + 100, [200, 201])
+
+
+def outputs(model, X):
+    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
+
+
+class State:
+    """Everything that is seen of a model: its pickle, and what it answers."""
+
+    def __init__(self, model):
+        self.model = model
+        self.pickled, self.outputs = pickle.dumps(model), outputs(model, B)
+
+    def assert_unchanged(self):
+        assert pickle.dumps(self.model) == self.pickled
+        assert np.array_equal(outputs(self.model, B), self.outputs)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"backend": "cupy"},
+        {"precision": "exact"},
+        {"precision": "half"},
+        {"gamma": -1.0, "C": -1.0, "overlap": -1.0, "alpha": -1.0},
+    ],
+    ids=str,
+)
+def test_a_refused_refit_leaves_the_model_as_it_was(model, change):
+    if change.get("backend") == "cupy" and available_backends()["cupy"] is None:
+        pytest.skip("there is a GPU: backend='cupy' is not refused")
+    model = clone(model).fit(A, a)
+    known = {name: value for name, value in change.items() if name in model.get_params()}
+    before = {name: model.get_params()[name] for name in known}
+    state = State(model)
+    with pytest.raises((ValueError, BackendUnavailable)):
+        model.set_params(**known).fit(B + 0.3 * np.sqrt(B), OTHER)
+    model.set_params(**before)
+    state.assert_unchanged()
+
+
+def raising_at(k, error, call):
+    """The number of calls of the package's functions; `error` is raised at the k-th."""
+    seen = 0
+
+    def tracer(frame, event, argument):
+        nonlocal seen
+        code = frame.f_code
+        # A generator that goes on would be left without its own clean-up: no such interrupt exists.
+        generator = code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and code.co_filename.startswith(PACKAGE) and not generator:
+            seen += 1
+            if seen == k:
+                raise error(f"at call {k}: {code.co_qualname}")
+
+    before = sys.getprofile()
+    with limited(1):  # other threads have no tracer
+        try:
+            sys.setprofile(tracer)
+            call()
+        finally:
+            sys.setprofile(before)
+    return seen
+
+
+def check_every_boundary(model, call):
+    """Broken off anywhere the call leaves the model as it was; repeated, it does what it does.
+
+    ``call(model)`` is the call to be made: to look up its method, which may ask whether the model
+    has it, is not part of it.
+    """
+    fitted = hasattr(model, "n_features_in_")
+    pickled = pickle.dumps(pickle.loads(pickle.dumps(model)))  # strings are shared as in a copy
+    expected = pickle.loads(pickled)
+    call(expected)()  # from here on nothing is compiled or imported
+    fresh = pickle.loads(pickled)
+    n_calls = raising_at(None, None, call(fresh))
+    tried = np.arange(1, n_calls + 1)
+    if not EVERY:
+        tried = np.sort(np.random.default_rng(0).choice(tried, min(TRIED, n_calls), replace=False))
+    print(f"{n_calls} calls, raised at {tried.tolist()}")
+    assert n_calls > 20
+    answers = outputs(model, B) if fitted else None
+    for k in tried.tolist():
+        broken = pickle.loads(pickled)
+        error = ArithmeticError if k % 2 else KeyboardInterrupt
+        with pytest.raises(error, match=f"at call {k}"):
+            raising_at(k, error, call(broken))
+        assert pickle.dumps(broken) == pickled
+        if fitted:
+            assert np.array_equal(outputs(broken, B), answers)
+        else:
+            with pytest.raises(NotFittedError):
+                outputs(broken, B)
+    call(broken)()
+    assert np.array_equal(outputs(broken, B), outputs(expected, B))
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
+@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_fit_broken_off_at_any_call_leaves_what_was(model, fitted):
+    model = clone(model)
+    if fitted:
+        model.fit(A, a)
+    check_every_boundary(model, lambda model: partial(model.fit, B + 0.5, OTHER))
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
+@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("model", STREAMS, ids=str)
+def test_partial_fit_broken_off_at_any_call_leaves_what_was(model, fitted):
+    model = clone(model)
+    if fitted:
+        model.partial_fit(A, a, classes=[0, 1, 2])
+    check_every_boundary(model, lambda model: partial(model.partial_fit, B, b, classes=[0, 1, 2]))
+
+
+def test_an_interrupt_while_a_kernel_returns_is_one(monkeypatch):
+    """Numba calls Python to hand over arrays; an interrupt there is the cause of a SystemError."""
+    model = RBFClassifier(20, random_state=0).fit(X, y)
+    before = dict(vars(model))
+
+    def returns(*args, cause=None, **kwargs):
+        raise SystemError("a result with an exception set") from cause
+
+    for cause, seen in ((KeyboardInterrupt(), KeyboardInterrupt), (None, SystemError)):
+        train = partial(returns, cause=cause)
+        monkeypatch.setattr(RBFClassifier, "_choose_layer", train)
+        with pytest.raises(seen):
+            model.fit(X, y)
+        assert vars(model) == before
+
+
+def test_a_batch_that_was_refused_counts_once_when_it_is_repeated():
+    model, expected = clone(STREAMS[0]), clone(STREAMS[0])
+    for part in (A, a), (B, b):
+        expected.partial_fit(*part, classes=[0, 1, 2])
+    model.partial_fit(A, a, classes=[0, 1, 2])
+    for alpha, error in (("1e-6", TypeError), (-1.0, ValueError)):
+        with pytest.raises(error, match="alpha must be"):
+            model.set_params(alpha=alpha).partial_fit(B, b)
+    model.set_params(alpha=1e-6).partial_fit(B, b)
+    assert np.array_equal(model.decision_function(X), expected.decision_function(X))
+
+
+def test_lms_that_overflows_in_a_later_chunk_leaves_the_stream_usable():
+    # The order of the samples decides how far they go: one in twenty does not overflow.
+    model = FSVC(12.0, solver="lms", learning_rate=0.01, backend="numpy", random_state=0)
+    model.partial_fit(A, a, classes=[0, 1, 2])
+    expected = pickle.loads(pickle.dumps(model)).partial_fit(B, b)
+    state = State(model)
+    with pytest.raises(ValueError, match=r"learning_rate=1e\+06 is too high"):
+        model.set_params(learning_rate=1e6).partial_fit(B, b)
+    model.set_params(learning_rate=0.01)
+    state.assert_unchanged()
+    model.partial_fit(B, b)
+    assert np.array_equal(model.decision_function(X), expected.decision_function(X))
+
+
+@pytest.mark.parametrize("model", STREAMS, ids=str)
+def test_an_unknown_label_is_refused_before_anything_is_counted(model):
+    model = clone(model).partial_fit(A, a, classes=[0, 1, 2])
+    state = State(model)
+    with pytest.raises(ValueError, match="not among classes"):
+        model.partial_fit(B, np.append(b[:-1], 7))
+    state.assert_unchanged()
+
+
+@pytest.mark.parametrize("model", STREAMS, ids=str)
+@pytest.mark.parametrize("classes", [None, [0, 1], [1], range(5, 9)], ids=str)
+def test_a_refused_first_call_leaves_an_unfitted_estimator(model, classes):
+    model = clone(model)
+    state = pickle.dumps(model)
+    with pytest.raises(ValueError, match="classes"):
+        model.partial_fit(A, a, classes=classes)
+    assert pickle.dumps(model) == state
+    with pytest.raises(NotFittedError):
+        model.predict(A)
+
+
+def test_warnings_name_the_line_that_called_fit():
+    ill = RBFClassifier(centers=A[:5].repeat(2, axis=0), alpha=1e-300, backend="numpy")
+    with pytest.warns(ConvergenceWarning) as caught:
+        ill.fit(A, a)
+    model = RBFClassifier(20, random_state=0).fit(A, a)
+    with pytest.warns(UserWarning, match="keeps no sums") as more:
+        model.partial_fit(B, b)
+    with pytest.warns(UserWarning, match="distinct samples") as short:
+        RBFLayer(500).fit(A)
+    with pytest.warns(UserWarning, match="trained anew") as anew:
+        FSVC(20.0).fit(A, a).partial_fit(B, b)
+    with pytest.warns(UserWarning, match="outside the radius") as outside:
+        FSVC(20.0, kernel="triangular").fit(A, a).predict(X + 1000)
+    for each in (caught, more, short, anew, outside):
+        assert {warning.filename for warning in each} == {__file__}
+
+
+class Failing:
+    """A callback that raises at the end of a task, and counts how often it was torn down."""
+
+    def __init__(self):
+        self.fails, self.torn_down = False, 0
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context):
+        self.torn_down += 1
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context):
+        if self.fails:
+            raise ArithmeticError("of the callback")
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if hasattr(m, "set_callbacks")], ids=str)
+def test_a_callback_that_raises_leaves_the_model_and_is_torn_down(model):
+    failing = Failing()
+    fitted = clone(model).fit(A, a).set_callbacks(failing)
+    state = State(fitted)
+    failing.fails = True
+    with pytest.raises(ArithmeticError, match="of the callback"):
+        fitted.fit(B, OTHER)
+    assert failing.torn_down == 1
+    failing.fails, failing.torn_down = False, 0
+    state.assert_unchanged()
+    fitted.fit(B, OTHER)
+    assert failing.torn_down == 1 and set(fitted.classes_) == set(OTHER)
+    assert not [name for name in vars(fitted) if name.startswith("_callback")]

@@ -1,0 +1,398 @@
+"""On a cluster: the local models to the bit, blocks that stay, workers that may end."""
+
+import os
+import signal
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+import gpurbf
+from gpurbf import config_context, get_config
+from gpurbf.runtime.threads import thread_limit
+
+da = pytest.importorskip("dask.array", reason="no Dask")
+distributed = pytest.importorskip("distributed", reason="no Dask")
+
+import gpurbf.dask as on_dask  # noqa: E402
+from gpurbf.dask.graph import Settings, Tasks  # noqa: E402
+
+X, y = (part.astype(np.uint8) for part in load_digits(return_X_y=True))
+N = len(X)
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.random(N) * RNG.integers(0, 4, N)  # a quarter of them zero
+QUIET = {"dashboard_address": ":0", "silence_logs": "ERROR"}
+
+
+@pytest.fixture(scope="module")
+def client():
+    options = {"n_workers": 2, "threads_per_worker": 2, "processes": False}
+    with distributed.LocalCluster(**options, **QUIET) as cluster:
+        with distributed.Client(cluster) as client:
+            yield client
+
+
+def cut(*chunks, data=(X, y)):
+    return [da.from_array(part, chunks=(chunks, *part.shape[1:])) for part in data]
+
+
+def assert_same(model, local):
+    """The models have the same attributes, to the bit."""
+    assert type(model) is type(local)
+    assert set(vars(model)) - {"_cache"} == set(vars(local)) - {"_cache"}
+    for name, value in vars(local).items():
+        if name not in ("_cache", "_selection"):
+            np.testing.assert_equal(getattr(model, name), value, err_msg=name)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("chunks", [(N,), (500, 500, 797), (1, 96) + (50,) * 34])
+def test_a_classifier_is_the_local_one_to_the_bit(client, chunks, weights):
+    options = {"n_centers": 260, "random_state": 0, "alpha": 1e-4}
+    options["class_weight"] = None if weights is None else "balanced"
+    local = gpurbf.RBFClassifier(**options).fit(X, y, weights)
+    sample_weight = None if weights is None else cut(*chunks, data=(weights,))[0]
+    model = on_dask.RBFClassifier(**options).fit(*cut(*chunks), sample_weight)
+    assert_same(model.to_local(), local)
+    np.testing.assert_array_equal(model.coef_, local.coef_)
+
+
+@pytest.mark.parametrize("name", ["RBFClassifier", "SVC"])
+def test_blocks_that_workers_have_are_taken_together(client, name):
+    # Each row is in two blocks, and neighbours are on different workers.
+    twice = np.vstack([X[:600], X[:600]]), np.append(y[:600], y[:600])
+    options = {"n_centers": 260, "random_state": 0, "alpha": 1e-4} if name != "SVC" else {}
+    workers = list(client.nthreads())
+    blocks, labels = (
+        [
+            client.scatter(part, workers=[workers[i % 2]], hash=False)
+            for i, part in enumerate(np.array_split(data, 12))
+        ]
+        for data in twice
+    )
+    recorder = Recorder()
+    model = getattr(on_dask, name)(**options)
+    if hasattr(model, "set_callbacks"):
+        model.set_callbacks(recorder)
+    model.fit(blocks, labels)
+    assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(*twice))
+    assert recorder.ended.count("hidden layer") in (0, sum(client.nthreads().values()))
+
+
+@pytest.mark.parametrize("kind", ["frame", "delayed"])
+def test_data_frames_and_delayed_blocks_are_taken(client, kind):
+    labels = np.array(["no", "yes"])[(y > 4).astype(int)]
+    options = {"n_centers": 30, "centers": "stratified", "gamma": "median", "random_state": 0}
+    if kind == "frame":
+        pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+        data = pd.DataFrame(X / 16, columns=[f"pixel {i}" for i in range(64)])
+        blocks = dd.from_pandas(data, npartitions=3)
+        names = dd.from_pandas(pd.Series(labels), npartitions=3)
+        # A part that a filter leaves empty.
+        blocks, names = dd.concat([blocks, blocks[blocks["pixel 0"] > 2]]), names
+        names = dd.concat([names, names[names == "maybe"]])
+    else:
+        data = X
+        blocks = [client.submit(np.array, part) for part in np.array_split(X, 3)]
+        names = [client.submit(np.array, part) for part in np.array_split(labels, 3)]
+    local = gpurbf.RBFLayer(**options).fit(data, labels)
+    layer = on_dask.RBFLayer(**options).fit(blocks, names)
+    assert_same(layer.to_local(), local)
+    H = layer.transform(blocks)
+    assert np.isnan(H.shape[0]) and H.shape[1:] == (30,)
+    np.testing.assert_array_equal(H.compute(), local.transform(data))
+    model = on_dask.RBFClassifier(30, random_state=0).fit(blocks, names)
+    ours = gpurbf.RBFClassifier(30, random_state=0).fit(data, labels)
+    np.testing.assert_array_equal(model.predict(blocks).compute(), ours.predict(data))
+    assert model.score(blocks, names) == ours.score(data, labels)
+
+
+@pytest.mark.parametrize("rule", ["random", "stratified"])
+def test_centers_are_drawn_in_the_look_as_they_are_locally(client, rule):
+    # Blocks have other labels each, one only rows of weight zero, and rows are there twice.
+    names = np.array(["zero", "one", "two", "three", "four"])
+    order = np.argsort(y[:900] % 5, kind="stable")
+    data, labels = np.vstack([X[order], X[:300]]), names[np.append(y[order], y[:300]) % 5]
+    weights = np.append(np.ones(900), np.zeros(300))
+    weights[200:290] = 0
+    weights[1150:] = 2
+    states = [np.random.RandomState(3) for _ in range(2)]
+    model, local = (
+        module.RBFClassifier(120, centers=rule, random_state=state)
+        for module, state in zip((on_dask, gpurbf), states)
+    )
+    chunks = (200, 90, 310, 300, 250, 50)
+    model.fit(*cut(*chunks, data=(data, labels, weights)))
+    local.fit(data, labels, weights)
+    for name in ("classes_", "centers_", "center_indices_", "gamma_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(local, name))
+    assert states[0].randint(1 << 30) == states[1].randint(1 << 30)
+
+
+def test_centers_that_did_not_come_with_the_look_are_asked_for(client):
+    """All are in the first block, of which as many were expected as of the others."""
+    data, labels = np.vstack([X[:300]] * 5), np.tile(y[:300], 5)
+    model = on_dask.RBFClassifier(260, random_state=0).fit(*cut(*[300] * 5, data=(data, labels)))
+    assert model.center_indices_.max() < 300
+    assert_same(model.to_local(), gpurbf.RBFClassifier(260, random_state=0).fit(data, labels))
+
+
+def counted(i, part, log):
+    with open(log, "a") as file:
+        file.write(f"{i} ")
+    return part
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize(("name", "most"), [("RBFClassifier", 2), ("SVC", 2), ("RBFLayer", 1)])
+def test_blocks_that_are_not_kept_are_read_in_few_passes(client, tmp_path, name, most, balanced):
+    from dask.delayed import delayed
+
+    log = str(tmp_path / "log")
+    options = {"n_centers": 260, "random_state": 0} if name != "SVC" else {}
+    if balanced and name != "RBFLayer":
+        # Samples of classes were counted; what weights are, for HᵀH, is one more look.
+        options["class_weight"], most = "balanced", most + (name != "SVC")
+    blocks = [
+        delayed(counted, pure=False)(i, part, log) for i, part in enumerate(np.array_split(X, 4))
+    ]
+    labels = [delayed(part) for part in np.array_split(y, 4)]
+    getattr(on_dask, name)(**options).fit(blocks, labels)
+    with open(log) as file:
+        read = file.read().split()
+    assert 0 < max(map(read.count, "0123")) <= most
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_svc_is_the_local_one_to_the_bit(client, weights):
+    twice = np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
+    w = None if weights is None else weights[:640]
+    options = {"C": 3.0, "class_weight": None if weights is None else "balanced"}
+    local = gpurbf.SVC(**options).fit(*twice, w)
+    sample_weight = None if w is None else cut(300, 340, data=(w,))[0]
+    model = on_dask.SVC(**options).fit(*cut(300, 340, data=twice), sample_weight)
+    assert_same(model.to_local(), local)
+
+
+def test_svc_off_the_quantization_has_the_local_solution(client):
+    Z = X[:500] / 7 + 0.1
+    local = gpurbf.SVC(tol=1e-6).fit(Z, y[:500])
+    model = on_dask.SVC(tol=1e-6).fit(*cut(100, 400, data=(Z, y[:500])))
+    np.testing.assert_array_equal(model.support_, local.support_)
+    new = model.decision_function(cut(250, 250, data=(Z,))[0]).compute()
+    np.testing.assert_allclose(new, local.decision_function(Z), atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"radius": 20.0, "shuffle": False}])
+@pytest.mark.parametrize("solver", ["ridge", "lms"])
+def test_fsvc_has_the_local_centers(client, options, solver):
+    options = options | {"solver": solver, "learning_rate": 0.01, "n_epochs": 2, "random_state": 0}
+    data = np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
+    local = gpurbf.FSVC(**options).fit(*data)
+    model = on_dask.FSVC(**options).fit(*cut(300, 40, 300, data=data))
+    for name in ("center_indices_", "radius_", "eval_radius_", "n_iter_", "n_samples_seen_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(local, name))
+    np.testing.assert_allclose(model.coef_, local.coef_, rtol=1e-4, atol=1e-4)
+
+
+def test_predictions_are_lazy_and_those_of_the_model(client):
+    blocks, labels = cut(1000, 797)
+    calls = []
+    for model in (
+        on_dask.RBFClassifier(50, random_state=0),
+        on_dask.SVC(decision_function_shape="ovo"),
+        on_dask.FSVC(20.0, shuffle=False),
+    ):
+        with pytest.raises(NotFittedError):
+            model.predict(blocks)
+        local = model.fit(blocks, labels).to_local()
+        seen = blocks.map_blocks(lambda part: calls.append(1) or part, dtype=np.uint8, meta=X[:0])
+        for method in ("predict", "decision_function", "predict_proba"):
+            if hasattr(local, method):
+                lazy, here = getattr(model, method)(seen), getattr(local, method)(X)
+                assert (lazy.shape, lazy.dtype) == (here.shape, here.dtype) and not calls
+                np.testing.assert_array_equal(lazy.compute(), here)
+                calls.clear()
+
+
+def test_blocks_never_come_to_the_client(client, monkeypatch):
+    came = []
+    gather = distributed.Client._gather
+
+    async def weighed(self, futures, *args, **kwargs):
+        found = await gather(self, futures, *args, **kwargs)
+        came.append(distributed.sizeof.sizeof(found))
+        return found
+
+    monkeypatch.setattr(distributed.Client, "_gather", weighed)
+    blocks = [client.submit(np.tile, X, (1, 8), pure=False) for _ in range(20)]  # 18 MB
+    labels = [client.submit(np.array, y, pure=False) for _ in range(20)]
+    model = on_dask.RBFClassifier(64, random_state=0).fit(blocks, labels)
+    # Centers, 2,000 rows for the temperature, 1,024 for the shift, some for the quantization; HᵀH;
+    # hashes of distinct rows.
+    assert 0 < sum(came) < (64 + 2000 + 1024 + 50) * 512 + 8 * 64 * 80 + 32 * N + 100_000
+    came.clear()
+    model.score(blocks, labels)
+    assert sum(came) < 1000
+
+
+def kill_once(i, part, log, after):
+    """A block that ends its worker when so many have been read; once."""
+    with open(log, "a") as file:
+        file.write(f"{i}\n")
+    with open(log) as file:
+        read = len(file.readlines())
+    if read > after:
+        try:
+            os.close(os.open(f"{log}.killed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return part
+        os.kill(os.getpid(), signal.SIGKILL)
+    return part
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
+def test_a_worker_that_is_killed_costs_time_only(tmp_path):
+    from dask.delayed import delayed
+
+    # Blocks are read by one pass before HᵀH, and before the classes come together.
+    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 7), "SVC": ({}, 7)}
+    with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
+        with distributed.Client(cluster) as client:
+            for name, (options, after) in cases.items():
+                log = str(tmp_path / name)
+                parts = [
+                    delayed(kill_once, pure=False)(i, part, log, after)
+                    for i, part in enumerate(np.array_split(X, 6))
+                ]
+                labels = [delayed(part) for part in np.array_split(y, 6)]
+                pids = set(client.run(os.getpid).values())
+                model = getattr(on_dask, name)(**options, client=client).fit(parts, labels)
+                assert os.path.exists(f"{log}.killed")
+                client.wait_for_workers(2, timeout=60)
+                assert pids != set(client.run(os.getpid).values())
+                local = getattr(gpurbf, name)(**options).fit(X, y)
+                assert_same(model.to_local(), local)
+
+
+def test_a_task_takes_one_thread_and_the_settings_of_its_caller(client):
+    def look():
+        return thread_limit(), get_config()["memory"]
+
+    with config_context(memory=77):
+        tasks = [Tasks(client, Settings.of(n_jobs)) for n_jobs in (None, 1)]
+    for one in tasks:
+        assert one.results(one.each("look", look, [()])) == [(1, 77)]
+
+
+def test_tasks_have_names_that_can_be_read(client):
+    on_dask.RBFClassifier(20, random_state=0).fit(*cut(1000, 797))
+    on_dask.FSVC(random_state=0).fit(*cut(200, 100, data=(X[:300], y[:300])))
+    on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
+    names = set(client.cluster.scheduler.task_prefixes)
+    assert {"gpurbf-look", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
+
+
+class Recorder:
+    """A scikit-learn callback that writes down which tasks end."""
+
+    def __init__(self):
+        self.ended = []
+
+    def setup(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended.append(context.task_name)
+
+    def teardown(self, estimator, context):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "n_tasks"),
+    [
+        (on_dask.RBFClassifier(20, random_state=0), "hidden layer", 3),
+        (on_dask.SVC(), "class pair", 45),
+        (on_dask.FSVC(20.0), "stage", 3),
+    ],
+)
+def test_callbacks_hear_of_blocks_and_pairs(client, model, name, n_tasks):
+    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+    recorder = Recorder()
+    model.set_callbacks(recorder).fit(*cut(200, 300, 500, data=(X[:1000], y[:1000])))
+    assert recorder.ended.count(name) == n_tasks
+
+
+def test_a_grid_search_runs_on_the_cluster(client):
+    grid = {"n_centers": [20, 40], "gamma": ["scale", 0.001]}
+
+    def search():
+        model = gpurbf.RBFClassifier(random_state=0)
+        return GridSearchCV(model, grid, cv=3).fit(X[:600], y[:600])
+
+    here = search()
+    with joblib.parallel_backend("dask", client=client):
+        there = search()
+    assert there.best_params_ == here.best_params_
+    np.testing.assert_array_equal(
+        there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"]
+    )
+
+
+def test_a_twin_has_the_parameters_and_is_cloned_with_its_client(client):
+    for name in on_dask.__all__:
+        local, model = getattr(gpurbf, name)(), getattr(on_dask, name)(client=client)
+        assert set(model.get_params()) == {*local.get_params(), "client"}
+        assert clone(model).client is client
+    model = on_dask.RBFClassifier(7).set_params(alpha=0.1)
+    assert (model.n_centers, clone(model).alpha) == (7, 0.1)
+    with pytest.raises(TypeError, match="n_center"):
+        on_dask.RBFClassifier(n_center=3)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (on_dask.RBFClassifier(), (X, y), "use the estimators of gpurbf"),
+        (on_dask.RBFClassifier(centers="kmeans"), cut(1000, 797), "see all samples in one place"),
+        (on_dask.RBFClassifier("all"), cut(1000, 797), "n_centers='all' brings all samples"),
+        (on_dask.RBFClassifier(solver="lms"), cut(1000, 797), "solver='lms' has to see"),
+        (on_dask.SVC(kernel="precomputed"), cut(1000, 797), "needs the matrix"),
+        (on_dask.FSVC("ratio"), cut(1000, 797), "radius='ratio'"),
+        (on_dask.SVC(class_weight={3: 0}), cut(1000, 797), "class_weight of 3 must be > 0"),
+        (on_dask.SVC(), (cut(N)[0], cut(N)[1] * 0), "only one class"),
+        (on_dask.RBFClassifier(10), (cut(N)[0] * np.nan, cut(N)[1]), "contains NaN"),
+        (on_dask.RBFClassifier(10), (cut(N)[0] * 1e200, cut(N)[1]), "column .* reaches"),
+        (on_dask.RBFLayer(10), ([], None), "no blocks"),
+    ],
+)
+def test_bad_input_is_refused_as_it_is_locally(client, model, data, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.fit(*data)
+    assert not hasattr(model, "model_")
+
+
+def test_blocks_must_agree(client):
+    blocks = [client.submit(np.zeros, (5, n)) for n in (3, 4)]
+    with pytest.raises(ValueError, match="Blocks differ in n_features: 3 and 4"):
+        on_dask.RBFLayer().fit(blocks)
+    with pytest.raises(ValueError, match="1 blocks, y and sample_weight 2"):
+        on_dask.RBFClassifier().fit(blocks[:1], blocks)
+
+
+def test_without_a_client_the_error_says_what_to_do(monkeypatch):
+    def nobody():
+        raise ValueError("No clients found")
+
+    monkeypatch.setattr(distributed, "get_client", nobody)
+    with pytest.raises(ValueError, match="There is no Dask client"):
+        on_dask.RBFLayer().fit(cut(N)[0])

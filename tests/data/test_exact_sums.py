@@ -1,0 +1,90 @@
+"""Sums that do not round, and what is made of them: no order and no part shows."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.row_blocks import over_rows
+from gpurbf.layer import gamma
+from gpurbf.layer.gamma import byte_moments, resolve_gamma
+
+RNG = np.random.default_rng(0)
+V = RNG.normal(size=3000) * 10.0 ** RNG.integers(-300, 300, 3000)
+W = RNG.random(3000) * 10.0 ** RNG.integers(-5, 5, 3000)
+
+
+def test_sums_are_those_of_fractions():
+    for n in (1, 2, 100, 256, 257, 3000):
+        assert exact_sum(V[:n]) == sum(map(Fraction, V[:n]))
+    small = V * (abs(V) < 1e200)
+    assert exact_sum(small, W) == sum(Fraction(v) * Fraction(w) for v, w in zip(small, W))
+    assert exact_sum(np.full(3, 5e-324)) == 3 * Fraction(5e-324)
+    assert exact_sum(np.zeros(0)) == 0
+
+
+def test_what_is_not_finite_is_said_and_not_added():
+    assert exact_sum(np.array([np.inf, 1.0])) == np.inf
+    assert exact_sum(np.array([1e308, 1e308])) == np.inf
+    assert np.isnan(exact_sum(np.array([np.inf, -np.inf])))
+    assert np.isnan(exact_sum(np.array([1.0, np.nan])))
+    assert np.isnan(exact_sum(np.array([np.inf, 1.0]), np.zeros(2)))
+
+
+def test_gamma_is_the_same_bits_for_every_order_and_repeated_is_weighted():
+    X, w = RNG.normal(size=(5000, 7)), RNG.integers(1, 4, 5000)
+    order = RNG.permutation(5000)
+    found = resolve_gamma("scale", X, weights=w.astype(float))
+    assert found == resolve_gamma("scale", X[order], weights=w[order].astype(float))
+    assert found == resolve_gamma("scale", np.repeat(X, w, axis=0))
+
+
+@pytest.mark.parametrize("offset", [0, 3.8, 3.9, 10, 1e4, 1e8, -1e12])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+def test_scale_keeps_its_digits_where_data_are_far_from_zero(offset, weighted, make):
+    X = RNG.normal(size=(300, 7)) + offset
+    w = RNG.integers(1, 4, 300).astype(float) if weighted else None
+    terms = [Fraction(x) for x in (np.repeat(X, w.astype(int), axis=0) if weighted else X).ravel()]
+    mean = sum(terms) / len(terms)
+    variance = sum((x - mean) ** 2 for x in terms) / len(terms)
+    # Rows that are summed about zero lose up to four bits of those that they were rounded to.
+    off = abs(resolve_gamma("scale", make(X), weights=w) * 7 * float(variance) - 1)
+    assert off < 16 * np.finfo(float).eps
+
+
+def test_data_that_lie_about_zero_are_looked_at_once(monkeypatch):
+    looks = []
+
+    def watched(task, *args, **options):
+        looks.append(task)
+        return over_rows(task, *args, **options)
+
+    monkeypatch.setattr(gamma, "over_rows", watched)
+    X = RNG.normal(size=(300, 7))
+    for offset, expected in ((0, 1), (3.5, 1), (4.5, 2)):
+        looks.clear()
+        gamma.resolve_gamma("scale", X + offset)
+        assert len(looks) == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (300, 7), (40, 784), (2, 70_000), (5, 0)])
+def test_moments_of_bytes_are_exact(shape):
+    X = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    X[0] = 255  # 70,000 squares are beyond 32 bits
+    expected = [X.sum(axis=1, dtype=np.int64), np.square(X.astype(np.int64)).sum(axis=1)]
+    mapped = X.copy()
+    mapped.flags.writeable = False
+    for rows in (X, mapped, np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2]):
+        np.testing.assert_array_equal(byte_moments(rows), expected)
+        assert rows.flags.writeable == (rows is not mapped)
+
+
+def test_gamma_of_many_bytes_is_that_of_the_same_numbers():
+    X = np.random.default_rng(0).integers(0, 256, (2000, 100)).astype(np.uint8)
+    weights = np.random.default_rng(1).random(2000)
+    for w in (None, weights):
+        found = {resolve_gamma("scale", X.astype(dtype), weights=w) for dtype in "Bfd"}
+        assert len(found) == 1

@@ -1,0 +1,176 @@
+"""The integer quantization is found exactly where data are scaled small integers."""
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse as sp
+
+from gpurbf.data.quantize import Quantization, candidates, encode
+from gpurbf.data.samples import quantize_or_keep, shared_quantizations
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (300, 20))
+PIXELS[0, :2] = 0, 255
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("q", [1, 16, 128, 255, 256])
+def test_rescaled_pixels_are_found(dtype, q):
+    for X in ((PIXELS / q).astype(dtype), PIXELS.astype(dtype) * dtype(1 / q)):
+        assert candidates(X)[0].denominator <= q
+        np.testing.assert_array_equal(codes_of(X, Quantization(q, 0)), PIXELS)
+
+
+def codes_of(X, quantization):
+    """The codes of data that are wholly quantized."""
+    codes, off = encode(X, quantization)
+    assert off.shape == (len(X),) and not off.any()
+    return codes
+
+
+def test_one_kernel_serves_all_layouts():
+    """However the rows lie in memory, and whoever may write to them: compiling takes a second."""
+    from gpurbf.data._kernels import encode_rows
+
+    fixed = PIXELS.astype(float)
+    fixed.flags.writeable = False
+    for X in (fixed, fixed.copy("F"), fixed[::2], fixed[:, ::2], fixed[:1]):
+        codes_of(X, Quantization(1.0, 0))
+    (signature,) = (s for s in encode_rows.signatures if s[0].dtype.name == "float64")
+    assert signature[0].layout == "C"
+
+
+def test_signed_data_are_found():
+    X = (PIXELS - 128) / 64
+    np.testing.assert_array_equal(codes_of(X, Quantization(64.0, 128)), PIXELS)
+    assert encode(X, Quantization(64.0, 0))[1].all()
+    X = (PIXELS - 128).astype(np.int8)
+    np.testing.assert_array_equal(codes_of(X, Quantization(1.0, 128)), PIXELS)
+    assert encode(X, Quantization(1.0, 0))[1].all()
+
+
+def test_float32_pixels_are_the_same_data_in_float64():
+    for X in (PIXELS / np.float32(255), PIXELS * np.float32(1 / 255)):
+        X = X.astype(np.float32)
+        np.testing.assert_array_equal(
+            codes_of(X.astype(np.float64), Quantization(255.0, 0)), PIXELS
+        )
+    # but a row is rounded in one way
+    X = (PIXELS / 255).astype(np.float32).astype(np.float64)
+    X[5] = PIXELS[5] / 255
+    X[6, 3] = np.nextafter(X[6, 3], 2)
+    X[7, 10:] = PIXELS[7, 10:] / 255
+    off = encode(X, Quantization(255.0, 0))[1]
+    np.testing.assert_array_equal(np.flatnonzero(off), [6, 7])
+
+
+@pytest.mark.parametrize("value", [0.1, 256 / 255, -1 / 255, np.nan, np.inf, 1e-30])
+@pytest.mark.parametrize("row", [0, 299])
+def test_one_value_off_the_quantization_is_noticed(value, row):
+    X = PIXELS / 255
+    X[row, 7] = value
+    for dtype in (np.float64, np.float32):
+        codes, off = encode(X.astype(dtype), Quantization(255.0, 0))
+        np.testing.assert_array_equal(np.flatnonzero(off), [row])
+        np.testing.assert_array_equal(codes[~off], PIXELS[~off])
+
+
+def test_real_data_have_no_candidates():
+    assert candidates(np.random.default_rng(0).normal(size=(50, 20))) == []
+
+
+def test_no_data_and_no_features_are_no_error():
+    assert codes_of(np.empty((0, 4)), Quantization(1.0, 0)).shape == (0, 4)
+    assert codes_of(np.empty((4, 0)), Quantization(1.0, 0)).shape == (4, 0)
+
+
+def layer_of(C, backend="numpy", **options):
+    return HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend, **options)
+
+
+def test_what_ran_is_reported_and_can_be_forced():
+    X = PIXELS / 255
+    layer = layer_of(X[:5])
+    layer.outputs(X)
+    assert "exact integers / 255" in layer.describe()
+    layer = layer_of(X[:5], precision="float32")
+    assert layer.outputs(X).dtype == np.float32
+    assert "exact" not in layer.describe()
+
+
+def test_exact_refuses_other_data():
+    layer = layer_of(PIXELS[:5] / 255, precision="exact")
+    layer.outputs(PIXELS / 255)
+    with pytest.raises(ValueError, match="precision='exact' needs"):
+        layer.outputs(PIXELS / 255 + 1e-3)
+    with pytest.raises(ValueError, match="precision='exact' needs"):
+        layer_of(PIXELS[:5] / 7, precision="exact").outputs(PIXELS / 255)
+
+
+def test_a_row_off_the_quantization_changes_no_other_bit(backend):
+    X = PIXELS / 255
+    W = np.random.default_rng(0).normal(size=(5, 3))
+    for dtype in (np.float64, np.float32):
+        for value in (0.123, 1e3, -1e-30):
+            odd = X.astype(dtype)
+            odd[[7, 200]] = value
+            others = np.setdiff1d(np.arange(len(X)), [7, 200])
+            layer = layer_of(X[:5].astype(dtype), backend=backend)
+            clean = layer.outputs(X[others].astype(dtype))
+            H = layer.outputs(odd)
+            np.testing.assert_array_equal(H[others], clean)
+            expected = reference.hidden(odd, X[:5].astype(dtype), "euclidean", "gaussian", 0.1)
+            np.testing.assert_allclose(H, expected, atol=reference.TOLERANCE[np.dtype(dtype)])
+            S = layer.scores(odd, W)
+            np.testing.assert_array_equal(S[others], layer.scores(X[others].astype(dtype), W))
+            np.testing.assert_allclose(S, expected @ W, atol=1e-5)
+            sparse = layer.outputs(sp.csr_array(odd))
+            np.testing.assert_array_equal(sparse, H)
+
+
+def test_the_quantization_is_the_one_that_centers_and_samples_share():
+    C, X = np.round(PIXELS[:4] / 255), PIXELS / 255
+    assert shared_quantizations(C, X, "auto") == [Quantization(255.0, 0)]
+    assert shared_quantizations(C, C, "auto") == [Quantization(1.0, 0)]
+    assert shared_quantizations(C, sp.csr_array(X), "auto") == [Quantization(255.0, 0)]
+    assert shared_quantizations(C, X + 0.001, "auto") == []
+    assert shared_quantizations(C + 0.1, X, "auto") == []
+    assert shared_quantizations(C, X, "float32") == []
+
+
+def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
+    from gpurbf.data import samples
+
+    calls = []
+
+    def counted(X, quantization):
+        calls.append(X.shape)
+        return encode(X, quantization)
+
+    monkeypatch.setattr(samples, "encode", counted)
+    off = layer_of(np.random.default_rng(0).normal(size=(5, 20)))
+    off.outputs(PIXELS / 255)
+    assert not calls
+    layer = layer_of(PIXELS[:5] / 255)
+    calls.clear()
+    layer.outputs(PIXELS / 255)
+    assert calls == [PIXELS.shape]
+    calls.clear()
+    seen = quantize_or_keep(PIXELS / 255)
+    assert calls == [PIXELS.shape] and seen.quantization == Quantization(255.0, 0)
+    np.testing.assert_array_equal(layer.outputs(seen), layer.outputs(PIXELS / 255))
+    np.testing.assert_array_equal(seen.numbers(), PIXELS / 255)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32", "float32 as float64", "csr"])
+def test_the_same_numbers_are_the_same_samples(kind):
+    X = PIXELS / 255
+    other = {
+        "uint8": PIXELS.astype(np.uint8),
+        "float32": X.astype(np.float32),
+        "float32 as float64": X.astype(np.float32).astype(np.float64),
+        "csr": sp.csr_array(np.where(PIXELS < 200, 0, X)),
+    }[kind]
+    expected = np.where(PIXELS < 200, 0, PIXELS) if kind == "csr" else PIXELS
+    np.testing.assert_array_equal(quantize_or_keep(other).values, expected)

@@ -1,0 +1,204 @@
+"""Data in a mapped file: the same answers, within the budget, the next part read meanwhile."""
+
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gpurbf import RBFClassifier, config_context
+from gpurbf.centers import sample
+from gpurbf.data import row_blocks
+from gpurbf.data.row_blocks import on_disk, read_ahead, split
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import start
+
+
+@pytest.fixture(autouse=True)
+def read_ahead_of_little_data(monkeypatch):
+    monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 1)
+
+
+def on_file(path, array):
+    """The array as a read-only map of a new file."""
+    stored = np.memmap(path, array.dtype, "w+", shape=array.shape)
+    stored[:] = array
+    stored.flush()
+    return np.memmap(path, array.dtype, "r", shape=array.shape)
+
+
+def data(dtype, N=3000, n=20):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (N, n)) if dtype is np.uint8 else rng.normal(size=(N, n))
+    return X.astype(dtype), rng.integers(0, 3, N)
+
+
+@pytest.fixture(autouse=True)
+def all_reads_end(monkeypatch):
+    """Whatever becomes of who asked for them."""
+    started = []
+    monkeypatch.setattr(row_blocks, "start", lambda call: started.append(call) or start(call))
+    yield
+    deadline = time.monotonic() + 60
+    while not all(call.ended for call in started) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert all(call.ended for call in started)
+
+
+def test_maps_and_their_views_are_seen():
+    X, _ = data(np.uint8)
+    assert not on_disk(X) and not on_disk(X[3:, 2:])
+
+
+@pytest.mark.parametrize("view", [slice(None), slice(5, None, 2)])
+def test_maps_are_seen_through_views(tmp_path, view):
+    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+    assert on_disk(stored) and on_disk(np.asarray(stored)[view]) and on_disk(stored[view, 3:])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("view", ["whole", "columns", "fortran"])
+def test_a_mapped_file_gives_the_model_and_the_labels_of_memory(tmp_path, backend, dtype, view):
+    X, y = data(dtype)
+    stored = on_file(tmp_path / "X", X)
+    if view == "columns":
+        X, stored = X[:, 3:17], stored[:, 3:17]
+    elif view == "fortran":
+        X, stored = X.reshape(20, 3000).T, stored.reshape(20, 3000).T
+    before = (tmp_path / "X").read_bytes()
+    with config_context(memory=0.1):
+        models = [RBFClassifier(30, backend=backend, random_state=0).fit(A, y) for A in (X, stored)]
+        labels = [model.predict(A) for model, A in zip(models, (X, stored))]
+    np.testing.assert_array_equal(models[0].centers_, models[1].centers_)
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(*labels)
+    assert (tmp_path / "X").read_bytes() == before
+
+
+def test_labels_are_those_of_the_outputs_of_all_samples():
+    X, y = data(np.uint8)
+    for codes in (y, y % 2):
+        model = RBFClassifier(30, random_state=0).fit(X, np.array(["a", "b", "c"])[codes])
+        scores = model.decision_function(X)
+        winners = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
+        with config_context(memory=0.01):
+            np.testing.assert_array_equal(model.predict(X), model.classes_[winners])
+
+
+def test_parts_come_in_order_and_whole(tmp_path):
+    X, _ = data(np.uint8)
+    stored = on_file(tmp_path / "X", X)
+    with config_context(memory=0.1):
+        parts = split(stored, 0)
+    assert len(parts) > 3
+    blocks = list(read_ahead(stored, parts))
+    assert [part for part, _ in blocks] == parts
+    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), X)
+
+
+def test_the_next_part_is_read_while_one_is_used(tmp_path, monkeypatch):
+    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+    parts = split(stored, 20 * 2**20)
+    assert len(parts) > 3
+    begun = [threading.Event() for _ in parts]
+    read, count = row_blocks.read, iter(range(len(parts)))
+
+    def recorded(X):
+        begun[next(count)].set()
+        read(X)
+
+    monkeypatch.setattr(row_blocks, "read", recorded)
+    for i, _ in enumerate(read_ahead(stored, parts)):
+        if i + 1 < len(parts):
+            assert begun[i + 1].wait(10), "nobody reads the next part"
+        if i + 2 < len(parts):
+            assert not begun[i + 2].is_set(), "more than one part ahead"
+
+
+def test_only_large_parts_of_a_file_are_read_ahead(tmp_path, monkeypatch):
+    X, _ = data(np.uint8)
+    stored, parts, begun = on_file(tmp_path / "X", X), [slice(0, 10), slice(10, 20)], []
+    begin = row_blocks._begin
+    monkeypatch.setattr(row_blocks, "_begin", lambda X: begun.append(len(X)) or begin(X))
+    assert len(list(read_ahead(X, parts))) == 2
+    assert not begun
+    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
+    monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 10 * 20 + 1)
+    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
+
+
+def test_an_error_of_the_reader_is_raised_where_its_part_is_due(tmp_path, monkeypatch):
+    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+    read, count = row_blocks.read, iter(range(9))
+
+    def failing(X):
+        if next(count) == 1:
+            raise OSError("the disk is gone")
+        read(X)
+
+    monkeypatch.setattr(row_blocks, "read", failing)
+    used = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        for part, _ in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)]):
+            used.append(part)
+    assert used == [slice(0, 9)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_caller_may_stop(tmp_path, error):
+    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+    with pytest.raises(error) as kept:  # its traceback keeps the generator alive
+        for _ in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)]):
+            raise error
+    assert kept.value is not None
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_parts_in_use_and_ahead_keep_to_the_budget(tmp_path, dtype):
+    X, _ = data(dtype, N=40_000)
+    stored = on_file(tmp_path / "X", X)
+    layer = HiddenLayer(X[:10], Activation("euclidean", "gaussian", 0.01))
+    seen, scores = [], layer.backend.scores
+
+    def recorded(operand, part, W):
+        seen.append(len(part))
+        return scores(operand, part, W)
+
+    layer.backend = dataclasses.replace(layer.backend, scores=recorded)
+    with config_context(memory=1):
+        layer.scores(stored, np.ones((10, 2)))
+    assert sum(seen) == len(X) and len(seen) > 1
+    assert 2 * max(seen) * X.itemsize * X.shape[1] <= 2**20 / 4
+
+
+def test_outputs_that_predict_drops_keep_to_the_budget():
+    X, _ = data(np.uint8, N=9000, n=5)
+    y = np.arange(9000) % 100
+    model = RBFClassifier(20, random_state=0).fit(X, y)
+    layer, seen = model._layer(), []
+    scored = layer.scored
+    layer.scored = lambda X, W: ((rows, seen.append(len(S)) or S) for rows, S in scored(X, W))
+    with config_context(memory=4):
+        model.predict(X)
+    assert sum(seen) == 9000
+    assert max(seen) * 100 * 16 <= 2**20
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_hashes_compared_in_blocks_draw_the_same_centers(monkeypatch, weighted):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 3, (500, 5)).astype(np.uint8), rng.integers(0, 3, 500)
+    weights = rng.random(500) if weighted else None
+
+    def draw():
+        return sample.Race(0, by_class=True).over(X, y, weights)
+
+    expected = draw()
+    assert len(expected[1]) < 500  # some rows are repeated
+    monkeypatch.setattr(sample, "_BLOCK", 64)
+    *ours, mass = draw()
+    for own, theirs in zip(ours, expected):
+        np.testing.assert_array_equal(own, theirs)
+    np.testing.assert_allclose(mass, expected.mass, rtol=1e-14)

@@ -1,0 +1,393 @@
+"""FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_blobs
+
+from gpurbf import FSVC, solvers
+from gpurbf.centers import CENTERS
+from gpurbf.fsvc import passes
+from gpurbf.fsvc.known import KnownLayer, Sample, select
+from gpurbf.fsvc.order import held_out
+from gpurbf.fsvc.units import KERNELS, METRICS, Unit
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import limited
+from tests import reference
+
+UNITS = [
+    ("gaussian", "euclidean", 1.1, 1.0),
+    ("triangular", "euclidean", 0.9, 1.0),
+    ("gaussian", "manhattan", 3.0, 0.5),
+    ("triangular", "manhattan", 3.0, 1.0),
+    ("gaussian", "sqeuclidean", 2.0, 1.0),
+    ("triangular", "sqeuclidean", 1.5, 2.5),
+]
+# Conjugate gradients are for many centers: FSVC refuses them.
+SOLVERS = sorted(set(solvers.SOLVERS) - {"cg"})
+OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
+
+
+@functools.cache
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X / 8 - 1, y
+
+
+def cloud(n=700, seed=0):
+    """Real numbers off any quantization, with repeats and near-repeats among them."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 6)) + 3
+    X[n // 2 : n // 2 + 60] = X[:60]
+    X[-60:] = X[60:120] + 1e-9
+    y = (np.abs(X[:, 0] - 3) + 0.3 * rng.standard_normal(n) > 0.7).astype(int) + (X[:, 1] > 3.5)
+    return X, y
+
+
+def blobs():
+    return make_blobs(300, 3, centers=4, cluster_std=2.0, random_state=0)
+
+
+def ordered(**parameters):
+    """FSVC as published but for what is given."""
+    recipe = {"selection": "pass", "eval_radius": None, "shuffle": False, "solver": "one-hot"}
+    return FSVC(**recipe | {"backend": "numpy"} | parameters)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_centers_are_those_of_the_sequential_pass(unit, backend):
+    kernel, metric, radius, overlap = unit
+    X, y = cloud()
+    expected = reference.fsvc_pass(X, radius, overlap, kernel, metric)
+    model = ordered(radius=radius, overlap=overlap, kernel=kernel, metric=metric, backend=backend)
+    assert 20 < len(expected) < 600
+    assert np.array_equal(model.fit(X, y).center_indices_, expected)
+    assert np.array_equal(model.centers_, X[expected])
+
+
+@pytest.mark.parametrize("cuts", [(16, 16, 3), (37, 64, 100), (512, 4096, 8)])
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, monkeypatch):
+    X, y = cloud()
+    model = ordered(radius=1.1, selection=selection)
+    expected = clone(model).fit(X, y).center_indices_
+    for name, value in zip(("_FIRST", "_LONGEST", "_CHUNK"), cuts):
+        monkeypatch.setattr(passes, name, value)
+    assert np.array_equal(model.fit(X, y).center_indices_, expected)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+def test_data_far_from_the_origin_lose_no_center(offset):
+    X, y = cloud()
+    X = X + offset
+    model = ordered(radius=0.9, kernel="triangular").fit(X, y)
+    assert np.array_equal(
+        model.center_indices_, reference.fsvc_pass(X, 0.9, 1.0, "triangular", "euclidean")
+    )
+
+
+def test_the_number_of_threads_does_not_change_the_choice():
+    X, y = digits()
+    model = ordered(radius=2.0, backend="numba")
+    with limited(1):
+        expected = clone(model).fit(X, y).center_indices_
+    assert np.array_equal(model.fit(X, y).center_indices_, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
+def test_small_integers_are_never_rescaled(dtype, backend):
+    X, y = digits()
+    codes = (8 * (X[:600] + 1)).astype(dtype)
+    model = ordered(radius=16.0, backend=backend).fit(codes, y[:600])
+    assert model.centers_.dtype == dtype
+    expected = ordered(radius=2.0, backend=backend).fit(X[:600], y[:600])
+    assert np.array_equal(model.center_indices_, expected.center_indices_)
+
+
+def test_per_class_selection_is_a_pass_over_each_class():
+    X, y = cloud()
+    expected = []
+    for c in range(3):
+        rows = np.flatnonzero(y == c)
+        expected.extend(rows[reference.fsvc_pass(X[rows], 2.0, 1.0, "gaussian", "sqeuclidean")])
+    model = FSVC.sfsvc(2.0).fit(X, y)
+    assert np.array_equal(model.center_indices_, expected)
+    assert np.array_equal(model.coef_, np.eye(3)[y[expected]].T)
+
+
+def test_error_selection_takes_the_novel_that_the_network_gets_nearly_wrong(backend):
+    X, y = cloud()
+    expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, passes.MARGIN)
+    model = ordered(radius=0.8, selection="error", backend=backend).fit(X, y)
+    assert np.array_equal(model.center_indices_, expected)
+    assert len(expected) < len(ordered(radius=0.8).fit(X, y).center_indices_)
+
+
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("cuts", [[1, 2, 3], [100, 101, 650], list(range(50, 700, 50))])
+def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
+    X, y = cloud()
+    model = ordered(radius=1.1, selection=selection)
+    whole = clone(model).fit(X, y)
+    for part in np.split(np.arange(len(X)), cuts):
+        model.partial_fit(X[part], y[part], classes=np.unique(y))
+    assert np.array_equal(model.center_indices_, whole.center_indices_)
+    assert np.array_equal(model.centers_, whole.centers_)
+    assert np.array_equal(model.predict(X), whole.predict(X))
+
+
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+def test_ridge_on_a_stream_counts_a_center_from_its_own_chunk_on(selection):
+    X, y = cloud()
+    model = ordered(radius=1.1, selection=selection, solver="ridge", alpha=1e-3)
+    places, H, known = [], [], []
+    for part in np.split(np.arange(len(X)), [300, 500]):
+        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+        places.append(part)
+        known.append(set(model.center_indices_.tolist()))
+    full = reference.hidden(X, model.centers_, "euclidean", "gaussian", 1 / (2 * 1.1**2))
+    for part, centers in zip(places, known):
+        H.append(full[part] * [i in centers for i in model.center_indices_])
+    W, _ = reference.ridge(np.concatenate(H), np.eye(3)[y], None, 1e-3, False)
+    np.testing.assert_allclose(model.coef_.T, W, rtol=1e-6, atol=1e-8)
+
+
+def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():
+    X, y = cloud()
+    model = ordered(radius=1.1, solver="lms", learning_rate=0.1)
+    W = np.zeros((0, 3))
+    for part in (slice(0, 400), slice(400, 700)):
+        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+        C = model.center_indices_
+        W = np.concatenate([W, np.eye(3)[y[C[len(W) :]]]])
+        H = reference.hidden(X[part], X[C], "euclidean", "gaussian", 1 / (2 * 1.1**2))
+        W = reference.lms(H, np.eye(3)[y[part]], W, 0.1, 1)
+    np.testing.assert_allclose(model.coef_.T, W, rtol=1e-9, atol=1e-10)
+
+
+def test_partial_fit_after_fit_goes_on_with_the_pass_and_says_what_it_cannot_keep():
+    X, y = cloud()
+    model = ordered(radius=1.1, solver="ridge").fit(X[:500], y[:500])
+    with pytest.warns(UserWarning, match="trained anew"):
+        model.partial_fit(X[500:], y[500:])
+    whole = reference.fsvc_pass(X, 1.1, 1.0, "gaussian", "euclidean")
+    assert np.array_equal(model.center_indices_, whole)
+
+
+def test_partial_fit_wants_all_labels_first():
+    X, y = blobs()
+    with pytest.raises(ValueError, match="needs classes="):
+        FSVC(1.0).partial_fit(X, y)
+    model = FSVC(1.0, backend="numpy").partial_fit(X, y, classes=[0, 1, 2, 3])
+    with pytest.raises(ValueError, match="not among classes"):
+        model.partial_fit(X, y + 1)
+    with pytest.raises(ValueError, match="is not what the first call gave"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3, 4])
+    with pytest.raises(ValueError, match="cannot balance"):
+        FSVC(1.0, class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2, 3])
+
+
+@pytest.mark.filterwarnings(OUTSIDE)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("radius", [1.0, "auto", "ratio"])
+def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
+    selection, solver, radius
+):
+    X, y = blobs()
+    rng = np.random.default_rng(0)
+    weights = rng.integers(0, 4, len(y))
+    mixed = rng.permutation(len(y))
+    model = FSVC(
+        radius, selection=selection, solver=solver, alpha=1e-3, backend="numpy", random_state=0
+    )
+    weighted = clone(model).fit(X[mixed], y[mixed], weights[mixed])
+    repeated = clone(model).fit(X.repeat(weights, axis=0), y.repeat(weights))
+    assert weighted.radius_ == repeated.radius_
+    assert np.array_equal(weighted.centers_, repeated.centers_)
+    assert np.array_equal(X[mixed][weighted.center_indices_], weighted.centers_)
+    np.testing.assert_allclose(
+        weighted.decision_function(X), repeated.decision_function(X), rtol=1e-6, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_class_weights_pull_towards_their_class(solver):
+    X, y = make_blobs(400, 2, centers=2, cluster_std=4.0, random_state=1)
+    counts = [
+        np.mean(
+            FSVC(1.5, solver=solver, class_weight=w, backend="numpy", random_state=0)
+            .fit(X, y)
+            .predict(X)
+            == 1
+        )
+        for w in ({1: 0.05}, None, {1: 20})
+    ]
+    assert counts[0] < counts[1] < counts[2]
+
+
+@pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+def test_sparse_samples_give_the_model_of_dense_ones(container, selection):
+    X, y = digits()
+    X = X[:500] + 1
+    model = FSVC(2.0, selection=selection, backend="numpy", random_state=0)
+    dense, sparse = clone(model).fit(X, y[:500]), clone(model).fit(container(X), y[:500])
+    assert np.array_equal(dense.center_indices_, sparse.center_indices_)
+    np.testing.assert_allclose(
+        dense.decision_function(X), sparse.decision_function(container(X)), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_samples_outside_every_radius_follow_the_rule_and_are_counted():
+    X, y = blobs()
+    far = np.vstack([X[:5], X[5:8] + 1000, X[8:10] - 1000])
+    model = FSVC(0.5, kernel="triangular", backend="numpy", random_state=0).fit(X, y)
+    with pytest.warns(UserWarning, match="5 of 10 samples lie outside"):
+        scores = model.decision_function(far)
+    nearest = reference.euclidean(far, model.centers_).argmin(axis=1)
+    np.testing.assert_allclose(scores[5:], model.coef_.T[nearest[5:]])
+    with pytest.warns(UserWarning, match="nearest center"):
+        assert np.array_equal(model.predict(far), model.classes_[scores.argmax(axis=1)])
+    model.set_params(outside="zero")
+    with pytest.warns(UserWarning, match="0 for every class"):
+        assert not model.decision_function(far)[5:].any()
+
+
+def test_one_row_and_the_batch_give_the_same_answer(backend):
+    X, y = digits()
+    model = FSVC(2.0, backend=backend, random_state=0).fit(X[:800], y[:800])
+    batch = model.decision_function(X[800:900])
+    single = np.vstack([model.decision_function(x[None]) for x in X[800:900]])
+    np.testing.assert_allclose(single, batch, rtol=1e-9, atol=1e-9)
+
+
+def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
+    X, y = cloud()
+    everything = ordered(radius=0.8).fit(X, y).center_indices_
+    assert np.array_equal(
+        ordered(radius=0.8, max_centers=50).fit(X, y).center_indices_, everything[:50]
+    )
+    shared = ordered(radius=0.8, max_centers=50, selection="per-class").fit(X, y)
+    assert np.array_equal(np.bincount(y[shared.center_indices_]), [17, 17, 16])
+
+
+def test_two_classes_have_one_output_the_difference_of_the_published_two():
+    X, y = cloud()
+    y = np.array(["no", "yes"])[np.minimum(y, 1)]
+    model = ordered(radius=1.1).fit(X, y)
+    H = reference.hidden(X, model.centers_, "euclidean", "gaussian", 1 / (2 * 1.1**2))
+    two = H @ np.eye(2)[(y[model.center_indices_] == "yes").astype(int)]
+    np.testing.assert_allclose(model.decision_function(X), two[:, 1] - two[:, 0], atol=1e-12)
+    assert np.array_equal(model.predict(X), model.classes_[two.argmax(axis=1)])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("selection", passes.SELECTIONS)
+def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
+    X, y = cloud(400)
+    radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]
+    D = np.array([reference.fsvc_distance(X, x, metric) for x in X], np.float32)
+    ones = np.ones(len(y))
+    sample, unit = Sample(D, D, y, y, ones, ones), Unit(kernel, metric, radius)
+    taken = select(sample, selection, unit, 1.0, 400)
+    model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection).fit(X, y)
+    assert np.array_equal(taken, np.sort(model.center_indices_))
+    layer = KnownLayer(D, taken, unit)
+    H = HiddenLayer(X[taken], unit.activation(), backend="numpy").outputs(X)
+    np.testing.assert_allclose(layer.outputs(np.arange(400)), H, atol=2e-5)
+
+
+def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples():
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 300, 1000).astype(np.uint64)
+    y = (keys % 3).astype(int)
+    weights = rng.integers(1, 4, 1000).astype(float)
+    mask = held_out(keys, y, weights, 0.2)
+    for c in range(3):
+        assert 0.15 < weights[mask & (y == c)].sum() / weights[y == c].sum() < 0.25
+    assert not set(keys[mask]) & set(keys[~mask])
+
+
+@pytest.mark.parametrize("rule", [CENTERS["fsvc"], CENTERS["fsvc-class"]])
+@pytest.mark.parametrize("n_centers", [5, 50, 400])
+def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
+    X, y = cloud()
+    indices = rule(
+        X,
+        y,
+        n_centers,
+        weights=None,
+        random_state=np.random.RandomState(0),
+        activation=Activation("euclidean", "laplacian", 1.0),
+        layer=HiddenLayer,
+        backend="numpy",
+        precision="auto",
+    )
+    assert len(np.unique(indices)) == n_centers
+
+
+def test_a_pickle_predicts_and_goes_on_with_the_stream():
+    X, y = cloud()
+    model = FSVC(1.1, shuffle=False, backend="numpy").partial_fit(X[:300], y[:300], [0, 1, 2])
+    copy = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(model.decision_function(X), copy.decision_function(X))
+    model.partial_fit(X[300:], y[300:])
+    copy.partial_fit(X[300:], y[300:])
+    assert np.array_equal(model.center_indices_, copy.center_indices_)
+    np.testing.assert_allclose(model.coef_, copy.coef_)
+
+
+@pytest.mark.parametrize(
+    "recipe", [FSVC.published(2.0, learning_rate=0.1), FSVC.sfsvc(2.0, overlap=0.5)], ids=str
+)
+def test_the_named_recipes_are_parameters_that_a_clone_keeps(recipe):
+    assert clone(recipe).get_params() == recipe.get_params()
+    assert not recipe.shuffle and recipe.outside == "zero"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"radius": 0.0}, ValueError, "radius must be > 0"),
+        ({"radius": "best"}, ValueError, "Unknown radius 'best'"),
+        ({"radius": None}, TypeError, "radius must be a number"),
+        ({"eval_radius": -1.0}, ValueError, "eval_radius must be > 0"),
+        ({"overlap": 0}, ValueError, "overlap must be > 0"),
+        ({"kernel": "laplacian"}, ValueError, "Unknown kernel 'laplacian'"),
+        ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),
+        ({"selection": "all"}, ValueError, "Unknown selection 'all'"),
+        ({"solver": "smo"}, ValueError, "Unknown solver 'smo'"),
+        ({"outside": "random"}, ValueError, "Unknown outside 'random'"),
+        ({"learning_rate": -0.1}, ValueError, "learning_rate must be >= 0"),
+        ({"n_epochs": 0}, ValueError, "n_epochs must be >= 1"),
+        ({"n_epochs": 1.5}, TypeError, "n_epochs must be an integer"),
+        ({"alpha": 0}, ValueError, "alpha must be > 0"),
+        ({"max_centers": 0}, ValueError, "max_centers must be >= 1"),
+        ({"precision": "exact"}, ValueError, "precision='exact' needs"),
+        ({"class_weight": "even"}, ValueError, "class_weight must be None, 'balanced' or a dict"),
+    ],
+    ids=str,
+)
+def test_a_bad_parameter_is_refused_by_name(parameters, error, message):
+    X, y = blobs()
+    with pytest.raises(error, match=message):
+        FSVC(**{"radius": 1.0, "backend": "numpy"} | parameters).fit(X, y)
+
+
+def test_the_path_can_be_drawn():
+    pytest.importorskip("matplotlib").use("agg")
+    import matplotlib.pyplot as plt
+
+    X, y = blobs()
+    model = FSVC(backend="numpy", random_state=0).fit(X, y)
+    assert model.plot_radius_path().get_ylabel() == "validation accuracy %"
+    plt.close("all")
+    with pytest.raises(AttributeError, match="No radius was searched"):
+        FSVC(1.0, eval_radius=None, backend="numpy").fit(X, y).plot_radius_path()

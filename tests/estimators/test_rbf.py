@@ -1,0 +1,387 @@
+"""RBFClassifier and RBFLayer as their users meet them."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse as sp
+from joblib import parallel_config
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from gpurbf import BackendUnavailable, RBFClassifier, RBFLayer, config_context
+from gpurbf.centers import CENTERS
+from gpurbf.layer.backends import LOADERS, Backend
+from gpurbf.layer.gamma import resolve_gamma
+from gpurbf.solvers.calibration import fit_temperature, probabilities
+
+X, y = load_digits(return_X_y=True)
+X_train, y_train, X_test, y_test = X[:1200], y[:1200], X[1200:], y[1200:]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return RBFClassifier(200, random_state=0, backend="numpy").fit(X_train, y_train)
+
+
+def test_it_is_ridge_regression_on_the_layer(backend):
+    model = RBFClassifier(60, alpha=1e-4, random_state=0, backend=backend).fit(X_train, y_train)
+    H = reference.hidden(X_train, model.centers_, "euclidean", "gaussian", model.gamma_)
+    W, b = reference.ridge(H, np.eye(10)[y_train], None, 1e-4, True)
+    H_test = reference.hidden(X_test, model.centers_, "euclidean", "gaussian", model.gamma_)
+    np.testing.assert_allclose(model.decision_function(X_test), H_test @ W + b, atol=1e-6)
+    assert model.backend_ == backend
+
+
+def test_few_centers_that_are_much_alike(backend):
+    """Their HᵀH, nearly singular, is summed in float64: float32 sums are off by 0.03 here."""
+    X = X_train.astype(np.uint8)
+    alike = RBFClassifier(200, gamma=6e-5, random_state=0, backend=backend)
+    truth = clone(alike).set_params(precision="float64").fit(X, y_train).decision_function(X)
+    np.testing.assert_allclose(alike.fit(X, y_train).decision_function(X), truth, atol=1e-3)
+
+
+def test_backends_agree_to_the_label(backend, fitted):
+    other = clone(fitted).set_params(backend=backend).fit(X_train, y_train)
+    np.testing.assert_array_equal(other.centers_, fitted.centers_)
+    np.testing.assert_array_equal(other.predict(X_test), fitted.predict(X_test))
+
+
+def test_digits_are_classified(fitted):
+    assert fitted.score(X_test, y_test) > 0.94
+
+
+@pytest.mark.parametrize(
+    "centers", ["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"]
+)
+def test_every_rule_trains(centers):
+    model = RBFClassifier(100, centers=centers, random_state=0).fit(X_train, y_train)
+    assert model.score(X_test, y_test) > 0.9
+    assert hasattr(model, "center_indices_") == (not centers.startswith("kmeans"))
+
+
+KERNELS = ["laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"]
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, lambda s: np.exp(-s / 2000)])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_every_kernel_trains_at_its_default_scale(kernel, metric):
+    if callable(kernel) and metric == "manhattan":
+        kernel = np.sqrt
+    for gamma in ("scale", "median"):
+        model = RBFClassifier(150, kernel=kernel, metric=metric, gamma=gamma, random_state=0)
+        assert model.fit(X_train, y_train).score(X_test, y_test) > 0.85
+
+
+@pytest.mark.parametrize("solver", ["lms", "one-hot"])
+def test_other_solvers_train(solver):
+    model = RBFClassifier(400, solver=solver, random_state=0).fit(X_train, y_train)
+    assert model.score(X_test, y_test) > 0.8
+    assert np.allclose(model.predict_proba(X_test).sum(axis=1), 1)
+    assert not hasattr(model, "partial_fit")
+
+
+def test_own_centers_are_used_as_they_are():
+    C = X_train[:30]
+    model = RBFClassifier(centers=C).fit(X_train, y_train)
+    np.testing.assert_array_equal(model.centers_, C)
+    layer = RBFLayer(centers=sp.csr_array(C), gamma=0.01).fit(X_train)
+    expected = reference.hidden(X_test, C, "euclidean", "gaussian", 0.01)
+    np.testing.assert_allclose(layer.transform(X_test), expected, atol=1e-13)
+
+
+def test_gamma_names_mean_the_same_for_every_dtype():
+    for name in ("scale", "auto", "median"):
+        numbers = [
+            resolve_gamma(name, X.astype(dtype), random_state=np.random.RandomState(0))
+            for dtype in (np.uint8, np.float32, np.float64)
+        ]
+        np.testing.assert_allclose(numbers, numbers[0], rtol=1e-12)
+    assert resolve_gamma("scale", X) == pytest.approx(1 / (64 * X.var()))
+    assert resolve_gamma("scale", sp.csr_array(X)) == pytest.approx(1 / (64 * X.var()))
+
+
+def test_uint8_float32_and_float64_pixels_are_one_problem():
+    scores = [
+        RBFClassifier(100, random_state=0)
+        .fit(X_train.astype(t), y_train)
+        .decision_function(X_test.astype(t))
+        for t in (np.uint8, np.float32, np.float64)
+    ]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_allclose(scores[0], scores[2], atol=2e-3)
+
+
+def test_batches_give_the_model_of_one_fit():
+    C = X_train[:80]
+    whole = RBFClassifier(centers=C, gamma=1e-3).fit(X_train, y_train, np.arange(1200) % 3)
+    parts = RBFClassifier(centers=C, gamma=1e-3)
+    for rows in np.array_split(np.arange(1200), [1, 300, 1000]):
+        # The first batch is one sample of weight 0 and must not count.
+        if len(rows) > 1:
+            parts.partial_fit(X_train[rows], y_train[rows], np.unique(y), rows % 3)
+    whole_without_first = whole.fit(X_train[1:], y_train[1:], np.arange(1, 1200) % 3)
+    np.testing.assert_allclose(
+        parts.decision_function(X_test), whole_without_first.decision_function(X_test), atol=1e-8
+    )
+
+
+def test_partial_fit_says_what_it_needs(fitted):
+    with pytest.raises(ValueError, match="needs classes="):
+        RBFClassifier(10).partial_fit(X, y)
+    model = RBFClassifier(10, random_state=0).partial_fit(X[:50], y[:50] % 5, classes=range(5))
+    with pytest.raises(ValueError, match=r"Labels .* are not among"):
+        model.partial_fit(X, y)
+    with pytest.warns(UserWarning, match="trains the outputs anew"):
+        pickle.loads(pickle.dumps(fitted)).partial_fit(X_train, y_train)
+
+
+def test_weights_are_copies_and_classes_can_be_weighted():
+    weights = np.random.default_rng(0).integers(0, 4, len(X_train))
+    copies = np.repeat(np.arange(len(X_train)), weights)
+    by_weight = RBFClassifier(100, random_state=0).fit(X_train, y_train, weights)
+    by_copies = RBFClassifier(100, random_state=0).fit(X_train[copies], y_train[copies])
+    np.testing.assert_allclose(
+        by_weight.decision_function(X_test), by_copies.decision_function(X_test), atol=1e-7
+    )
+    rare = np.flatnonzero((y_train != 3) | (np.arange(len(y_train)) % 30 == 0))
+    plain, balanced = (
+        RBFClassifier(100, class_weight=c, random_state=0).fit(X_train[rare], y_train[rare])
+        for c in (None, "balanced")
+    )
+    threes = X_test[y_test == 3]
+    assert (balanced.predict(threes) == 3).sum() > (plain.predict(threes) == 3).sum()
+    factors = len(rare) / (10 * np.bincount(y_train[rare]))
+    given = clone(plain).set_params(class_weight=dict(enumerate(factors)))
+    np.testing.assert_allclose(
+        given.fit(X_train[rare], y_train[rare]).coef_, balanced.coef_, rtol=1e-6
+    )
+
+
+def test_probabilities_are_calibrated_and_ordered_as_scores(fitted):
+    P = fitted.predict_proba(X_test)
+    np.testing.assert_allclose(P.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.classes_[P.argmax(axis=1)], fitted.predict(X_test))
+    losses = []
+    for factor in (0.5, 1, 2):
+        other = pickle.loads(pickle.dumps(fitted))
+        other.temperature_ *= factor
+        losses.append(log_loss(y_test, other.predict_proba(X_test)))
+    assert losses[1] == min(losses)
+
+
+def test_probabilities_are_calibrated_where_most_samples_are_centers():
+    """Centers answer to themselves as to no new sample: they are left out with their samples."""
+    losses = []
+    for seed in range(4):
+        train, test = np.split(np.random.default_rng(seed).permutation(len(X)), [1200])
+        model = RBFClassifier(1000, random_state=0).fit(X[train], y[train])
+        outputs = model.decision_function(X[test])
+        best = fit_temperature(outputs, y[test], None)
+        pair = model.temperature_, best
+        losses.append([log_loss(y[test], probabilities(outputs, t)) for t in pair])
+    found, least = np.sum(losses, axis=0)
+    assert found < 1.15 * least
+
+
+def test_two_classes_of_strings():
+    data = load_breast_cancer()
+    labels = data.target_names[data.target]
+    model = make_pipeline(StandardScaler(), RBFClassifier(100, random_state=0))
+    model.fit(data.data[::2], labels[::2])
+    scores = model.decision_function(data.data[1::2])
+    assert scores.ndim == 1
+    assert model.classes_.tolist() == ["benign", "malignant"]
+    np.testing.assert_array_equal(model.predict(data.data[1::2]), model.classes_[(scores > 0) * 1])
+    assert model.score(data.data[1::2], labels[1::2]) > 0.93
+    P = model.predict_proba(data.data[1::2])
+    assert ((P[:, 1] > 0.5) == (scores > 0)).all()
+
+
+def test_more_centers_than_samples_is_said_and_works():
+    iris = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="n_centers=1000 is more than the 149 distinct samples"):
+        asked = RBFClassifier(1000, random_state=0).fit(*iris)
+    assert asked.score(*iris) > 0.95
+    auto = RBFClassifier(random_state=0).fit(*iris)  # says nothing, for nobody asked
+    np.testing.assert_array_equal(asked.coef_, auto.coef_)
+
+
+@pytest.mark.parametrize("centers", sorted(CENTERS))
+def test_auto_is_1000_centers_or_all_there_are(centers):
+    auto = RBFLayer("auto", centers=centers, random_state=0)
+    assert len(auto.fit(X, y).centers_) == 1000
+    few, labels = np.vstack([X[:40], X[:20]]), np.append(y[:40], y[:20])
+    m = len(auto.fit(few, labels).centers_)
+    assert m == 40 or (m <= 60 and "kmeans" in centers)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"n_centers": 0}, ValueError, "n_centers must be >= 1"),
+        ({"n_centers": "most"}, ValueError, "Unknown n_centers 'most': use one of"),
+        ({"n_centers": 2.5}, TypeError, "n_centers must be an integer"),
+        ({"n_centers": True}, TypeError, "n_centers must be an integer"),
+        ({"centers": "best"}, ValueError, "Unknown centers 'best': use one of"),
+        ({"centers": np.ones((3, 5))}, ValueError, r"centers must have shape \(m, 64\)"),
+        ({"centers": np.full((3, 64), np.nan)}, ValueError, "centers contains NaN"),
+        ({"kernel": "cubic"}, ValueError, "Unknown kernel 'cubic': use one of"),
+        ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),
+        ({"gamma": 0}, ValueError, "gamma must be > 0"),
+        ({"gamma": -1.0}, ValueError, "gamma must be > 0"),
+        ({"gamma": "big"}, ValueError, "Unknown gamma 'big'"),
+        ({"solver": "adam"}, ValueError, "Unknown solver 'adam'"),
+        ({"alpha": 0}, ValueError, "alpha must be > 0"),
+        ({"alpha": "1"}, TypeError, "alpha must be a number"),
+        ({"class_weight": "even"}, ValueError, "class_weight must be"),
+        ({"precision": "half"}, ValueError, "Unknown precision 'half'"),
+        ({"backend": "torch"}, ValueError, "Unknown backend 'torch'"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, error, message):
+    with pytest.raises(error, match=message):
+        RBFClassifier(10).set_params(**parameters).fit(X_train, y_train)
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "weights", "message"),
+    [
+        (np.where(X == 5, np.nan, X), y, None, "NaN"),
+        (np.where(X == 5, np.inf, X), y, None, "infinity"),
+        (X, np.zeros(len(y)), None, "only one class"),
+        (X, y, -np.ones(len(y)), "Negative values in sample_weight"),
+        (X, y, np.zeros(len(y)), "all samples have zero or negative weights"),
+        (X, y, np.full(len(y), np.nan), "NaN"),
+        (X, y, np.ones(3), "sample_weight must be 1D"),
+        (X, X[:, 2] / 3, None, "Unknown label type"),
+    ],
+)
+def test_bad_data_are_named(data, labels, weights, message):
+    with pytest.raises(ValueError, match=message):
+        RBFClassifier(10).fit(data, labels, weights)
+
+
+def test_a_backend_is_obeyed_or_refused(monkeypatch):
+    def missing() -> Backend:
+        raise BackendUnavailable("pip install something")
+
+    monkeypatch.setitem(LOADERS, "missing", missing)
+    with pytest.raises(BackendUnavailable, match="pip install something"):
+        RBFClassifier(10, backend="missing").fit(X, y)
+    monkeypatch.setenv("GPURBF_BACKEND", "numpy")
+    model = RBFClassifier(10, random_state=0).fit(X, y)
+    assert model.backend_ == "numpy" and "GPURBF_BACKEND" in model.backend_info_
+    with config_context(backend="missing"), pytest.raises(BackendUnavailable):
+        RBFClassifier(10, random_state=0).fit(X, y)
+
+
+def test_a_pickle_predicts_in_a_process_without_mkl(tmp_path, fitted):
+    model = RBFClassifier(50, random_state=0).fit(X_train, y_train)
+    model.predict(X_test)  # fills the cache that must stay behind
+    path = tmp_path / "model.pickle"
+    path.write_bytes(pickle.dumps((model, X_test)))
+    code = (
+        "import pickle, sys\n"
+        "import gpurbf.layer.backends.blas.mkl as mkl\n"
+        "mkl._library_paths = lambda: []\n"
+        f"model, X = pickle.load(open({str(path)!r}, 'rb'))\n"
+        "from gpurbf import config_context\n"
+        "with config_context(backend='numpy'): print(*model.predict(X))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == [str(label) for label in model.predict(X_test)]
+
+
+@pytest.mark.parametrize("parallelism", ["loky", "threading"])
+def test_grid_search_with_two_jobs_gives_the_answer_of_one(parallelism):
+    grid = {"rbfclassifier__gamma": [1e-3, 1e-2], "rbfclassifier__alpha": [1e-6, 1e-4]}
+    pipeline = make_pipeline(StandardScaler(), RBFClassifier(60, random_state=0))
+    one = GridSearchCV(pipeline, grid, cv=3).fit(X_train, y_train)
+    with parallel_config(parallelism):
+        two = GridSearchCV(pipeline, grid, cv=3, n_jobs=2).fit(X_train, y_train)
+    np.testing.assert_allclose(
+        two.cv_results_["mean_test_score"], one.cv_results_["mean_test_score"]
+    )
+
+
+def test_one_thread_a_worker_inside_loky():
+    from joblib import Parallel, delayed
+
+    from gpurbf.runtime.threads import thread_limit
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        assert Parallel(n_jobs=2)(delayed(thread_limit)() for _ in range(2)) == [1, 1]
+
+
+def test_dataframes_and_set_output():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X_train, columns=[f"pixel{i}" for i in range(64)])
+    layer = RBFLayer(7, random_state=0).set_output(transform="pandas").fit(frame)
+    H = layer.transform(frame)
+    assert list(H.columns) == [f"rbflayer{i}" for i in range(7)]
+    assert layer.feature_names_in_[0] == "pixel0"
+    model = RBFClassifier(50, random_state=0).fit(frame, y_train)
+    np.testing.assert_array_equal(
+        model.predict(frame),
+        RBFClassifier(50, random_state=0).fit(X_train, y_train).predict(X_train),
+    )
+    polars = pytest.importorskip("polars")
+    layer.set_output(transform="polars")
+    assert isinstance(layer.transform(frame), polars.DataFrame)
+
+
+def test_layer_then_ridge_is_a_pipeline():
+    pipeline = make_pipeline(RBFLayer(300, random_state=0), RidgeClassifier(1e-3))
+    assert pipeline.fit(X_train, y_train).score(X_test, y_test) > 0.93
+
+
+def test_progress_is_reported_and_can_stop_a_fit(monkeypatch):
+    callback = pytest.importorskip("sklearn.callback")
+    from gpurbf.estimators import rbf
+
+    monkeypatch.setattr(rbf, "_ROWS_A_STEP", 300)
+
+    class Stop:
+        tasks = 0
+
+        def setup(self, estimator, context): ...
+
+        def teardown(self, estimator, context): ...
+
+        def on_fit_task_begin(self, estimator, context): ...
+
+        def on_fit_task_end(self, estimator, context):
+            self.tasks += 1
+            return self.tasks == 2
+
+    stop = Stop()
+    model = RBFClassifier(100, random_state=0).set_callbacks(stop).fit(X_train, y_train)
+    assert stop.tasks == 3  # two steps and the fit itself
+    assert model.score(X_test, y_test) > 0.5
+    pytest.importorskip("rich")
+    RBFClassifier(100, random_state=0).set_callbacks(callback.ProgressBar()).fit(X_train, y_train)
+
+
+def test_input_is_neither_modified_nor_kept(fitted):
+    before = X_train.copy()
+    before.flags.writeable = False
+    model = RBFClassifier(50, random_state=0).fit(before, y_train)
+    np.testing.assert_array_equal(before, X_train)
+    assert not any(value is before for value in vars(model).values())
+
+
+def test_small_weights_leave_probabilities_as_they_are():
+    # A copy of weight 1 cannot be left out of a sample that weighs less.
+    model = RBFClassifier(100, random_state=0)
+    alike = model.fit(X[:400], y[:400]).predict_proba(X[400:])
+    light = model.fit(X[:400], y[:400], np.full(400, 1 / 1024)).predict_proba(X[400:])
+    np.testing.assert_allclose(light, alike, atol=1e-6)

@@ -1,0 +1,270 @@
+"""RBFClassifierCV: its errors are those of refits without a sample, its choice what they say."""
+
+import pickle
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import reference
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from gpurbf import RBFClassifier, RBFClassifierCV
+from gpurbf.estimators._left_out import settled
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+from gpurbf.solvers.ridge.path import RidgePath
+from gpurbf.solvers.ridge.tridiagonal import tridiagonal
+
+RNG = np.random.default_rng(0)
+ALPHAS = np.array([1e-4, 1e-2, 1.0])
+digits, labels = load_digits(return_X_y=True)
+iris = load_iris()
+order = RNG.permutation(150)
+X, y = StandardScaler().fit_transform(iris.data)[order][:70], iris.target[order][:70]
+# The first twenty are centers, of which two samples have no copy and one stands for many.
+C = X[:20]
+w = np.where(np.arange(70) == 3, 5.0, RNG.random(70))
+
+
+def left_out(H, T, weights, ridge, intercept, row, center):
+    """The output for a row by the definition: without it and without its center, if it is one."""
+    columns = np.arange(H.shape[1]) != center
+    kept = np.arange(len(H)) != row
+    A, B, v = H[kept][:, columns], T[kept], weights[kept]
+    mean = v @ A / v.sum() if intercept else np.zeros(A.shape[1])
+    target = v @ B / v.sum() if intercept else np.zeros(T.shape[1])
+    G = (A - mean).T @ (v[:, None] * (A - mean)) + ridge * np.eye(A.shape[1])
+    W = np.linalg.solve(G, (A - mean).T @ (v[:, None] * (B - target)))
+    return target + (H[row, columns] - mean) @ W
+
+
+def scales(H, weights, alphas, intercept):
+    """Penalties as numbers."""
+    mean = weights @ H / weights.sum() if intercept else 0
+    return alphas * (weights @ np.square(H - mean)).sum() / H.shape[1]
+
+
+@pytest.mark.parametrize("m", [1, 2, 50, 129, 300])
+def test_a_tridiagonal_form_solves_every_shift(m):
+    A = RNG.normal(size=(m + 9, m))
+    A, shifts = A.T @ A, np.array([0.1, 2.0])
+    form = tridiagonal(np, A.copy())
+    V, U = RNG.normal(size=(2, 37, m))
+    np.testing.assert_allclose(form.back(form.turn(V)), V, atol=1e-12)
+    forms = form.forms(shifts, form.turn(U), form.turn(V))
+    for i, shift in enumerate(shifts):
+        solved, other = (np.linalg.solve(A + shift * np.eye(m), R.T).T for R in (V, U))
+        np.testing.assert_allclose(form.back(form.solve(shift, form.turn(V))), solved, rtol=1e-7)
+        expected = [(a * b).sum(axis=1) for a, b in ((U, other), (U, solved), (V, solved))]
+        np.testing.assert_allclose(forms[:, i], expected, rtol=1e-7, atol=1e-9)
+    assert form.lowest() == pytest.approx(np.linalg.eigvalsh(A)[0])
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weights", [np.ones(70), w])
+def test_leave_one_out_is_what_leaving_out_gives(backend, intercept, weights):
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend)
+    T = np.eye(3)[y]
+    normal = NormalEquations(20, 3, ALPHAS.min())
+    normal.add(layer, X, T, weights)
+    path = RidgePath(normal, ALPHAS, intercept)
+    rows = np.array([3, 0, 19, 20, 69])
+    own = OwnCenters(np.array([0, 1, 2]), rows[:3])
+    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    outputs = path.leave_one_out(H[rows], T[rows], weights[rows], own)
+    for i, ridge in enumerate(scales(H, weights, ALPHAS, intercept)):
+        for output, row in zip(outputs[i], rows, strict=True):
+            center = row if row < 20 else -1
+            expected = left_out(H, T, weights, ridge, intercept, row, center)
+            np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-8)
+        W, b = reference.ridge(H, T, weights, ALPHAS[i], intercept)
+        np.testing.assert_allclose(path.solution(i)[0], W, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(path.solution(i)[1], b, rtol=1e-6, atol=1e-8)
+
+
+def test_the_score_is_the_error_of_refits(backend):
+    options = {"centers": C, "gamma": 0.1, "backend": backend}
+    model = RBFClassifierCV(alphas=ALPHAS, gammas=[1, 3], n_left_out=None, **options)
+    model.fit(X, y, sample_weight=w)
+    expected = []
+    for gamma in (0.1, 0.3):
+        H, T = reference.hidden(X, C, "euclidean", "gaussian", gamma), np.eye(3)[y]
+        for ridge in scales(H, w, ALPHAS, True):
+            outputs = [left_out(H, T, w, ridge, True, i, i if i < 20 else -1) for i in range(70)]
+            expected.append(-np.average(np.square(outputs - T).mean(axis=1), weights=w))
+    found = model.cv_results_
+    np.testing.assert_allclose(found["mean_test_score"], expected, rtol=1e-6)
+    best = int(np.argmax(expected))
+    assert found["rank_test_score"][best] == 1
+    assert model.best_score_ == found["mean_test_score"][best]
+    assert model.alpha_ == ALPHAS[best % 3]
+    assert model.gamma_ == pytest.approx((0.1, 0.3)[best // 3])
+    plain = RBFClassifier(**options | {"gamma": model.gamma_}, alpha=model.alpha_)
+    plain.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), atol=1e-8)
+
+
+def test_weights_are_repeats_and_their_scale_and_the_order_are_nothing():
+    weights = np.repeat([1, 2, 0, 3], [20, 20, 10, 20])
+    model = RBFClassifierCV(30, n_left_out=40, random_state=0, class_weight="balanced")
+    path = model.fit(X, y, weights).cv_results_["mean_test_score"]
+    rows = RNG.permutation(np.repeat(np.arange(70), weights))
+    for again in (model.fit(X, y, weights / 1024), model.fit(X[rows], y[rows])):
+        np.testing.assert_allclose(again.cv_results_["mean_test_score"], path, rtol=1e-8)
+
+
+@pytest.mark.parametrize("m", [100, "auto"])
+def test_the_path_tells_what_new_samples_will_get(m):
+    # Errors of samples with their own centers would choose penalties a thousand times as large.
+    train, new = slice(0, 400), slice(400, None)
+    model = RBFClassifierCV(m, gammas=[4.0], n_left_out=None, random_state=0)
+    model.fit(digits[train], labels[train])
+    told, errors = -model.cv_results_["mean_test_score"], []
+    for alpha in model.cv_results_["param_alpha"]:
+        plain = RBFClassifier(m, gamma=model.gamma_, alpha=alpha, random_state=0)
+        outputs = plain.fit(digits[train], labels[train]).decision_function(digits[new])
+        errors.append(np.square(outputs - np.eye(10)[labels[new]]).mean())
+    assert np.corrcoef(told, errors)[0, 1] > 0.99
+    assert errors[told.argmin()] < 1.05 * min(errors)
+
+
+def test_the_penalty_is_that_of_a_search_within_its_noise():
+    rows = slice(0, 600)
+    alphas = np.logspace(-6, 0, 7)
+    search = GridSearchCV(RBFClassifier(100, random_state=0), {"alpha": alphas}, cv=5)
+    found = search.fit(digits[rows], labels[rows]).cv_results_
+    model = RBFClassifierCV(100, alphas=alphas, random_state=0).fit(digits[rows], labels[rows])
+    mean, best = found["mean_test_score"], search.best_index_
+    noise = found["std_test_score"][best] / np.sqrt(5)
+    assert mean[np.flatnonzero(alphas == model.alpha_)[0]] >= mean[best] - noise
+    assert mean.max() - mean.min() > 3 * noise  # there was something to find
+
+
+def test_samples_are_left_out_until_they_are_enough():
+    model = RBFClassifierCV(100, random_state=0).fit(digits, labels)
+    assert model.n_left_out_ == 256
+    # With more the same is chosen, or what is hardly worse.
+    more = RBFClassifierCV(100, n_left_out=1000, random_state=0).fit(digits, labels)
+    scores = more.cv_results_["mean_test_score"]
+    assert more.n_left_out_ == 1000
+    assert scores[model.cv_results_["mean_test_score"].argmax()] > 1.01 * scores.max()
+    # A few samples that are hard to tell make the most of the error: by how much is mostly noise.
+    A, b = load_breast_cancer(return_X_y=True)
+    A = StandardScaler().fit_transform(A)
+    assert RBFClassifierCV(random_state=0).fit(A, b).n_left_out_ > 256
+    for other in ({"scoring": "accuracy"}, {"gammas": [1, 2]}):
+        assert RBFClassifierCV(100, **other).fit(digits, labels).n_left_out_ == 1000
+
+
+def test_enough_is_two_standard_errors_of_the_differences():
+    T, spread = np.zeros((100, 1)), np.tile([1.0, -1.0], 50)[:, None]
+    best = np.ones((100, 1))  # its error is 1
+    other = np.sqrt(1.05 + 0.2 * spread)  # 0.05 ± 0.02 more
+    assert settled(np.stack([best, other]), T, np.ones(100))
+    other = np.sqrt(1.05 + 0.4 * spread)  # 0.05 ± 0.04 more: 0.03 less is possible
+    assert not settled(np.stack([best, other]), T, np.ones(100))
+    # Weights are repeats for the error, not for the noise: fewer samples say less.
+    assert not settled(np.stack([best, np.sqrt(1.05 + 0.2 * spread)]), T, np.arange(100) // 90)
+
+
+@pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "f1_macro"])
+def test_other_scores_and_labels(scoring):
+    names = iris.target_names[y]
+    model = RBFClassifierCV(30, scoring=scoring, random_state=0).fit(X, names, w)
+    assert model.best_score_ == model.cv_results_["mean_test_score"].max()
+    assert set(model.predict(X)) == set(names)
+    binary = RBFClassifierCV(30, scoring="roc_auc", random_state=0).fit(X, names == "setosa")
+    assert binary.best_score_ == 1
+
+
+def test_a_scorer_sees_outputs_of_samples_left_out():
+    def scorer(estimator, outputs, y):
+        return (estimator.predict(outputs) == y).mean()
+
+    ours = RBFClassifierCV(30, scoring=scorer, random_state=0).fit(X, y)
+    theirs = RBFClassifierCV(30, scoring="accuracy", random_state=0).fit(X, y)
+    assert ours.cv_results_["mean_test_score"].tolist() == (
+        theirs.cv_results_["mean_test_score"].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"alphas": []}, ValueError, "alphas must be a list of numbers > 0"),
+        ({"alphas": 0.1}, ValueError, "alphas must be a list of numbers > 0"),
+        ({"alphas": [0.1, 0.0]}, ValueError, "Each of alphas must be > 0, got 0.0"),
+        ({"alphas": ["a"]}, ValueError, "alphas must be a list of numbers > 0"),
+        ({"gammas": [np.nan]}, ValueError, "Each of gammas must be > 0, got nan"),
+        ({"n_left_out": 0}, ValueError, "n_left_out must be >= 1"),
+        ({"n_left_out": "few"}, ValueError, "Unknown n_left_out 'few': use one of .* or a number"),
+        ({"n_left_out": 0.5}, TypeError, "n_left_out must be an integer"),
+        ({"scoring": "best"}, ValueError, "scoring"),
+        ({"n_centers": "many"}, ValueError, "Unknown n_centers"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, error, message):
+    with pytest.raises(error, match=message):
+        RBFClassifierCV(**parameters).fit(X, y)
+
+
+def test_penalties_that_rounding_outweighs_are_raised_and_said_so():
+    normal = NormalEquations(4, 1)
+    normal.G = np.diag([1.0, 1.0, 1.0, -1e-3])
+    normal.B[:, 0] = 1
+    normal.shift, normal.weight = np.zeros(4), 1.0
+    with pytest.warns(ConvergenceWarning, match="0.0013 is added"):
+        W, _ = RidgePath(normal, np.array([1e-9, 1.0]), False).solution(0)
+    np.testing.assert_allclose(W[:3, 0], 1, rtol=1e-2)
+    assert np.isfinite(W).all()
+    same = RBFClassifierCV(centers=C[:5].repeat(2, axis=0), alphas=[1e-300, 1e-6])
+    with pytest.warns(ConvergenceWarning):
+        assert np.isfinite(same.fit(X, y).cv_results_["mean_test_score"]).all()
+
+
+def test_it_goes_into_pipelines_pickles_and_data_frames():
+    pd = pytest.importorskip("pandas")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = make_pipeline(StandardScaler(), RBFClassifierCV(random_state=0)).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    table = pd.DataFrame(model[-1].cv_results_)
+    assert (
+        len(table) == 20
+        and table.loc[table["rank_test_score"] == 1, "param_alpha"].eq(model[-1].alpha_).any()
+    )
+
+
+def test_the_path_is_drawn():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    model = RBFClassifierCV(20, gammas=[2, 1], alphas=[1, 1e-3], random_state=0).fit(X, y)
+    ax = model.plot_path()
+    *lines, chosen = ax.get_lines()
+    assert len(lines) == 2 and all((np.diff(line.get_xdata()) > 0).all() for line in lines)
+    assert chosen.get_xydata().tolist() == [[model.alpha_, model.best_score_]]
+    assert model.plot_path(ax) is ax
+
+
+def test_without_matplotlib_it_says_how_to_get_it(monkeypatch):
+    model = RBFClassifierCV(20, random_state=0).fit(X, y)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        model.plot_path()
+
+
+def test_on_a_device_it_chooses_the_same(cupy):
+    options = {"n_centers": 30, "alphas": ALPHAS, "gammas": [1, 2], "random_state": 0}
+    there = RBFClassifierCV(backend="cupy", **options).fit(cupy.asarray(X), y, w)
+    here = RBFClassifierCV(backend="numpy", **options).fit(X, y, w)
+    scores = there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"]
+    np.testing.assert_allclose(*scores, rtol=1e-6)
+    np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,352 @@
+"""SVC against scikit-learn's: the same answer, attributes and rules; and what is ours alone."""
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_blobs,
+    make_circles,
+    make_classification,
+    make_moons,
+)
+from sklearn.metrics.pairwise import laplacian_kernel
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gpurbf import SVC, config_context
+from gpurbf.svm import binary, kernel_matrix, pairs
+from gpurbf.svm.ovo import pair_weights
+
+KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
+
+
+@parametrize_with_checks([SVC(kernel="precomputed")])
+def test_kernel_matrix_conforms_to_scikit_learn_too(estimator, check):
+    check(estimator)
+
+
+def digits(n=400):
+    X, y = load_digits(return_X_y=True)
+    return X[:n], y[:n]
+
+
+def weighted(X, y, seed=0):
+    """With weights between 0.2 and 5."""
+    return X, y, {"sample_weight": np.exp(np.random.default_rng(seed).uniform(-1.6, 1.6, len(y)))}
+
+
+def imbalanced(seed):
+    return make_classification(
+        400, 8, n_informative=5, n_classes=3, weights=[0.8, 0.15, 0.05], random_state=seed
+    )
+
+
+# name: (parameters, (X, y) or (X, y, fit parameters))
+PROBLEMS = {
+    "digits": ({"gamma": 0.001, "C": 10}, load_digits(return_X_y=True)),
+    "digits, linear": ({"kernel": "linear"}, digits()),
+    "digits, poly": ({"kernel": "poly", "coef0": 1.0, "degree": 2}, digits()),
+    "iris": ({}, load_iris(return_X_y=True)),
+    "iris, sigmoid": ({"kernel": "sigmoid", "gamma": 0.01}, load_iris(return_X_y=True)),
+    "wine": ({"C": 100}, load_wine(return_X_y=True)),
+    "breast cancer": ({"C": 100}, load_breast_cancer(return_X_y=True)),
+    "blobs": ({}, make_blobs(300, centers=5, cluster_std=3, random_state=0)),
+    "circles": ({"gamma": 2}, make_circles(300, noise=0.2, factor=0.4, random_state=0)),
+    "moons": ({"C": 1000}, make_moons(300, noise=0.3, random_state=0)),
+    "weighted": ({}, weighted(*make_classification(300, 6, n_classes=2, random_state=1))),
+    "imbalanced": ({"class_weight": "balanced"}, imbalanced(2)),
+    "both weights": ({"class_weight": {0: 0.3, 1: 2, 2: 5}}, weighted(*imbalanced(3))),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_same_answer_as_scikit_learn(name):
+    parameters, (X, y, *fit) = PROBLEMS[name]
+    fit = fit[0] if fit else {}
+    # Weights change our gamma="scale", and so the problem; see docs/svc.md.
+    if fit:
+        parameters = {"gamma": 1 / (X.shape[1] * X.var())} | parameters
+    ours = SVC(**parameters).fit(X, y, **fit)
+    theirs = svm.SVC(**parameters).fit(X, y, **fit)
+    assert ours.fit_status_ == 0
+    assert abs(len(ours.support_) - len(theirs.support_)) <= 0.01 * len(theirs.support_) + 1
+    theirs_objective = objectives(theirs, X, y)
+    assert ours.objective_ == pytest.approx(theirs_objective, rel=1e-4)
+    assert objectives(ours, X, y) == pytest.approx(ours.objective_, rel=1e-5)
+    assert (ours.predict(X) != theirs.predict(X)).mean() <= 0.001
+    ours.decision_function_shape = theirs.decision_function_shape = "ovo"
+    scale = np.abs(theirs.decision_function(X)).max()
+    assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=2e-3 * scale)
+
+
+def objectives(model, X, y):
+    """Dual objective of each pair, from the fitted attributes."""
+    metric = "manhattan" if model.kernel == "laplacian" else "dot"
+    profile = {"rbf": "gaussian"}.get(model.kernel, model.kernel)
+    metric = "euclidean" if model.kernel == "rbf" else metric
+    V, n = X[model.support_], model.n_support_
+    K = reference.hidden(V, V, metric, profile, model._gamma, model.coef0, model.degree)
+    ends = np.cumsum(n)
+    found = []
+    for a in range(len(n)):
+        for b in range(a + 1, len(n)):
+            of_a, of_b = np.arange(ends[a] - n[a], ends[a]), np.arange(ends[b] - n[b], ends[b])
+            members = np.r_[of_a, of_b]
+            beta = np.r_[model.dual_coef_[b - 1, of_a], model.dual_coef_[a, of_b]]
+            found.append(beta @ K[np.ix_(members, members)] @ beta / 2 - np.abs(beta).sum())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("labels", [np.array(["ox", "ant", "bee"]), np.array([7, -1, 3])])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_fitted_attributes_are_scikit_learns(labels, n_classes):
+    X, y = load_iris(return_X_y=True)
+    X, y = X[y < n_classes], labels[y[y < n_classes]]
+    options = {"kernel": "linear", "tol": 1e-8}
+    ours, theirs = SVC(**options).fit(X, y), svm.SVC(**options).fit(X, y)
+    for name in ("classes_", "class_weight_", "support_", "n_support_", "support_vectors_"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
+    for name in ("support_", "n_support_", "n_iter_", "dual_coef_", "intercept_", "coef_"):
+        a, b = getattr(ours, name), getattr(theirs, name)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+    for name in ("dual_coef_", "intercept_", "coef_"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=5e-4), name
+    assert ours.shape_fit_ == theirs.shape_fit_
+    assert ours.fit_status_ == theirs.fit_status_ == 0
+    with pytest.raises(AttributeError, match="linear"):
+        _ = SVC().fit(X, y).coef_
+
+
+def test_small_problems_take_libsvms_own_path():
+    X, y = load_wine(return_X_y=True)
+    assert np.array_equal(SVC().fit(X, y).n_iter_, svm.SVC().fit(X, y).n_iter_)
+
+
+@pytest.mark.parametrize("shape", ["ovo", "ovr"])
+@pytest.mark.parametrize("break_ties", [False, True])
+def test_votes_and_ties_are_scikit_learns(shape, break_ties):
+    X, y = make_blobs(60, centers=4, cluster_std=4, random_state=0)
+    # So narrow that far from the samples all outputs are the intercepts: ties in plenty.
+    options = {
+        "gamma": 50.0,
+        "decision_function_shape": shape,
+        "break_ties": break_ties,
+        "tol": 1e-8,
+    }
+    ours, theirs = SVC(**options).fit(X, y), svm.SVC(**options).fit(X, y)
+    grid = np.random.default_rng(0).uniform(-15, 15, (2000, 2))
+    assert ours.decision_function(grid) == pytest.approx(theirs.decision_function(grid), abs=1e-6)
+    if break_ties and shape == "ovo":
+        with pytest.raises(ValueError, match="break_ties must be False"):
+            ours.predict(grid)
+    else:
+        assert np.array_equal(ours.predict(grid), theirs.predict(grid))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("precision", ["auto", "float32", "float64"])
+def test_outputs_of_many_classes_are_scikit_learns(backend, precision):
+    """Classes of 3 to 61 support vectors, several in a tile and some in two."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(20), np.arange(3, 63, 3))
+    X = rng.normal(size=(20, 6))[y] + rng.normal(size=(len(y), 6))
+    options = {"tol": 1e-8, "decision_function_shape": "ovo"}
+    model = SVC(backend=backend, precision=precision, **options).fit(X, y)
+    expected = svm.SVC(**options).fit(X, y)
+    assert len(model.support_) > 512
+    tol = 1e-5 if precision == "float32" else 1e-6
+    found = model.decision_function(X)
+    np.testing.assert_allclose(found, expected.decision_function(X), atol=tol)
+
+
+def test_weights_of_classes_and_samples_multiply_in_multi_class_problems():
+    X, y = imbalanced(0)
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(y))
+    factors = {0: 0.5, 1: 3.0, 2: 7.0}
+    both = SVC(gamma=0.1, class_weight=factors).fit(X, y, weights)
+    product = SVC(gamma=0.1).fit(X, y, weights * np.array([0.5, 3.0, 7.0])[y])
+    assert np.array_equal(both.dual_coef_, product.dual_coef_)
+    assert both.class_weight_ == pytest.approx([0.5, 3.0, 7.0])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_a_weight_of_two_is_the_sample_twice(kernel, class_weight):
+    X, y = make_classification(80, 4, n_informative=3, n_redundant=0, n_classes=3, random_state=0)
+    counts = np.random.default_rng(0).integers(0, 4, len(y))
+    model = SVC(kernel=kernel, class_weight=class_weight)
+    once = clone(model).fit(X, y, counts)
+    often = clone(model).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    assert once.decision_function(X) == pytest.approx(often.decision_function(X), rel=1e-9)
+
+
+def test_order_of_weighted_samples_does_not_matter():
+    X, y = digits()
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    order = np.random.default_rng(1).permutation(len(y))
+    a, b = SVC().fit(X, y, weights), SVC().fit(X[order], y[order], weights[order])
+    assert np.array_equal(np.sort(order[b.support_]), np.sort(a.support_))
+    assert a.decision_function(X) == pytest.approx(b.decision_function(X), abs=1e-9)
+
+
+@pytest.mark.parametrize("form", [np.uint8, np.float32, sp.csr_array, sp.csr_matrix, "/16"])
+def test_form_of_the_data_does_not_change_the_model(form):
+    X, y = digits()
+    same = X / 16 if form == "/16" else form(X)
+    gamma = 0.001 * (256 if form == "/16" else 1)
+    expected, model = SVC(gamma=0.001).fit(X, y), SVC(gamma=gamma).fit(same, y)
+    assert np.array_equal(model.support_, expected.support_)
+    assert model.decision_function(same) == pytest.approx(expected.decision_function(X), abs=1e-9)
+    assert sp.issparse(model.dual_coef_) == sp.issparse(model.support_vectors_) == sp.issparse(same)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_agree_with_the_same_kernel_as_a_function(kernel):
+    X, y = make_classification(120, 5, n_classes=2, random_state=0)
+    functions = {"laplacian": laplacian_kernel}
+
+    def function(A, B):
+        if kernel in functions:
+            return functions[kernel](A, B, gamma=0.1)
+        from sklearn.metrics.pairwise import pairwise_kernels
+
+        options = {} if kernel == "linear" else {"gamma": 0.1}
+        options |= {"coef0": 0.5} if kernel in ("poly", "sigmoid") else {}
+        options |= {"degree": 2} if kernel == "poly" else {}
+        return pairwise_kernels(A, B, metric=kernel, **options)
+
+    named = SVC(kernel=kernel, gamma=0.1, coef0=0.5, degree=2, tol=1e-6).fit(X, y)
+    called = SVC(kernel=function, tol=1e-6).fit(X, y)
+    given = SVC(kernel="precomputed", tol=1e-6).fit(function(X, X), y)
+    expected = named.decision_function(X)
+    assert called.decision_function(X) == pytest.approx(expected, abs=1e-4)
+    assert given.decision_function(function(X, X)) == pytest.approx(expected, abs=1e-4)
+    assert called.support_vectors_.size == given.support_vectors_.size == 0
+
+
+def test_working_sets_and_small_memory_give_the_same_model(monkeypatch):
+    X, y = load_digits(return_X_y=True)
+    expected = SVC(gamma=0.001, C=5, tol=1e-5).fit(X, y)
+    monkeypatch.setattr(binary, "WHOLE", 64)
+    monkeypatch.setattr(binary, "WORKING_SET", (48, 48))
+    monkeypatch.setattr(pairs, "MATRIX", 0)
+    model = SVC(gamma=0.001, C=5, tol=1e-5, cache_size=0.1).fit(X, y)
+    assert model.objective_ == pytest.approx(expected.objective_, rel=1e-6)
+    assert model.intercept_ == pytest.approx(expected.intercept_, abs=1e-3)
+
+
+KEPT = {
+    "float64": lambda X: X,
+    "float32": lambda X: X.astype(np.float32),
+    "columns": np.asfortranarray,
+    "strided": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+    "sparse": lambda X: sp.csr_array(sp.hstack([sp.csr_array(X), sp.csr_array((len(X), 5000))])),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, kind, classes):
+    """Its gradient is X (Xᵀ beta), no row of K; the optimum is scikit-learn's."""
+    for module in (pairs, kernel_matrix):
+        monkeypatch.setattr(module, "MATRIX", 500)
+    monkeypatch.setattr(binary, "WHOLE", 300)
+    asked = []
+    by_inputs = kernel_matrix.KernelRows._by_inputs
+    monkeypatch.setattr(
+        kernel_matrix.KernelRows,
+        "_by_inputs",
+        lambda self, *a: asked.append(1) or by_inputs(self, *a),
+    )
+    X, y = make_classification(
+        500 * classes, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0
+    )
+    X, C = KEPT[kind](X + 3), 0.05
+    ours = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=1).fit(X, y)
+    theirs = svm.SVC(kernel="linear", C=C, tol=1e-5).fit(X, y)
+    assert asked
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-4)
+    shared = [np.asarray(m.decision_function(X)) for m in (ours, theirs)]
+    if classes == 2:
+        np.testing.assert_allclose(*shared, atol=1e-3)
+    assert (ours.predict(X) == theirs.predict(X)).mean() > 0.998
+    again = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=2).fit(X, y)
+    for name in ("dual_coef_", "intercept_", "support_"):
+        first, second = (getattr(model, name) for model in (ours, again))
+        first, second = (a.toarray() if sp.issparse(a) else a for a in (first, second))
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
+    X, y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=classes)
+    X = (X + 3).astype(dtype)
+    model = SVC(kernel="linear", C=0.1, decision_function_shape="ovo", backend=backend).fit(X, y)
+    outputs = model.decision_function(X).reshape(300, -1)
+    assert len(model._prepared().layer.centers) == outputs.shape[1] < len(model.support_)
+    K = X.astype(float) @ model.support_vectors_.astype(float).T
+    W = pair_weights(model._dual_coef_, model._n_support).dense()
+    truth = (-1 if classes == 2 else 1) * (K @ W + model._intercept_)
+    np.testing.assert_allclose(outputs, truth, atol=1e-9)
+    alone = np.vstack([model.decision_function(X[i : i + 1]).reshape(1, -1) for i in range(9)])
+    np.testing.assert_allclose(alone, outputs[:9], rtol=0, atol=0 if backend == "numba" else 1e-12)
+
+
+def test_every_backend_gives_the_same_model(backend):
+    X, y = digits()
+    expected, model = SVC(gamma=0.001).fit(X, y), SVC(gamma=0.001, backend=backend).fit(X, y)
+    assert backend in model.backend_info_
+    assert np.array_equal(model.support_, expected.support_)
+    assert model.decision_function(X) == pytest.approx(expected.decision_function(X), abs=1e-3)
+
+
+def test_backend_of_the_context_reaches_the_solvers_threads():
+    X, y = digits()
+    with config_context(backend="numpy"):
+        assert SVC().fit(X, y).backend_info_.startswith("numpy")
+
+
+@pytest.mark.slow
+def test_mnist_ten_thousand_is_scikit_learns(mnist):
+    X, y, X_test, _ = mnist
+    X, y, X_test = X[:10_000] / 255, y[:10_000], X_test / 255
+    ours, theirs = (model(C=10, gamma=0.02).fit(X, y) for model in (SVC, svm.SVC))
+    assert ours.objective_ == pytest.approx(objectives(theirs, X, y), rel=1e-4)
+    assert abs(len(ours.support_) - len(theirs.support_)) <= 0.01 * len(theirs.support_)
+    assert (ours.predict(X_test[:2000]) != theirs.predict(X_test[:2000])).mean() <= 0.001
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("samples", [200, 5000])
+def test_wide_sparse_data_are_never_made_dense(kernel, samples):
+    """As dense arrays the larger data would take 40 GB."""
+    rng = np.random.default_rng(0)
+    n = 1_000_000 if samples == 5000 else 45_000
+    y = rng.integers(0, 3, samples)
+    X = sp.random_array((samples, n), density=20 / n, rng=rng, format="csr")
+    X += sp.csr_array((np.ones(samples), (np.arange(samples), y)), shape=X.shape)
+    if samples == 5000:
+        if kernel == "laplacian":
+            X, y = X[:300], y[:300]
+        model = SVC(kernel=kernel, cache_size=20, gamma=0.1).fit(X, y)
+        assert model.score(X[:500], y[:500]) > 0.9
+    else:
+        model = SVC(kernel=kernel, gamma=0.1, tol=1e-6).fit(X, y)
+        expected = SVC(kernel=kernel, gamma=0.1, tol=1e-6).fit(X.toarray(), y)
+        ours, dense = model.decision_function(X), expected.decision_function(X.toarray())
+        assert ours == pytest.approx(dense, abs=5e-3)
+    assert sp.issparse(model.support_vectors_)
+    assert model.backend_ == "scipy"
+
+
+def test_a_named_backend_refuses_sparse_data_that_are_too_wide():
+    X = sp.random_array((100, 200_000), density=1e-4, rng=np.random.default_rng(0), format="csr")
+    with pytest.raises(ValueError, match="use backend='auto'"):
+        SVC(backend="numpy", gamma=0.1).fit(X, np.arange(100) % 2)

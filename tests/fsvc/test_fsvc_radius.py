@@ -1,0 +1,75 @@
+"""FSVC's search for a radius on a sample that never sees test data."""
+
+import numpy as np
+import pytest
+
+from gpurbf import FSVC, config_context
+from gpurbf.fsvc.passes import SELECTIONS
+from gpurbf.fsvc.search import Trial
+from tests.estimators.test_fsvc import SOLVERS, digits
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
+    X, y = digits()
+    X, y = X[:700], y[:700]
+    model = FSVC(solver=solver, eval_radius="auto", backend="numpy", random_state=0).fit(X, y)
+    path = model.radius_path_
+    assert set(path) == set(Trial._fields)
+    chosen = np.flatnonzero(
+        (path["radius"] == model.radius_) & (path["eval_radius"] == model.eval_radius_)
+    )
+    assert path["score"][chosen] == path["score"].max()
+    assert len(np.unique(path["radius"])) > 8
+    assert model.score(X, y) > 0.9
+    if solver == "lms":
+        assert model.n_iter_ == path["n_iter"][chosen]
+
+
+def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
+    X, y = digits()
+    model = FSVC(2.0, eval_radius="auto", backend="numpy", random_state=0).fit(X[:500], y[:500])
+    assert set(model.radius_path_["radius"]) == {2.0}
+    assert model.radius_ == 2.0 and model.eval_radius_ > 0
+    same = FSVC(2.0, eval_radius=2.0, backend="numpy", random_state=0).fit(X[:500], y[:500])
+    assert not hasattr(same, "radius_path_")
+
+
+def test_the_search_keeps_to_the_most_centers_allowed():
+    X, y = digits()
+    model = FSVC(max_centers=60, backend="numpy", random_state=0).fit(X, y)
+    assert len(model.centers_) <= 60
+    assert (model.radius_path_["expected_centers"] <= 1.1 * 60).all()
+
+
+def test_the_search_works_where_the_sample_is_a_part_of_the_data():
+    X, y = digits()
+    with config_context(memory=1):
+        model = FSVC(backend="numpy", random_state=0, max_centers=200).fit(X, y)
+    chosen = model.radius_path_["radius"] == model.radius_
+    assert model.radius_path_["n_centers"][chosen].max() < len(model.centers_) <= 200
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
+    X, y = digits()
+    model = FSVC("ratio", selection=selection, backend="numpy", random_state=0).fit(X, y)
+    assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
+
+
+def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_published():
+    X, y = digits()
+    model = FSVC(backend="numpy", random_state=0).fit(X[:900], y[:900])
+    same = FSVC(selection="error", eval_radius="auto", backend="numpy", random_state=0)
+    assert np.array_equal(model.coef_, same.fit(X[:900], y[:900]).coef_)
+    assert model.eval_radius_ > model.radius_
+    before = FSVC(selection="pass", eval_radius=None, backend="numpy", random_state=0)
+    assert model.score(X[900:], y[900:]) > before.fit(X[:900], y[:900]).score(X[900:], y[900:])
+    for recipe, selection in ((FSVC.published, "pass"), (FSVC.sfsvc, "per-class")):
+        assert recipe(2.0).selection == selection and recipe(2.0).eval_radius is None
+    assert FSVC.published(2.0, eval_radius=3.0).eval_radius == 3.0
+
+
+@pytest.mark.parametrize("X", [[[0.0], [1.0]], [[1.0, 2.0], [1.0, 5.0]], [[3e9], [4e9]]])
+def test_two_samples_are_told_apart_by_the_defaults(X):
+    assert FSVC(backend="numpy").fit(X, ["a", "b"]).predict(X).tolist() == ["a", "b"]

@@ -1,0 +1,68 @@
+"""Threads of Numba's simulator take turns.
+
+Its own way, asking all of them without a pause whether they have reached the barrier, keeps them
+from running and takes most of the time. Here one thread runs at a time, up to the next barrier,
+always in the same order: what reads before another thread has written is wrong every time.
+"""
+
+import threading
+
+import pytest
+
+from gpurbf.layer.backends.cuda import numba_cuda
+
+
+@pytest.fixture(autouse=True)
+def turns(monkeypatch):
+    """The same simulator with another scheduler, blocks of few threads and little padding."""
+    kernel = pytest.importorskip("numba.cuda.simulator.kernel")
+    from gpurbf.layer.backends.cuda.kernels import pack
+
+    def run(self, grid_point, *args):
+        X, Y, Z = self._block_dim
+        points = [(x, y, z) for z in range(Z) for y in range(Y) for x in range(X)]
+        self.turns = [threading.Lock() for _ in points]
+        self.barriers, self.alive = [0] * len(points), [True] * len(points)
+
+        def target(i):
+            self.turns[i].acquire()
+            try:
+                self._f(*args)
+            finally:
+                self.alive[i] = False
+                self.next(i)
+
+        threads = []
+        for i, point in enumerate(points):
+            self.turns[i].acquire()
+            thread = kernel.BlockThread(lambda i=i: target(i), self, grid_point, point, self._debug)
+            thread.number = i
+            threads.append(thread)
+            thread.start()
+        self.turns[0].release()
+        for thread in threads:
+            thread.join()
+        for thread in threads:
+            if thread.exception:
+                raise thread.exception[0].with_traceback(thread.exception[1])
+        assert len(set(self.barriers)) == 1, "a barrier that some threads of a block do not reach"
+
+    def hand_over(self, i):
+        """Let the next thread that has not finished run."""
+        for j in (*range(i + 1, len(self.turns)), *range(i + 1)):
+            if self.alive[j]:
+                self.turns[j].release()
+                return
+
+    def syncthreads(self):
+        manager, i = self._manager, self.number
+        manager.barriers[i] += 1
+        manager.next(i)
+        manager.turns[i].acquire()
+
+    monkeypatch.setattr(kernel.BlockManager, "run", run)
+    monkeypatch.setattr(kernel.BlockManager, "next", hand_over, raising=False)
+    monkeypatch.setattr(kernel.BlockThread, "syncthreads", syncthreads)
+    monkeypatch.setattr(pack, "LANES", 4)
+    monkeypatch.setattr(pack, "ROWS", 8)
+    monkeypatch.setattr(numba_cuda, "_PADDED", 64)

@@ -1,0 +1,97 @@
+"""The whole network on the simulated kernels, CuPy's part played by the stand-in."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import gpurbf
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import LOADERS, Tile, _attempt
+from gpurbf.layer.backends.cuda import device, memory, numba_cuda
+from gpurbf.layer.backends.cuda.kernels import pack, tile
+from gpurbf.layer.layer import HiddenLayer, OutputWeights
+from gpurbf.runtime.jit import cuda_api
+from gpurbf.svm import _cuda_smo_kernels, cuda_rounds
+
+
+class Counted:
+    """A kernel whose launches are noted, and recorded where a stream of the stand-in records."""
+
+    def __init__(self, kernel, launches, gpu=None):
+        self.kernel, self.launches, self.gpu = kernel, launches, gpu
+
+    def __getitem__(self, grid):
+        recorded = None if self.gpu is None else self.gpu.current().recorded
+        if recorded is None:
+            self.launches.append(grid)
+            return self.kernel[grid]
+        return lambda *given: recorded.append(lambda stream: self.kernel[grid](*given))
+
+
+@pytest.fixture
+def loaded(cupy, monkeypatch):
+    """`numba-cuda` as a backend, its small tiles on arrays of the stand-in."""
+    # What a launch gets on a GPU is CuPy's memory; here it is the stand-in's.
+    wrapped = []
+    monkeypatch.setattr(cuda_api, "argument", lambda array: wrapped.append(array.shape) or array._a)
+    cupy.gpu.wrapped = wrapped
+    simulated = memory.Device("simulated", (8, 0), 1, 1 << 20)
+    tiles = numba_cuda.of_cupy(cupy, simulated, lambda *_: Tile(M=64, B=8))
+    raw = numba_cuda.raw(tiles, "simulated")
+    backend = device.on_device(raw, numba_cuda.needs)
+    monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
+    _attempt.cache_clear()
+    return cupy
+
+
+def test_a_classifier_is_that_of_numpy(loaded):
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:90].astype(np.uint8), y[:90]
+    options = {"n_centers": 12, "gamma": 1e-3, "random_state": 0}
+    model = gpurbf.RBFClassifier(backend="numba-cuda", **options).fit(X, y)
+    same = gpurbf.RBFClassifier(backend="numpy", **options).fit(X, y)
+    assert model.backend_ == "numba-cuda"
+    np.testing.assert_allclose(model.decision_function(X), same.decision_function(X), atol=1e-4)
+
+
+def test_a_call_on_the_device_is_three_launches_and_wraps_what_is_new(loaded, monkeypatch):
+    launches, make, packing = [], tile.kernel, pack.pack
+    monkeypatch.setattr(tile, "kernel", lambda *given: Counted(make(*given), launches))
+    monkeypatch.setattr(pack, "pack", Counted(packing, launches))
+    rng, gpu = np.random.default_rng(0), loaded.gpu
+    X, C = loaded.asarray(rng.normal(size=(70, 9))), rng.normal(size=(5, 9))
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numba-cuda")
+    W = OutputWeights(loaded.asarray(rng.normal(size=(5, 2))))
+    layer.scores(X, W)
+    launches.clear(), gpu.wrapped.clear()
+    before = gpu.counts()
+    layer.scores(X, W)
+    others, copies, waits, mapped = gpu.counts() - before
+    assert len(launches) + others == 3 and copies == waits == mapped == 0
+    # Samples, packed samples and terms for one launch, terms and packed ones for the next, sums.
+    assert len(gpu.wrapped) == 6
+
+
+def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
+    for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
+        monkeypatch.setattr(cuda_rounds, name, count)
+    launches = []
+    for name in ("select", "gather", "inner", "update"):
+        monkeypatch.setattr(
+            _cuda_smo_kernels, name, Counted(getattr(_cuda_smo_kernels, name), launches, loaded.gpu)
+        )
+    X, y = load_digits(n_class=3, return_X_y=True)
+    X, y = X[:30].astype(np.uint8), y[:30]
+    weights = np.where(np.arange(30) % 5 == 0, 2.0, 1.0)
+    options = {"C": 2.0, "gamma": 1e-3, "class_weight": "balanced"}
+    before = loaded.gpu.counts()
+    model = gpurbf.SVC(backend="numba-cuda", **options).fit(X, y, weights)
+    others, copies, waits, _ = loaded.gpu.counts() - before
+    same = gpurbf.SVC(backend="numpy", **options).fit(X, y, weights)
+    assert "steps on the GPU, all pairs of classes side by side" in model.backend_info_
+    np.testing.assert_array_equal(model.support_, same.support_)
+    np.testing.assert_allclose(model.dual_coef_, same.dual_coef_, atol=1e-4)
+    np.testing.assert_allclose(model.decision_function(X), same.decision_function(X), atol=1e-3)
+    # A round by its kernels and three as a graph, then a look: all three pairs are done.
+    assert len(launches) == 4
+    assert [others, copies, waits] == [13, 15, 4]

@@ -1,0 +1,69 @@
+"""What stands before the first launch: grids of any size, and the libraries that compile."""
+
+import sys
+
+import pytest
+import standin
+
+from benchmarks import _cuda_naive_kernels
+from gpurbf import BackendUnavailable
+from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.runtime.jit import cuda_api
+
+pytestmark = pytest.mark.skipif(cuda_api.SIMULATED, reason="Numba's simulator compiles nothing")
+
+
+def test_a_small_grid_is_no_warning():
+    _cuda_naive_kernels.pairs[1, 64]  # warnings are errors
+
+
+def test_a_user_s_own_wish_to_be_warned_stands(monkeypatch):
+    import importlib
+
+    monkeypatch.setenv("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "1")
+    monkeypatch.setattr(cuda_api.settings, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
+    importlib.reload(cuda_api)
+    assert cuda_api.settings.CUDA_LOW_OCCUPANCY_WARNINGS == 1
+
+
+def test_a_missing_compiler_is_named_with_what_brings_it(monkeypatch):
+    def missing():
+        raise OSError("libnvvm.so: cannot open shared object file")
+
+    monkeypatch.setitem(sys.modules, "cupy", standin.make()["cupy"])
+    monkeypatch.setattr(cuda_api, "find_compiler", missing)
+    with pytest.raises(BackendUnavailable) as told:
+        numba_cuda.load()
+    for words in ("libNVVM", "libnvvm.so", 'pip install ".[cuda12]"', ".[cuda13]", "CUDA_HOME"):
+        assert words in str(told.value)
+    assert "SIMULATE" not in str(told.value).upper()
+
+
+def test_the_compiler_is_looked_for_where_numba_finds_it():
+    try:
+        cuda_api.cuda.compile_ptx(lambda: None, (), cc=(9, 0))
+    except Exception as error:
+        pytest.skip(f"PTX: numba.cuda has no compiler here ({type(error).__name__})")
+    cuda_api.find_compiler()
+
+
+@pytest.mark.parametrize("slots", [2, 40, 264])
+def test_a_grid_fills_the_device(slots):
+    """Rounds of blocks times tiles of a share: as few as by the plain rule, but for a fifth."""
+
+    def took(bands, columns, shares):
+        return -(-bands * shares // slots) * -(-columns // shares)
+
+    for bands in (1, 7, 79, 140, 469):
+        for columns in (1, 8, 32, 43):
+            shares = numba_cuda._shares(bands, columns, slots)
+            before = max(1, min(columns, -(-slots // bands)))
+            assert 1 <= shares <= columns
+            assert took(bands, columns, shares) <= 1.2 * took(bands, columns, before)
+
+
+def test_a_round_that_is_almost_empty_is_avoided():
+    """79 bands of 32 tiles on 264 slots were 316 blocks: a second round, most of it empty."""
+    assert numba_cuda._shares(79, 32, 264) == 3
+    assert numba_cuda._shares(300, 32, 264) == 4  # 5 rounds of 8 tiles, not 2 of 32
+    assert numba_cuda._shares(1, 32, 264) == 32

@@ -1,0 +1,123 @@
+"""The layout of the tensor cores' fragments: whose register holds which element.
+
+The formulas are those of the PTX manual for mma.m16n8k32 with 8-bit types; lanes come in groups of
+four, `group` is lane / 4 and `member` lane % 4.
+"""
+
+import numpy as np
+import pytest
+
+from gpurbf import BackendUnavailable
+from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.layer.backends.cuda.kernels import registers, simulated, wgmma
+from gpurbf.layer.backends.cuda.memory import Device
+
+LANES = [(lane // 4, lane % 4) for lane in range(32)]
+
+
+def fragment_a(group, member, i):
+    """Row and column of element i of 16 in A (16 × 32)."""
+    row = group if 0 <= i < 4 or 8 <= i < 12 else group + 8
+    return row, member * 4 + (i & 3) + (0 if i < 8 else 16)
+
+
+def fragment_b(group, member, i):
+    """Row and column of element i of 8 in B (32 × 8)."""
+    return member * 4 + (i & 3) + (0 if i < 4 else 16), group
+
+
+def fragment_d(group, member, i):
+    """Row and column of element i of 4 in D (16 × 8)."""
+    return (group if i < 2 else group + 8), member * 2 + (i & 1)
+
+
+@pytest.fixture
+def shared_memory():
+    """16 + 16 rows of 32 codes as they lie in shared memory, with A (16 × 32) and B (32 × 16)."""
+    rows = np.random.default_rng(0).integers(0, 256, (32, registers.PITCH)).astype(np.uint8)
+    return rows.view(np.int32).ravel(), rows[:16, :32].astype(int), rows[16:, :32].T.astype(int)
+
+
+def test_lanes_read_their_elements_of_a_and_b(shared_memory):
+    memory, A, B = shared_memory
+    pitch = registers.PITCH // 4
+    a = simulated._deal(memory, 0, pitch, registers.LOAD_A).reshape(32, 16)
+    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B).reshape(32, 2, 8)
+    for lane, (group, member) in enumerate(LANES):
+        assert [A[fragment_a(group, member, i)] for i in range(16)] == list(a[lane])
+        for half in range(2):
+            columns = B[:, 8 * half : 8 * half + 8]
+            assert [columns[fragment_b(group, member, i)] for i in range(8)] == list(b[lane, half])
+
+
+def test_the_simulated_instruction_is_the_product(shared_memory):
+    memory, A, B = shared_memory
+    pitch = registers.PITCH // 4
+    a = simulated._deal(memory, 0, pitch, registers.LOAD_A)
+    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
+    both = [simulated.mma(a, b[:, e : e + 2]) for e in (0, 2)]
+    np.testing.assert_array_equal(np.hstack(both), A @ B)
+
+
+def test_lanes_write_every_output_once():
+    written = np.zeros((16, 8), int)
+    for group, member in LANES:
+        for i, (row, column) in enumerate(registers.FRAGMENT_D):
+            place = group + row, 2 * member + column
+            assert place == fragment_d(group, member, i)
+            written[place] += 1
+    assert (written == 1).all()
+
+
+def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
+    """Eight rows of 16 bytes are all the banks there are: of the scalar loads, and of ldmatrix."""
+    pitch = registers.PITCH // 4
+    banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
+    assert len(banks) == 32
+    for load in (registers.LOAD_A, registers.LOAD_B):
+        places = simulated.places(pitch, load)
+        assert not (places % 4).any()
+        for matrix in places.reshape(4, 8):
+            assert len({(place + word) % 32 for place in matrix for word in range(4)}) == 32
+
+
+def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
+    """As CUTLASS states the K-major layout without swizzle, in units of 16 bytes: ((8, n), 2)."""
+    assert (wgmma.ALONG, wgmma.DOWN) == (simulated.ALONG, simulated.DOWN)
+    rows = np.random.default_rng(0).integers(0, 256, (128, registers.SLICE)).astype(np.uint8)
+    memory = np.zeros(128 * registers.SLICE, np.uint8)
+    for t in range(512):  # sixteen bytes each, as `wgmma.loading` deals them
+        row, cell = t // 32 * 8 + t % 8, t % 32 // 8
+        at = (cell * 128 * 4 + row * 4) * 4
+        memory[at : at + 16] = rows[row, 16 * cell : 16 * cell + 16]
+    words = memory.view(np.int32)
+    np.testing.assert_array_equal(simulated.canonical(words, 0, 128), rows)
+    np.testing.assert_array_equal(simulated.canonical(words, 64 * 4, 64), rows[64:])
+
+
+CODES = {
+    ("", (7, 5)): "dp4a",
+    ("", (9, 0)): "mma",
+    ("wgmma", (9, 0)): "wgmma",
+    ("dp4a", (9, 0)): "dp4a",
+    ("wgmma", (8, 6)): r"wgmma needs compute capability 9\.0 \(H100, H200\), this GPU has 8\.6",
+    ("wgmma", (10, 0)): r"wgmma needs compute capability 9\.0 .* this GPU has 10\.0",
+    ("mma", (7, 5)): r"mma needs compute capability 8\.0 or higher",
+    ("avx", (9, 0)): r"GPURBF_GPU_KERNEL='avx': use one of wgmma, mma, dp4a",
+}
+
+
+@pytest.mark.parametrize("forced, capability", CODES)
+def test_the_product_of_codes_is_the_device_s_or_what_is_asked_for(monkeypatch, forced, capability):
+    monkeypatch.setenv("GPURBF_GPU_KERNEL", forced)
+    monkeypatch.setattr(numba_cuda, "_version", lambda _: (0, 30))
+    device, expected = Device("", capability, 1, 1), CODES[forced, capability]
+    if expected in ("dp4a", "mma", "wgmma"):
+        assert numba_cuda.codes_product(device) == expected
+        monkeypatch.setattr(numba_cuda, "_version", lambda _: (0, 29))
+        if forced == "wgmma":
+            with pytest.raises(BackendUnavailable, match=r"numba-cuda 0\.30"):
+                numba_cuda.codes_product(device)
+        return
+    with pytest.raises((BackendUnavailable, ValueError), match=expected):
+        numba_cuda.codes_product(device)

@@ -1,0 +1,326 @@
+"""The cupy backend and the estimators on it, on a strict stand-in for CuPy."""
+
+import os
+import pickle
+import sys
+import types
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import reference
+import standin
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from standin.samples import GAUSSIAN, close, data
+
+import gpurbf
+from benchmarks import peak_gpu
+from gpurbf import BackendUnavailable, config_context
+from gpurbf.layer.activation import PROFILES, Activation
+from gpurbf.layer.backends import _attempt, get_backend
+from gpurbf.layer.backends.cuda import cupy_
+from gpurbf.layer.backends.cuda.memory import Device
+from gpurbf.layer.layer import HiddenLayer
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_outputs_are_the_definition(cupy, dtype, profile):
+    X, C = data(dtype)
+    power = 1 if profile in ("laplacian", "triangular") else 2
+    gamma = 1 / reference.euclidean(X[:9], C).mean() ** power
+    layer = HiddenLayer(C, Activation("euclidean", profile, gamma), backend="cupy")
+    close(layer.outputs(X), reference.hidden(X, C, "euclidean", profile, gamma))
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("profile", ["linear", "poly", "sigmoid"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_dot_product_kernels(cupy, profile, dtype, degree):
+    X, C = data(dtype)
+    gamma = 1 / np.abs(reference.dot(X, C)).max()
+    layer = HiddenLayer(C, Activation("dot", profile, gamma, 0.5, degree), backend="cupy")
+    close(layer.outputs(X), reference.hidden(X, C, "dot", profile, gamma, 0.5, degree))
+
+
+def test_a_callable_profile_gets_the_device_s_array(cupy):
+    X, C = data(np.float64)
+    layer = HiddenLayer(C, Activation("euclidean", lambda s: 1 / (1 + np.sqrt(s))), backend="cupy")
+    close(layer.outputs(X), 1 / (1 + reference.euclidean(X, C)))
+
+
+def test_underflow_is_flushed_to_zero(cupy):
+    X = np.array([[0.0], [1.0]], np.float32)
+    layer = HiddenLayer(X, Activation("euclidean", "gaussian", 88.0), backend="cupy")
+    np.testing.assert_array_equal(layer.outputs(X), np.eye(2))
+
+
+def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
+    cublas = cupy.cuda.cublas
+    expected = {33_025: cublas.CUBLAS_COMPUTE_32I, 131_071: cublas.CUBLAS_COMPUTE_32I}
+    for n, compute in (expected | {131_072: cublas.CUBLAS_COMPUTE_64F}).items():
+        X, C = np.full((2, n), 255, np.uint8), np.zeros((3, n), np.uint8)
+        C[1] = 255
+        C[2, 0] = 1
+        layer = HiddenLayer(
+            C, Activation("euclidean", lambda s: s), backend="cupy", precision="exact", dtype=float
+        )
+        squared = layer.outputs(X)
+        np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])
+        assert cupy.gpu.calls[-1][0] == compute
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 6), (9, 0)])
+def test_tf32_only_when_asked_and_three_of_them_are_float32(cupy, capability):
+    """One TF32 product would err by 1e-4 here; three have float32's error, where they are taken."""
+    cupy.gpu.capability = capability
+    X, C = data(np.float32)
+    exact = reference.hidden(X, C, *GAUSSIAN)
+    H = HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+    assert np.abs(H - exact).max() < 2e-6
+    cublas = cupy.cuda.cublas
+    ((compute, *_, depth),) = set(cupy.gpu.calls)
+    tf32 = cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+    three = capability == (9, 0)
+    assert (compute, depth) == ((tf32, 3 * 24) if three else (cublas.CUBLAS_COMPUTE_32F, 21))
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy", precision="tf32")
+    error = np.abs(layer.outputs(X) - exact).max()
+    assert cupy.gpu.calls[-1][0] == tf32 and "tf32" in layer.describe()
+    assert 1e-5 < error < 1e-2
+    with pytest.raises(BackendUnavailable, match=r"tf32.*use backend='cupy'"):
+        HiddenLayer(C, GAUSSIAN, backend="numpy", precision="tf32")
+
+
+def test_three_tf32_products_err_as_float32_does(cupy):
+    """Over inputs of all sizes, from 1e-3 to 1e3, as a share of what float32 itself errs by."""
+    rng = np.random.default_rng(5)
+    X, C = (rng.normal(size=(60, 300)) * 10 ** rng.uniform(-3, 3, 300) for _ in range(2))
+    X, C = X.astype(np.float32), C.astype(np.float32)
+    exact = X.astype(np.float64) @ C.astype(np.float64).T
+    errors = {}
+    for capability in ((8, 6), (9, 0)):
+        device = Device("", capability, 1, 1 << 20)
+        raw = cupy_.build_backend(cupy, device)
+        activation = Activation("dot", "linear")
+        operand = raw.prepare(C, activation, np.float32, None)
+        H = raw.outputs(operand, X, np.empty((60, 60), np.float32))
+        errors[capability] = np.abs(H - exact).max()
+    assert errors[9, 0] < 3 * errors[8, 6]
+
+
+def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy):
+    """Inputs and results in rows of whole groups: the stand-in refuses others, as cuBLAS does."""
+    peak_gpu.int8_products(cupy, (1, 16, 37, 1021), (1, 17, 64))
+    (X, C), activation = data(np.uint8, m=1021, n=17), GAUSSIAN._replace(gamma=1e-5)
+    layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
+    close(layer.outputs(X), reference.hidden(X, C, *activation))
+    assert (m := cupy.gpu.calls[-1][1]) % 16 == 0 and 1021 <= m < 1021 + 16
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_are_right_where_float64_is_slow_too(cupy, dtype, weighted):
+    """There a part's products are float32, added in float64; elsewhere cuBLAS adds to the sums."""
+    X, C = data(dtype)
+    T, w = np.random.default_rng(0).normal(size=(len(X), 2)), np.linspace(1, 2, len(X))
+    gamma = 1 / np.square(reference.euclidean(C, C)).mean()
+    H = reference.hidden(X, C, "euclidean", "gaussian", gamma)
+    for capability in ((8, 6), (9, 0)):
+        raw = cupy_.build_backend(cupy, Device("", capability, 1, 1 << 20))
+        layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=(raw, "here"))
+        G, B = layer.normal(X, T, w if weighted else None)
+        scale = w if weighted else np.ones(len(X))
+        close(G, (H.T * scale) @ H, np.float32)
+        close(B, (H.T * scale) @ T, np.float32)
+
+
+def test_manhattan_names_the_backends_that_have_it(cupy):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, Activation("manhattan", "laplacian", 0.1), backend="cupy")
+    with pytest.raises(BackendUnavailable, match=r"'numba-cuda'.*backend='numba'"):
+        layer.outputs(X)
+
+
+ESTIMATORS = {
+    "ridge": gpurbf.RBFClassifier(60, random_state=0),
+    "lms": gpurbf.RBFClassifier(60, solver="lms", random_state=0),
+    "class": gpurbf.RBFClassifier(60, centers="fsvc-class", kernel="laplacian", random_state=0),
+    "fsvc": gpurbf.FSVC(40.0, random_state=0),
+    "sfsvc": gpurbf.FSVC.sfsvc(40.0),
+    "fsvc-ridge": gpurbf.FSVC(40.0, kernel="gaussian", solver="ridge", random_state=0),
+    "svc": gpurbf.SVC(C=10, gamma=0.001),
+    "poly": gpurbf.SVC(kernel="poly"),
+    "layer": gpurbf.RBFLayer(60, random_state=0),
+}
+
+
+def answers(model, X):
+    return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the radius:UserWarning")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_given_on_the_device_is_answered_there(cupy, name):
+    X, y = load_digits(return_X_y=True)
+    X, y, new = X[:300].astype(np.uint8), y[:300], X[300:340].astype(np.uint8)
+    y = y % 2 if name == "poly" else y  # two classes, whose answers have a column less
+    here, there = (clone(ESTIMATORS[name]).set_params(backend="cupy") for _ in range(2))
+    weight = np.linspace(1, 2, len(y))
+    here.fit(X, y, weight)
+    there.fit(cupy.asarray(X), cupy.asarray(y), cupy.asarray(weight))
+    methods = ("transform", "predict", "decision_function", "predict_proba")
+    for method in filter(partial(hasattr, here), methods):
+        expected, got = getattr(here, method)(new), getattr(there, method)(cupy.asarray(new))
+        assert isinstance(expected, np.ndarray) and isinstance(got, cupy.ndarray), method
+        np.testing.assert_array_equal(got.get(), expected)
+    for key, value in vars(there).items():
+        assert not hasattr(value, "__cuda_array_interface__"), key
+
+
+def test_labels_that_are_words_stay_on_the_host(cupy):
+    X, y = load_digits(return_X_y=True)
+    for name in ("ridge", "fsvc", "svc"):
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy")
+        model.fit(cupy.asarray(X[:300]), np.array(["even", "odd"])[y[:300] % 2])
+        assert set(model.predict(cupy.asarray(X[:50]))) == {"even", "odd"}
+
+
+def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):
+    X, y = load_digits(return_X_y=True)
+    new = X[200:260] + 30.0 * (np.arange(60) % 2)[:, None]
+    model = gpurbf.FSVC.sfsvc(40.0, backend="cupy").set_params(outside="nearest")
+    model.fit(X[:200], y[:200])
+    with pytest.warns(UserWarning, match="outside the radius"):
+        got = model.decision_function(cupy.asarray(new))
+    with pytest.warns(UserWarning, match="outside the radius"):
+        np.testing.assert_allclose(got.get(), model.decision_function(new), rtol=1e-5, atol=1e-5)
+
+
+def test_samples_on_the_device_are_checked(cupy):
+    X, y = load_digits(return_X_y=True)
+    for name in ("ridge", "fsvc", "svc", "layer"):
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X[:200], y[:200])
+        call = model.transform if name == "layer" else model.predict
+        with pytest.raises(ValueError, match="expecting 64 features"):
+            call(cupy.asarray(X[:, :3]))
+        with pytest.raises(ValueError, match="float64, float32 or uint8, got int32"):
+            call(cupy.asarray(X.astype(np.int32)))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(dtype) if dtype == np.uint8 else X / 16 + 0.01
+    X, y, new = X[:600], y[:600], X[600:700]
+    model = ESTIMATORS[name]
+    scale = 1.0 if dtype == np.uint8 else 16.0
+    if "radius" in model.get_params():
+        power = 2 if model.metric == "sqeuclidean" else 1
+        model = type(model)(**model.get_params() | {"radius": (40.0 / scale) ** power})
+    elif name == "svc":
+        model = type(model)(**model.get_params() | {"gamma": 0.001 * scale**2})
+    here = type(model)(**model.get_params()).set_params(backend="cupy").fit(X, y)
+    there = type(model)(**model.get_params()).set_params(backend="numpy").fit(X, y)
+    tolerance = {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(answers(here, new), answers(there, new), **tolerance)
+    assert here.backend_ == "cupy" and len(cupy.gpu.calls) > 0
+    for key, value in vars(here).items():
+        assert not hasattr(value, "__cuda_array_interface__"), key
+    # Trained on one, it predicts on the other.
+    moved = pickle.loads(pickle.dumps(here)).set_params(backend="numpy")
+    np.testing.assert_allclose(answers(moved, new), answers(here, new), **tolerance)
+    moved = pickle.loads(pickle.dumps(there)).set_params(backend="cupy")
+    np.testing.assert_allclose(answers(moved, new), answers(there, new), **tolerance)
+
+
+def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
+    for name, value in {
+        "binary.WHOLE": 40,
+        "binary.WORKING_SET": (32, 32),
+        "pairs.MATRIX": 0,
+    }.items():
+        monkeypatch.setattr(f"gpurbf.svm.{name}", value)
+    X, y = load_digits(return_X_y=True)
+    X, y = X[y < 5].astype(np.uint8), y[y < 5]
+    with config_context(gpu_memory=1.5):
+        model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    assert max(pool.peak for pool in cupy.gpu.pools) <= 1.5 * 2**20
+    copies = sorted(cupy.gpu.copies, reverse=True)
+    expected = gpurbf.SVC(C=10, gamma=0.001, backend="numpy").fit(X, y)
+    # At most a working block, or a number a sample of a class, comes back at a time.
+    n = np.bincount(y).max()
+    assert copies[0][0] == "out" and copies[0][1] <= max(32 * 32 * 4, n * 8)
+    # The samples go there as a whole once and as the centers of their class once.
+    sizes = [size for way, size in copies if way == "in"]
+    assert sizes.count(X.nbytes) == 1
+    for size in np.bincount(y) * X.shape[1]:
+        assert sizes.count(size) <= np.count_nonzero(np.bincount(y) * X.shape[1] == size)
+    np.testing.assert_allclose(
+        model.decision_function(X[:100]), expected.decision_function(X[:100]), atol=5e-3
+    )
+
+
+def test_batches_travel_between_backends(cupy):
+    X, y = load_digits(return_X_y=True)
+    model = gpurbf.RBFClassifier(40, centers=X[:40], gamma=0.001, backend="cupy")
+    expected = gpurbf.RBFClassifier(40, centers=X[:40], gamma=0.001, backend="numpy")
+    for i, backend in enumerate(("cupy", "cupy", "numpy", "cupy")):
+        rows = slice(200 * i, 200 * i + 200)
+        model.set_params(backend=backend).partial_fit(X[rows], y[rows], classes=range(10))
+        expected.partial_fit(X[rows], y[rows], classes=range(10))
+        model = pickle.loads(pickle.dumps(model))
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+
+
+def test_auto_takes_the_gpu_where_the_work_outweighs_the_transfer(cupy, monkeypatch):
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    backend, reason = get_backend("auto", 99)
+    assert backend.xp is np and "not worth the transfer (from 100 centers)" in reason
+    for n_centers in (100, None):
+        backend, reason = get_backend("auto", n_centers)
+        assert backend.name == "cupy" and "is worth the transfer (from 100 centers)" in reason
+    C = data(np.float32, m=120)[1]
+    assert HiddenLayer(C, GAUSSIAN).backend.name == "cupy"
+    assert HiddenLayer(C[:50], GAUSSIAN).backend.name != "cupy"
+
+
+def test_the_stand_in_has_no_name_that_cupy_lacks():
+    real, fake = pytest.importorskip("cupy"), standin.make()["cupy"]
+
+    def compare(fake, real, path):
+        for name, value in vars(fake).items():
+            if name != "gpu" and not name.startswith("__"):
+                assert hasattr(real, name), f"{path}.{name}"
+                if isinstance(value, (types.SimpleNamespace, types.ModuleType)):
+                    compare(value, getattr(real, name), f"{path}.{name}")
+
+    compare(fake, real, "cupy")
+    for name in vars(standin.ndarray):
+        assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
+
+
+def test_what_cupy_does_with_a_newer_numpy_is_no_error():
+    where = {"filename": "elsewhere.py", "lineno": 1}
+    warnings.warn_explicit("old", DeprecationWarning, module="cupy._core.core", **where)
+    with pytest.raises(DeprecationWarning):
+        warnings.warn_explicit("old", DeprecationWarning, module="gpurbf.layer.backends", **where)
+
+
+def test_without_a_gpu_there_is_an_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    _attempt.cache_clear()
+    with pytest.raises(BackendUnavailable, match=r'pip install "\.\[cuda12\]"'):
+        get_backend("cupy")
+    modules = standin.make()
+    modules["cupy"].cuda.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "cupy", modules["cupy"])
+    with pytest.raises(BackendUnavailable, match=r"pip install"):
+        get_backend("cupy")  # the reason is kept
+    _attempt.cache_clear()
+    with pytest.raises(BackendUnavailable, match=r"no NVIDIA GPU.*CUDA_VISIBLE_DEVICES"):
+        get_backend("cupy")
+    _attempt.cache_clear()

@@ -1,0 +1,282 @@
+"""The C++ of the cupy backend: compiled by NVRTC for every GPU, and run, its frames by g++.
+
+NVRTC needs no GPU. g++ compiles the same text with each thread of a block as a thread of the host.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from functools import partial
+
+import numpy as np
+import pytest
+import standin
+from standin.kernels import TYPES
+
+from gpurbf.fsvc import device_walk, passes
+from gpurbf.layer import distance
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.cuda import cupy_kernels
+from gpurbf.solvers import device_lms
+
+GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
+ACTIVATIONS = [
+    *(Activation("euclidean", name) for name in ("gaussian", "laplacian", "triangular",
+      "multiquadric", "inverse-multiquadric", "thin-plate")),
+    *(Activation("dot", name, 1.0, 0.5, 5) for name in ("linear", "poly", "sigmoid")),
+]  # fmt: skip
+# Dtypes of products, terms and activations.
+KINDS = {
+    "codes": (np.int32, np.int32, np.float32),
+    "codes-float64": (np.int32, np.int32, np.float64),
+    "wide-codes": (np.int32, np.float64, np.float32),
+    "float32": (np.float32, np.float32, np.float32),
+    "float64": (np.float64, np.float64, np.float64),
+}
+ROWS = [
+    (np.uint8, np.int8, np.int32, None),
+    (np.uint8, np.float32, np.float32, "samples"),
+    (np.float32, np.float32, np.float32, "centers"),
+    (np.float64, np.float32, np.float32, None),
+    (np.float32, np.float64, np.float64, None),
+]
+
+
+def sources():
+    """Each text and the name of its kernel."""
+    for row in ROWS:
+        yield "gpurbf_rows", cupy_kernels.rows_source(*row)
+    for kind in KINDS.values():
+        yield "gpurbf_outputs", cupy_kernels.outputs_source(GAUSSIAN.statements, *kind)
+        yield "gpurbf_scores", cupy_kernels.scores_source(GAUSSIAN.statements, *kind, 10)
+    for activation in ACTIVATIONS:
+        text = cupy_kernels.rule(activation, 1, 1.0).statements
+        yield "gpurbf_scores", cupy_kernels.scores_source(text, *KINDS["codes"], 16)
+    for name in ("factors", "errors", "steps", "update"):
+        yield f"gpurbf_{name}", device_lms.source(name, np.float32)
+    yield "gpurbf_walk", device_walk.source()
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
+def test_nvrtc_compiles_every_kernel_without_local_memory(architecture):
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    try:
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        pytest.skip(f"NVRTC: {error}")
+
+    def said(program, size, get):
+        _, length = size(program)
+        # Not bytes: those of length 1, an empty log, are shared by the whole process.
+        text = bytearray(length)
+        get(program, text)
+        return text.decode().rstrip("\0")
+
+    for name, text in sources():
+        _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+        ptx = architecture.replace("sm_", "compute_")
+        (status,) = nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture={ptx}".encode()])
+        log = said(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        assert int(status) == 0, log
+        compiled = said(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        assert f".entry {name}" in compiled
+        assert "ld.local" not in compiled and "st.local" not in compiled
+        # Nothing of a float32 layer is computed in float64, of which consumer GPUs have few units.
+        if "double" not in text:
+            assert ".f64" not in compiled
+
+
+HOST = r"""
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+using std::exp; using std::log; using std::sqrt; using std::tanh;
+template <class T> T max(T a, T b) { return a < b ? b : a; }
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+struct Three { unsigned x, y, z; };
+static Three blockDim, gridDim;
+static thread_local Three threadIdx, blockIdx;
+static std::unique_ptr<std::barrier<>> everyone;
+static std::vector<std::unique_ptr<std::barrier<>>> warps;
+static double exchanged[1024];
+static unsigned place() { return threadIdx.x + blockDim.x * threadIdx.y; }
+static void __syncthreads() { everyone->arrive_and_wait(); }
+template <class V> V __shfl_xor_sync(unsigned, V value, int step) {
+    auto& warp = *warps[place() / 32];
+    std::memcpy(&exchanged[place()], &value, sizeof(V));
+    warp.arrive_and_wait();
+    V other;
+    std::memcpy(&other, &exchanged[place() ^ step], sizeof(V));
+    warp.arrive_and_wait();
+    return other;
+}
+static double __dmul_rn(double a, double b) { return a * b; }
+static unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
+static float __uint_as_float(unsigned u) { float v; std::memcpy(&v, &u, 4); return v; }
+"""
+LAUNCH = r"""
+extern "C" void launch(const unsigned* sizes, PARAMETERS) {
+    gridDim = {sizes[0], sizes[1], 1};
+    blockDim = {sizes[2], sizes[3], 1};
+    const unsigned size = blockDim.x * blockDim.y;
+    for (unsigned b = 0; b < gridDim.x * gridDim.y; ++b) {
+        everyone = std::make_unique<std::barrier<>>(size);
+        warps.clear();
+        for (unsigned w = 0; w < size / 32; ++w)
+            warps.push_back(std::make_unique<std::barrier<>>(32));
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < size; ++t) threads.emplace_back([=] {
+            blockIdx = {b % gridDim.x, b / gridDim.x, 0};
+            threadIdx = {t % blockDim.x, t / blockDim.x, 0};
+            NAME(ARGUMENTS);
+            warps[t / 32]->arrive_and_drop();
+            everyone->arrive_and_drop();
+        });
+        for (auto& thread : threads) thread.join();
+    }
+}
+"""
+
+
+class OnHost:
+    """A kernel that g++ has compiled, held against what the stand-in makes of the same text."""
+
+    folder = None
+
+    def __init__(self, code, name):
+        self.standin, self.name = standin.make()["cupy"], name
+        self.kernel = self.standin.RawKernel(code, name)
+        parameters = code.split(f"__global__ void {name}(")[1].split(")")[0]
+        names = ", ".join(parameter.split()[-1] for parameter in parameters.split(","))
+        launch = LAUNCH.replace("PARAMETERS", parameters).replace("NAME", name)
+        source = self.folder / f"{name}{len(list(self.folder.iterdir()))}.cpp"
+        source.write_text(HOST + code + launch.replace("ARGUMENTS", names))
+        library = source.with_suffix(".so")
+        command = ["g++", "-std=c++20", "-O1", "-pthread", "-shared", "-fPIC", "-ffp-contract=off"]
+        subprocess.run([*command, str(source), "-o", str(library)], check=True)
+        self.launch = ctypes.CDLL(str(library)).launch
+
+    def __call__(self, grid, block, arguments):
+        sizes = np.array(
+            [*grid, *[1] * (2 - len(grid)), *block, *[1] * (2 - len(block))], np.uint32
+        )
+        given = []
+        for value in arguments:
+            if isinstance(value, standin.ndarray):
+                given.append(ctypes.c_void_p(value._a.ctypes.data))
+            else:
+                given.append(np.ctypeslib.as_ctypes_type(value.dtype)(value))
+        self.launch(ctypes.c_void_p(sizes.ctypes.data), *given)
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch):
+    """Two CuPys of the stand-in: kernels in NumPy, and the text itself compiled for the host."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    monkeypatch.setattr(OnHost, "folder", tmp_path)
+    assert set(cupy_kernels._C_TYPES.values()) < set(TYPES)
+    first, second = standin.make()["cupy"], standin.make()["cupy"]
+    second.RawKernel = OnHost
+    yield first, second
+    cupy_kernels._kernel.cache_clear()
+    device_lms._kernel.cache_clear()
+    device_walk._kernel.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("x, dtype, terms, parts", ROWS[:2], ids=str)
+def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
+    rng = np.random.default_rng(0)
+    A, shift = rng.integers(0, 256, (13, 37)).astype(x), np.full(37, 128, np.float32)
+    results = []
+    for xp in both:
+        packed = xp.empty((16, 48 * (3 if parts else 1)), dtype)
+        row_terms = xp.empty(13, terms)
+        given = (xp.asarray(A), xp.asarray(shift), distance.Coefficients(1, 2, 3))
+        cupy_kernels.move_rows(xp, *given, packed, row_terms, parts)
+        results.append((packed.get(), row_terms.get()))
+    for got, expected in zip(results[1], results[0]):
+        np.testing.assert_array_equal(got, expected)
+    values = A.astype(float) - 128
+    np.testing.assert_array_equal(results[1][1], (values**2 + 2 * values).sum(axis=1) + 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("N, m, k", [(1, 1, 1), (5, 131, 3)])
+def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
+    # Few threads, because the host has few; several blocks of samples and of outputs.
+    monkeypatch.setattr(cupy_kernels, "_WARPS", 2)
+    monkeypatch.setattr(cupy_kernels, "_Q", 2)
+    rng = np.random.default_rng(0)
+    P = rng.integers(-3000, 3000, (N, -(-m // 16) * 16)).astype(np.int32)
+    rows, columns = (rng.integers(10_000, 20_000, size).astype(np.int32) for size in (N, m))
+    W = rng.normal(size=(k, m)).astype(np.float32)
+    results = []
+    for xp in both:
+        H, S = xp.empty((N, m), np.float32), xp.empty((N, k), np.float32)
+        given = xp.asarray(P), xp.asarray(rows), xp.asarray(columns)
+        cupy_kernels.write_outputs(xp, GAUSSIAN, *given, H)
+        cupy_kernels.write_scores(xp, GAUSSIAN, *given, xp.asarray(W), S)
+        results.append((H.get(), S.get()))
+    exact = np.exp(-1e-3 * (rows[:, None] + columns - 2.0 * P[:, :m]).clip(0))
+    for H, S in results:
+        np.testing.assert_allclose(H, exact, rtol=1e-4, atol=1e-30)
+        np.testing.assert_allclose(S, exact @ W.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_epoch_of_lms_is_what_the_stand_in_makes_of_it(both, monkeypatch):
+    # Few threads; blocks that are not full of rows, centers or outputs.
+    for name, value in {"BLOCK": 32, "_R": 2, "_Q": 2, "_WARPS": 2}.items():
+        monkeypatch.setattr(device_lms, name, value)
+    rng = np.random.default_rng(0)
+    H, T = rng.random((45, 37)).astype(np.float32), rng.normal(size=(45, 3))
+    w, start = np.array([1, 0, 2, 0.5, *[1.0] * 41]), rng.normal(size=(3, 37))
+    results = []
+    for xp in both:
+        rows = device_lms.Rows(xp, *map(xp.asarray, (H, T, w)))
+        rows.learn_at(0.05)
+        W = xp.asarray(start)
+        rows.update(W)
+        results.append(W.get())
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "k, rule, room",
+    [
+        (1, device_walk.Rule(0.7, np.inf, 0.05), 90),
+        (3, device_walk.Rule(0.9, 0.1, 0.0), 90),
+        (3, device_walk.Rule(0.9, 0.1, 0.01), 5),
+    ],
+)
+def test_a_walk_decides_as_the_one_on_the_host_does(both, monkeypatch, k, rule, room):
+    """Where it stops in doubt, and the activities that it leaves, to the bit."""
+    monkeypatch.setattr(device_walk, "_WARPS", 2)
+    rng, b = np.random.default_rng(k), 90
+    X = rng.normal(size=(b, 2))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2))
+    K[9] = K[:, 9] = 0.0  # nothing near it: activity 0, and infinity times it
+    labels, before = rng.integers(0, k, b), rng.random((b, k)) / 4
+    before[9] = 0.0
+    makers = passes.Walk, partial(device_walk.Walk, both[1])
+    walks = []
+    for make, values in zip(makers, (K, both[1].asarray(K)), strict=True):
+        walk, stops = make(before.copy(), values, labels, rule, room), []
+        while (position := walk.go_on()) < b:
+            stops.append(position)
+            walk.settle(before[position] + K[position, walk.taken].sum() / k)
+        walks.append((walk, stops))
+    (host, expected), (there, stops) = walks
+    assert stops == expected and stops
+    np.testing.assert_array_equal(there.taken, host.taken)
+    assert 5 <= host.taken.sum() <= room
+    np.testing.assert_array_equal(there._A.get(), host.A)

@@ -1,0 +1,355 @@
+"""What surrounds every GPU backend: tiles, memory, streams and copies, on a stand-in for CuPy."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import reference
+import standin
+from sklearn.datasets import load_digits
+from standin.samples import GAUSSIAN, RNG, close, data
+
+import gpurbf
+from gpurbf import config_context
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.cuda import cupy_, device
+from gpurbf.layer.backends.cuda.graphs import Repeated
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime import threads
+from gpurbf.runtime.stages import FENCES, Recorder
+from gpurbf.solvers import device_lms
+from gpurbf.solvers.lms import LMS
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+
+@pytest.mark.parametrize("n_streams", [1, 2, 3])
+@pytest.mark.parametrize(("N", "m", "n"), [(0, 3, 5), (1, 1, 1), (7, 5, 16), (130, 33, 20)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
+    monkeypatch.setattr(device, "_LEAST", 16)  # several tiles of small data
+    X, C = data(dtype, N, m, n)
+    gamma = 1 / max(1e-9, np.square(reference.euclidean(C, C)).mean())
+    H = reference.hidden(X, C, "euclidean", "gaussian", gamma)
+    W, T, w = RNG.normal(size=(m, 3)), RNG.normal(size=(N, 2)), RNG.random(N)
+    with config_context(n_streams=n_streams):
+        layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend="cupy")
+        close(layer.outputs(X), H, np.float32)
+        close(layer.scores(X, W), H @ W, np.float32)
+        G, B = layer.normal(X, T, w)
+    close(G, (H.T * w) @ H, np.float32)
+    close(B, (H.T * w) @ T, np.float32)
+    np.testing.assert_array_equal(G, G.T)
+
+
+@pytest.mark.parametrize("rows, shared", [(0, 1), (1, 1), (2, 2), (50, 3)])
+def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
+    parts = []
+    monkeypatch.setattr(device, "_WORTH_A_THREAD", 64)
+    monkeypatch.setattr(device, "thread_limit", lambda: 3)
+    given = threads.parallel_for
+    monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
+    A = RNG.normal(size=(rows, 40))[:, ::2]
+    copy = np.full(A.shape, np.nan)
+    device._copy(copy, A)
+    np.testing.assert_array_equal(copy, A)
+    assert parts == [shared]
+
+
+def test_samples_cross_once_and_h_never(cupy):
+    X, C = data(np.uint8, N=6000, m=64, n=32)
+    W, T = RNG.normal(size=(64, 3)).astype(np.float32), RNG.normal(size=(6000, 2))
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.scores(X[:1], W)
+    gpu = cupy.gpu
+    gpu.copies.clear()
+    S = layer.scores(X, W)
+    assert gpu.bytes("in") == X.nbytes + W.nbytes and gpu.bytes("out") == S.nbytes
+    gpu.copies.clear()
+    normal = NormalEquations(64, 2)
+    normal.add(layer, X, T, None)
+    first, mean, targets = X[:1024].nbytes, 64 * 8, T.nbytes + 6000 * 8
+    assert gpu.bytes("in") == first + X.nbytes + mean + targets
+    assert gpu.bytes("out") == mean
+    gpu.copies.clear()
+    solution = normal.solve(1e-3, True)
+    # W, the mean and the trace; nothing of the size of H or of its square.
+    assert max(n for _, n in gpu.copies) <= solution.W.nbytes
+
+
+def test_a_profile_counts_what_crosses_the_bus_and_waits_for_it(cupy):
+    X, C = data(np.uint8, N=6000, m=64, n=32)
+    W = RNG.normal(size=(64, 3)).astype(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    with Recorder() as recorder:
+        layer.scores(X, W)
+    stages = {
+        key: entry for key, entry in recorder.entries.items() if key[1] in ("rows", "to host")
+    }
+    assert stages["host to device", "rows"].nbytes == X.nbytes
+    assert stages["back and evaluate", "to host"].nbytes == 6000 * 3 * 4
+    assert len(FENCES) == 1
+
+
+def test_a_fit_moves_each_thing_once(cupy):
+    X, y = load_digits(return_X_y=True)
+    X, m, k = X.astype(np.uint8), 100, 10
+    model = gpurbf.RBFClassifier(m, gamma=0.001, backend="cupy", random_state=0).fit(X, y)
+    # Samples, those of the shift and of the calibration; targets and a column of ones; centers;
+    # the shift and what the solution is made of.
+    samples, targets, small = 2 * len(X) + 1024, 8 * len(X) * (k + 1), 8 * m * (k + 8)
+    bound = samples * X.shape[1] + targets + m * X.shape[1] + small
+    assert 0.9 * bound < cupy.gpu.bytes("in") <= bound
+    # W and means of H; of the calibration outputs and leverages, not H.
+    assert cupy.gpu.bytes("out") <= 8 * m * (k + 3) + 8 * len(X) * (k + 1) + 100
+    cupy.gpu.copies.clear()
+    model.predict(X)
+    assert cupy.gpu.bytes("in") == X.nbytes + 4 * m * k
+    assert cupy.gpu.bytes("out") == 4 * len(X) * k
+
+
+def test_what_is_on_the_device_stays_there(cupy):
+    X, C = data(np.float32)
+    layer = HiddenLayer(cupy.asarray(C), GAUSSIAN, backend="cupy")
+    assert type(layer.centers) is np.ndarray
+    there, W, T = cupy.asarray(X), RNG.normal(size=(len(C), 2)), RNG.normal(size=(len(X), 2))
+    H = layer.outputs(there)
+    cupy.gpu.copies.clear()
+    H, S = layer.outputs(there), layer.scores(there, cupy.asarray(W))
+    assert cupy.gpu.bytes("out") == 0 and cupy.gpu.bytes("in") == W.nbytes
+    np.testing.assert_array_equal(H.get(), layer.outputs(X))
+    np.testing.assert_array_equal(S.get(), layer.scores(X, W))
+    for a, b in zip(layer.normal(there, T), layer.normal(X, T)):
+        np.testing.assert_array_equal(a, b)
+    codes, centers = data(np.uint8)
+    layer = HiddenLayer(centers, GAUSSIAN._replace(gamma=1e-5), backend="cupy", precision="exact")
+    np.testing.assert_array_equal(layer.outputs(cupy.asarray(codes)).get(), layer.outputs(codes))
+    with pytest.raises(TypeError, match=r"X is on a GPU.*X\.get\(\)"):
+        HiddenLayer(C, GAUSSIAN, backend="numpy").outputs(there)
+
+
+def test_threads_share_a_layer(cupy):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: layer.outputs(X), range(8)))
+    for H in results[1:]:
+        np.testing.assert_array_equal(H, results[0])
+
+
+def consumers(layer, X):
+    """Everything a layer computes, as host arrays."""
+    W = np.linspace(-1, 1, len(layer.centers) * 2).reshape(-1, 2)
+    T = np.linspace(0, 1, len(X))[:, None]
+    return [layer.outputs(X), layer.scores(X, W), *layer.normal(X, T, np.linspace(1, 2, len(X)))]
+
+
+def test_the_number_of_streams_changes_no_bit(cupy, monkeypatch):
+    monkeypatch.setattr(device, "_LEAST", 100)
+    X, C = data(np.float32, N=1700)
+    results = []
+    for n_streams in (1, 2, 5):
+        with config_context(n_streams=n_streams):
+            results.append(consumers(HiddenLayer(C, GAUSSIAN, backend="cupy"), X))
+    for other in results[1:]:
+        for a, b in zip(results[0], other):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("consumer", range(3))
+def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, monkeypatch, consumer):
+    monkeypatch.setattr(device, "_LEAST", 64)
+    gpu = cupy.gpu
+    X, C = data(np.float32, N=500)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    run = [
+        lambda: [layer.outputs(X)],
+        lambda: [layer.scores(X, np.ones((len(C), 2)))],
+        lambda: layer.normal(X, np.ones((len(X), 1))),
+    ][consumer]
+    expected = run()
+    (pool,) = (pool for pool in gpu.pools if pool.used)
+    resident = pool.used
+    start = gpu.n_allocations
+    run()
+    used = gpu.n_allocations - start
+    # Wherever it happens, several times, and in a row.
+    for k in range(1, used + 1, 3):
+        tiles = len(gpu.calls)
+        gpu.fail_at = {gpu.n_allocations + k + d for d in (0, 1, 25)}
+        try:
+            got = run()
+        except standin.OutOfMemoryError:
+            assert k <= 3  # in what a call makes before its first tile: W, the sums
+            continue
+        assert len(gpu.calls) > tiles
+        for a, b in zip(got, expected):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    gpu.fail_at = ()
+    assert pool.used == resident
+
+
+def test_memory_that_does_not_hold_a_row_says_what_to_do(cupy):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.outputs(X[:1])
+    cupy.gpu.fail_above = 100
+    with pytest.raises(MemoryError, match=r"one row.*GPURBF_GPU_MEMORY.*backend='numba'"):
+        layer.outputs(X)
+    with pytest.raises(MemoryError, match="37 centers of 21 inputs"):
+        HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+
+
+@pytest.mark.parametrize("how", ["config", "environment"])
+def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
+    X, C = data(np.float32, N=20_000, m=100)
+    megabytes = 2
+    if how == "environment":
+        monkeypatch.setenv("GPURBF_GPU_MEMORY", str(megabytes))
+    with config_context(**({"gpu_memory": megabytes} if how == "config" else {})):
+        limited = consumers(HiddenLayer(C, GAUSSIAN, backend="cupy"), X)
+    peak = max(pool.peak for pool in cupy.gpu.pools)
+    assert 0.3 * megabytes * 2**20 < peak <= megabytes * 2**20
+    monkeypatch.delenv("GPURBF_GPU_MEMORY", raising=False)
+    for a, b in zip(limited, consumers(HiddenLayer(C, GAUSSIAN, backend="cupy"), X)):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+
+
+def test_memory_is_kept_between_calls_within_the_budget(cupy):
+    X, C = data(np.float32, N=20_000, m=60)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.scores(X, np.ones((60, 2)))
+    gpu = cupy.gpu
+    (pool,) = (pool for pool in gpu.pools if pool.used)
+    kept, mapped = pool.free_bytes(), gpu.mapped
+    assert kept > 1 << 20
+    layer.scores(X, np.ones((60, 2)))
+    assert gpu.mapped == mapped and pool.free_bytes() == kept
+    with config_context(gpu_memory=1):
+        layer.scores(X[:50], np.ones((60, 2)))
+    assert pool.total_bytes() <= 1 << 20
+
+
+def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
+    monkeypatch.setattr(device, "_LEAST", 64)
+    X, C = data(np.float32, N=500)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    expected = layer.outputs(X)
+    used = sum(pool.used for pool in cupy.gpu.pools)
+    gemm, calls = cupy.cuda.cublas.gemmEx, []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        gemm(*arguments)
+
+    monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layer.outputs(X)
+    assert not any(stream.queue for stream in cupy.gpu.streams)  # copies that nobody waited for
+    assert sum(pool.used for pool in cupy.gpu.pools) == used
+    np.testing.assert_array_equal(layer.outputs(X), expected)
+
+
+def test_a_forked_process_is_told_so(cupy, monkeypatch):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.outputs(X)
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(RuntimeError, match=r"forked after its parent had used the GPU.*loky"):
+        layer.outputs(X)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_block_form_is_the_delta_rule(cupy, monkeypatch, weighted):
+    monkeypatch.setattr(device_lms, "BLOCK", 11)
+    Z, T, W = RNG.normal(size=(30, 7)), RNG.normal(size=(30, 2)), RNG.normal(size=(7, 2))
+    Z[3] = 0
+    w = RNG.integers(1, 4, 30).astype(float) if weighted else np.ones(30)
+    repeats = w.astype(int)
+    expected = reference.lms(Z.repeat(repeats, 0), T.repeat(repeats, 0), W, 0.05, 1)
+    rows = device_lms.Rows(cupy, *map(cupy.asarray, (Z, T, w)))
+    rows.learn_at(0.05)
+    got = cupy.asarray(np.ascontiguousarray(W.T))
+    rows.update(got)
+    np.testing.assert_allclose(got.get().T, expected, rtol=1e-10)
+
+
+def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
+    kernel = cupy.RawKernel(device_lms.source("steps", np.float32), "gpurbf_steps")
+    B = device_lms.BLOCK
+    given = [cupy.asarray(np.eye(B)), cupy.asarray(np.ones((B, 1)))]
+    out = cupy.empty((B, 1))
+
+    def launches():
+        for _ in range(5):
+            kernel((B, 1), (32, 1), (*given, np.int64(B), np.int64(1), out))
+
+    repeated, counts = Repeated(cupy, launches), []
+    for _ in range(3):
+        before = cupy.gpu.launches
+        out.fill(0)
+        repeated()
+        counts.append(cupy.gpu.launches - before - 1)
+        np.testing.assert_array_equal(out.get(), 1)
+    assert counts == [5, 1, 1]
+    del given[0]
+    with pytest.raises(AssertionError, match="given back"):
+        repeated()
+
+
+@pytest.mark.parametrize(
+    "forbidden, error",
+    [
+        (lambda xp, A: xp.empty(3), "CaptureError"),
+        (lambda xp, A: A.get(), "CaptureError"),
+        (lambda xp, A: A.fill(1), "CaptureError"),
+        (lambda xp, A: cupy_._gemm(xp, "32F", A, A, A), "NotImplementedError"),
+    ],
+)
+def test_what_cannot_be_recorded_is_launched_one_by_one(cupy, forbidden, error):
+    # The stand-in records no more than CuPy does.
+    A, calls = cupy.asarray(np.ones((4, 4), np.float32)), []
+
+    def launches():
+        calls.append(cupy.gpu.current().recorded is not None)
+        if len(calls) > 1:
+            forbidden(cupy, A)
+
+    repeated = Repeated(cupy, launches)
+    repeated()
+    with pytest.warns(UserWarning, match=f"one by one.*{error}"):
+        repeated()
+    repeated()
+    assert calls == [False, True, False, False]
+    assert cupy.gpu.current().recorded is None
+
+
+@pytest.mark.parametrize("megabytes", [None, 1])
+def test_lms_on_the_device(cupy, monkeypatch, megabytes):
+    monkeypatch.setattr(device_lms, "BLOCK", 32)
+    X, C = data(np.float64, N=3000, m=40, n=8)
+    T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
+    activation = Activation("euclidean", "gaussian", 0.1)
+    options = {"start": T[:40], "order": RNG.permutation(3000)[:2500]}
+    # By default the rate is found on the activations that are kept.
+    solver = LMS(None if megabytes is None else 0.01, n_epochs=3)
+    with config_context(gpu_memory=megabytes):
+        layers = (HiddenLayer(C, activation, backend=name) for name in ("cupy", "numba"))
+        got, expected = (solver.train(layer, X, T, w, **options) for layer in layers)
+    np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
+    with pytest.raises(ValueError, match="overflowed in epoch"):
+        layer = HiddenLayer(C, activation, backend="cupy")
+        LMS(100.0, n_epochs=20).train(layer, X, T, None)
+
+
+def test_settings_of_the_gpu_are_checked(cupy, monkeypatch):
+    for wrong in ({"gpu_memory": 0}, {"n_streams": 0}, {"n_streams": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))), config_context(**wrong):
+            pass
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", "much")
+    X, C = data(np.float32)
+    with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):
+        HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)

@@ -1,0 +1,81 @@
+"""Where SVC's steps are made: by which rule, within which memory, and what is said of it."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import gpurbf
+from gpurbf.layer import backends
+from gpurbf.layer.backends import get_backend
+from gpurbf.svm import cuda_pairs, cuda_rounds
+from gpurbf.svm.cuda_pairs import keep_on_host, problems_of
+
+
+def sizes_of(*lengths):
+    """Problems of pairs of so many samples a class."""
+    starts = np.cumsum([0, *lengths])
+    pairs = [(a, b) for a in range(len(lengths)) for b in range(a + 1, len(lengths))]
+    return problems_of(starts, np.arange(starts[-1]) + 1.0, pairs)
+
+
+def test_pairs_are_laid_end_to_end():
+    problems = sizes_of(2, 3, 1)
+    assert problems.starts.tolist() == [0, 5, 8, 12]
+    assert problems.samples.tolist() == [0, 1, 2, 3, 4, 0, 1, 5, 2, 3, 4, 5]
+    assert problems.y.tolist() == [1, 1, -1, -1, -1, 1, 1, -1, 1, 1, 1, -1]
+    assert (problems.C == problems.samples + 1).all()
+    assert problems.sizes.tolist() == [5, 3, 4]
+
+
+def test_the_plan_is_within_the_memory():
+    problems = sizes_of(*[6000] * 10)
+    N, size = 60_000, problems.sizes.max()
+    assert cuda_rounds.plan(N, 4, problems, 80e9) == cuda_rounds.Plan(N, 45)
+    for room in (20e9, 8e9, 2e9, 1e9):
+        planned = cuda_rounds.plan(N, 4, problems, room)
+        assert planned.rows < N and size * planned.width <= planned.rows
+        taken = 4 * planned.rows * N + planned.width * size * (4 * size + 16)
+        taken += 40 * len(problems.samples) + 4 * size * 45 + 16 * N
+        assert taken < room
+    assert cuda_rounds.plan(N, 4, problems, 2e8) is None
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_auto_takes_a_gpu_for_many_pairs_of_many_samples(cores, monkeypatch):
+    monkeypatch.setattr(cuda_pairs.os, "cpu_count", lambda: cores)
+    assert keep_on_host(60_000, 10, 45) == ""
+    assert "from 4,097 samples" in keep_on_host(4000, 10, 45)
+    for n_classes in (2, 3):
+        assert "4 pairs of classes" in keep_on_host(10**6, n_classes, n_classes * 2 - 3)
+    # A part of the pairs, as a worker of a cluster has it.
+    assert keep_on_host(60_000, 10, 3)
+
+
+def test_what_auto_shall_not_take_is_not_asked(monkeypatch):
+    monkeypatch.setattr(backends, "no_gpu", lambda: None)
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    for name in backends.GPUS:
+        monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
+    backend, reason = get_backend("auto", 10**9, "SVC takes one from 5 pairs on")
+    assert backend.device == ""
+    assert reason.startswith("auto: SVC takes one from 5 pairs on; the first that can run")
+
+
+def test_without_numba_cuda_the_CPU_steps_and_it_is_said(cupy):
+    X, y = load_digits(return_X_y=True)
+    model = gpurbf.SVC(gamma=1e-3, backend="cupy").fit(X[:200], y[:200])
+    assert model.backend_ == "cupy"
+    assert (
+        "; steps on the CPU: those on the GPU need numba-cuda (the stand-in" in model.backend_info_
+    )
+
+
+def test_auto_takes_no_gpu_that_cannot_step(cupy, monkeypatch):
+    monkeypatch.setattr(cuda_pairs, "_SMALL", 0)
+    monkeypatch.setattr(cuda_pairs.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(backends, "_centers_worth_a_transfer", lambda: 1)
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    X, y = load_digits(return_X_y=True)
+    model = gpurbf.SVC(gamma=1e-3).fit(X[:200], y[:200])
+    assert model.backend_ in backends.CPUS
+    assert "auto: steps on the CPU: those on the GPU need numba-cuda" in model.backend_info_

@@ -1,0 +1,148 @@
+"""The activations: errors over the whole range, and the pass from products to activations."""
+
+import numpy as np
+import pytest
+
+from gpurbf.layer.activation import FORMS, Epilogue
+from gpurbf.layer.backends.numba.activation_kernels import LOOPS, epilogue_rows, profile_address
+from tests import reference
+
+DTYPES = (np.float32, np.float64)
+
+
+def rule(terms, out, alpha, factor, form, profile, *scalars):
+    """The epilogue from these terms to that array."""
+    scalars = scalars or (1.0, 0.0, 3)
+    address = profile_address(profile, out.dtype)
+    return Epilogue(terms.dtype.type(alpha), factor, FORMS[form], address, *scalars)
+
+
+def run(profile, values, gamma=1.0, coef0=0.0, degree=3):
+    """The profile of an array of values, through the pass that every backend uses."""
+    values = np.atleast_2d(values)
+    rows, columns = (np.zeros(length, values.dtype) for length in values.shape)
+    out = np.empty_like(values)
+    epilogue = rule(columns, out, 1, 1.0, "dot", profile, gamma, coef0, degree)
+    epilogue_rows(0, len(values), values, rows, columns, epilogue, out)
+    return out[0]
+
+
+def ulps(result, exact):
+    """Largest distance of results from exact values in units of the last place of the dtype."""
+    tiny = np.finfo(result.dtype).tiny
+    with np.errstate(under="ignore", over="ignore"):
+        unit = np.spacing(np.maximum(np.abs(exact).astype(result.dtype), tiny))
+    return (np.abs(result.astype(exact.dtype) - exact) / unit.astype(exact.dtype)).max()
+
+
+def spread(dtype, low, high):
+    """Many numbers over all magnitudes between two positive bounds, the bounds among them."""
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.uniform(np.log(low), np.log(high), 200_000))
+    return np.concatenate([values, np.linspace(low, high, 100_000), [low, high]]).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exp_is_within_two_ulps_over_its_whole_range(dtype):
+    x = spread(dtype, np.finfo(dtype).tiny, {4: 87.3, 8: 708.3}[dtype().itemsize])
+    assert ulps(run("gaussian", x), np.exp(-x.astype(np.longdouble))) <= 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tanh_is_within_two_ulps_over_its_whole_range(dtype):
+    x = spread(dtype, np.finfo(dtype).tiny, 50)
+    x = np.concatenate([x, -x])
+    assert ulps(run("sigmoid", x), np.tanh(x.astype(np.longdouble))) <= 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_thin_plate_is_within_three_ulps_of_s_log_s(dtype):
+    info = np.finfo(dtype)
+    x = np.concatenate([spread(dtype, info.tiny * 1e4, info.max / 1e4), spread(dtype, 0.5, 2)])
+    s = x.astype(np.longdouble)
+    # The rounded logarithm and two rounded products.
+    assert ulps(run("thin-plate", x), 0.5 * s * np.log(s)) <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", ["multiquadric", "inverse-multiquadric", "triangular"])
+def test_algebraic_profiles_are_within_two_ulps(profile, dtype):
+    x = spread(dtype, np.finfo(dtype).tiny, 1e6)
+    s = x.astype(np.longdouble)
+    exact = {
+        "multiquadric": np.sqrt(1 + s),
+        "inverse-multiquadric": 1 / np.sqrt(1 + s),
+        "triangular": np.maximum(0, 1 - s),
+    }[profile]
+    assert ulps(run(profile, x), exact) <= 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_arguments_give_the_limits(dtype):
+    info = np.finfo(dtype)
+    x = np.array([0, info.smallest_subnormal, info.tiny, info.max, np.inf], dtype)
+    np.testing.assert_array_equal(run("gaussian", x), [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(run("laplacian", x), [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(run("triangular", x), [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(run("inverse-multiquadric", x)[[0, 1, 2, 4]], [1, 1, 1, 0])
+    np.testing.assert_array_equal(run("multiquadric", x)[[0, 1, 2, 4]], [1, 1, 1, np.inf])
+    np.testing.assert_array_equal(run("thin-plate", x)[[0, 1]], [0, 0])
+    np.testing.assert_array_equal(run("sigmoid", x)[[0, 3, 4]], [0, 1, 1])
+    np.testing.assert_array_equal(run("sigmoid", -x)[[0, 3, 4]], [0, -1, -1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_result_is_subnormal(dtype):
+    x = np.linspace(80, 800, 100_001).astype(dtype)
+    H = run("gaussian", x)
+    assert np.all((H == 0) | (H >= np.finfo(dtype).tiny))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_stays_nan(dtype):
+    x = np.array([np.nan], dtype)
+    for profile in LOOPS:
+        if profile != "thin-plate":
+            assert np.isnan(run(profile, x)).all(), profile
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("degree", [0, 1, 2, 3, 7])
+def test_poly_is_the_power(degree, dtype):
+    t = np.linspace(-3, 3, 1001).astype(dtype)
+    exact = (0.5 * t.astype(float) + 0.25) ** degree
+    tolerance = 20 * np.finfo(dtype).eps
+    np.testing.assert_allclose(run("poly", t, 0.5, 0.25, degree), exact, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("out_dtype", DTYPES)
+@pytest.mark.parametrize("products", [np.int32, np.float32])
+@pytest.mark.parametrize("m", [1, 17, 2049])
+def test_pass_from_exact_products_is_exact_before_the_profile(products, out_dtype, m):
+    rng = np.random.default_rng(m)
+    X, C = rng.integers(0, 256, (3, 20)), rng.integers(0, 256, (m, 20))
+    P = (X @ C.T).astype(products)
+    squares = [(A * A).sum(axis=1).astype(np.int32) for A in (X, C)]
+    out = np.empty((3, m), out_dtype)
+    epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, "root", "identity"), out)
+    exact = reference.euclidean(X, C) / 2
+    np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(out_dtype)))
+
+
+def test_pass_may_write_over_its_products_and_clamps_at_zero():
+    P = np.array([[1.0, 5.0], [2.0, -3.0]], np.float32)
+    zeros = np.zeros(2, np.float32)
+    epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, "squared", "identity"), P)
+    np.testing.assert_array_equal(P, [[0, 0], [0, 6]])
+
+
+def test_ranges_of_rows_give_what_the_whole_gives():
+    rng = np.random.default_rng(0)
+    P = rng.random((10, 33))
+    rows, columns = rng.random(10), rng.random(33)
+    whole, parts = np.empty_like(P), np.empty_like(P)
+    epilogue = rule(columns, whole, -2, 1.0, "squared", "gaussian", 0.5, 0.0, 3)
+    epilogue_rows(0, 10, P, rows, columns, epilogue, whole)
+    for begin, end in ((0, 3), (3, 4), (4, 10)):
+        epilogue_rows(begin, end, P, rows, columns, epilogue, parts)
+    np.testing.assert_array_equal(parts, whole)

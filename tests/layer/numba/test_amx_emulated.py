@@ -1,0 +1,120 @@
+"""The machine code of the AMX kernel on any CPU with AVX-512: tile instructions trap, C obeys."""
+
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.runtime import cpu
+
+ROOT = Path(__file__).parents[3]
+EMULATED = Path(__file__).with_name("emulated")
+
+# The kernel on operands of nothing but ones: 32 rows, 32 centers, 64 inputs.
+ONES = """
+import pretend
+import numpy as np
+from gpurbf.layer.backends.numba import microkernel_table
+from gpurbf.layer.backends.numba import amx
+x, c, out = np.ones(2048, np.int8), np.ones(2048, np.uint8), np.zeros((32, 32), np.int32)
+first = np.zeros(1, np.int32)
+names = ("enter_amx", "dot_amx", "leave_amx")
+enter, dot, leave = (microkernel_table.compiled(name).ctypes for name in names)
+operands = x.ctypes.data, first.ctypes.data, c.ctypes.data, 1024, 1, out.ctypes.data, 128
+"""
+OBEYED = "enter(amx.CONFIGURATION.ctypes.data); dot(*operands); assert (out == 64).all()"
+FORBIDDEN = {
+    "tiles that are not configured": "dot(*operands)",
+    "tiles given back": "enter(amx.CONFIGURATION.ctypes.data); leave(0); dot(*operands)",
+    "sizes that do not fit": "amx.CONFIGURATION[52] = 8; " + OBEYED,
+    "another palette": "amx.CONFIGURATION[0] = 2; " + OBEYED,
+    "tiles of another thread": """
+import threading
+enter(amx.CONFIGURATION.ctypes.data)
+thread = threading.Thread(target=dot, args=operands)
+thread.start()
+thread.join()
+""",
+}
+
+# Weights of two classifiers on small images.
+WEIGHTS = """
+import sys
+import numpy as np
+from sklearn.datasets import load_digits
+from gpurbf import RBFClassifier
+from gpurbf import SVC
+X, y = load_digits(return_X_y=True)
+X, y = X[:500].astype(np.uint8), y[:500]
+rbf = RBFClassifier(100, backend="numba", random_state=0).fit(X, y)
+svc = SVC(C=10, gamma=0.001, backend="numba").fit(X, y)
+print(rbf.backend_info_, file=sys.stderr)
+print(rbf.coef_.tolist(), svc.dual_coef_.tolist(), svc.support_.tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    """Run Python with these arguments on a CPU that seems to have AMX."""
+    compiler = shutil.which("cc")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64") or not compiler:
+        pytest.skip("the emulation of AMX needs Linux on x86-64 and a C compiler")
+    if cpu_kernel.missing("amx") is None:
+        pytest.skip("this CPU has AMX, so the other tests run its kernel")
+    if (
+        absent := {name for name in cpu_kernel.FEATURES["amx"] if "amx" not in name}
+        - cpu.cpu_features()
+    ):
+        pytest.skip(f"the kernels beside that for AMX need {', '.join(sorted(absent))}")
+    library = tmp_path_factory.mktemp("emulated") / "tiles.so"
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*command, EMULATED / "tiles.c", "-o", library], check=True)
+    environment = {key: value for key, value in os.environ.items() if key != cpu_kernel.VARIABLE}
+    environment["GPURBF_EMULATOR"] = str(library)
+    environment["PYTHONPATH"] = os.pathsep.join([str(EMULATED), *sys.path])
+
+    def run(*arguments):
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+@pytest.mark.slow
+def test_layers_pass_their_tests_with_the_machine_code_for_amx(emulated):
+    chosen = "(amx or numba or same_bits or split or overflow) and not cuda"
+    done = emulated(
+        # faulthandler would take the signal.
+        *("-m", "pytest", "-q", "-p", "pretend", "-p", "no:faulthandler", "-p", "no:cacheprovider"),
+        *("-k", chosen),
+        *("tests/kernels/test_layer.py", "tests/test_hidden.py"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
+    found = re.search(
+        r"configured (\d+), loaded (\d+), multiplied (\d+), stored (\d+)", done.stdout
+    )
+    configured, loaded, multiplied, stored = map(int, found.groups())
+    # Two tiles of rows and two of centers are loaded for four products, and four are stored.
+    assert configured > 100 and loaded == multiplied >= stored > 1000
+
+
+def test_the_emulation_is_as_strict_as_the_hardware(emulated):
+    done = emulated("-c", ONES + OBEYED)
+    assert done.returncode == 0, done.stderr
+    for what, code in FORBIDDEN.items():
+        assert emulated("-c", ONES + code).returncode == -signal.SIGILL, what
+
+
+@pytest.mark.slow
+def test_classifiers_get_the_same_bits_with_and_without_amx(emulated):
+    without, amx = emulated("-c", WEIGHTS), emulated("-c", "import pretend" + WEIGHTS)
+    assert "[amx: " in amx.stderr, amx.stderr
+    assert without.stdout == amx.stdout != ""

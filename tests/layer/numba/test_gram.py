@@ -1,0 +1,247 @@
+"""Sums on a grid: exact under every kernel, the same bits however the rows come."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gpurbf import config_context
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.numba import (
+    backend,
+    gram,
+    gram16_kernels,
+    gram_kernels,
+    microkernel_table,
+    packed,
+)
+from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
+from gpurbf.layer.backends.numba.packing import aligned
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.linalg import mirror
+from gpurbf.runtime.threads import limited
+from tests.layer.numba.test_microkernels import runnable
+
+RNG = np.random.default_rng(0)
+GAUSSIAN = Activation("euclidean", "gaussian", 3e-6)
+PIXELS = Quantization(1.0, 0)
+
+
+def in_pairs(Q):
+    """Whole numbers Q (N, m) as pairs of rows, and the rows that were said not to fit."""
+    n_panels, steps = gram_kernels.padded_panels(Q.shape[1]), -(-len(Q) // 2)
+    pairs = aligned(n_panels * steps * LANES, np.int32).reshape(n_panels, steps, LANES)
+    beyond = np.zeros(len(Q), np.uint8)
+    mean = np.zeros(Q.shape[1])
+    gram.round_rows(Q.astype(np.float32), np.ones(len(Q)), mean, pairs, beyond)
+    return pairs, beyond
+
+
+def rows(kind, N, m):
+    values = {
+        "largest": np.full((N, m), 32767),
+        "least": np.full((N, m), -32767),
+        "both": RNG.choice([-32767, 32767], (N, m)),
+        "any": RNG.integers(-32767, 32768, (N, m)),
+        "usual": np.clip(RNG.normal(0, 2500, (N, m)), -32767, 32767).astype(int),
+        "small": RNG.integers(-9, 10, (N, m)),
+    }
+    return values[kind]
+
+
+@pytest.mark.parametrize("kind", ["largest", "least", "both", "any", "usual", "small"])
+@pytest.mark.parametrize("N, m", [(1, 1), (2, 16), (3, 17), (301, 33), (4100, 210)])
+@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("gram16")])
+def test_squares_are_those_of_64_bits(name, N, m, kind):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    Q = rows(kind, N, m)
+    pairs, beyond = in_pairs(Q)
+    assert not beyond.any()
+    G = np.zeros((m, m))
+    ends = gram._run_ends(pairs, pairs.shape[1])
+    gram._add_blocks(pairs, ends, name, 1.0, m, 0, G, np.empty((m, 0)))
+    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q))
+
+
+@pytest.mark.parametrize("kind", ["largest", "any", "usual", "small"])
+def test_no_run_of_rows_can_overflow_and_runs_are_long(kind):
+    Q = rows(kind, 4001, 40)
+    pairs, _ = in_pairs(Q)
+    ends = 2 * gram._run_ends(pairs, pairs.shape[1])
+    assert ends[0] == 0 and ends[-1] == 4002 and (np.diff(ends) > 0).all()
+    energies = [(Q[a:b] ** 2).sum(axis=0).max() for a, b in pairwise(ends)]
+    assert max(energies) < 2**31 and np.diff(ends).max() <= gram16_kernels.LONGEST
+    if kind == "usual":
+        assert np.median(np.diff(ends)) > 200
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("gram16")])
+def test_the_kernels_take_pairs_of_16_bits(name):
+    layout = microkernel_table.layout_of(name)
+    assert layout.x_group == 2 and layout.x_dtype == np.int16 and layout.out_dtype == np.int32
+    assert LANES % layout.rows == 0
+
+
+def test_a_row_that_does_not_fit_is_said_so_whatever_it_holds():
+    Q = RNG.integers(-99, 99, (9, 40)).astype(np.float32)
+    Q[1, 3], Q[4, 0], Q[6, 39], Q[8, 20] = 32768, np.nan, -np.inf, -32767.4
+    np.testing.assert_array_equal(in_pairs(Q)[1], [0, 1, 0, 0, 1, 0, 1, 0, 1])
+
+
+def data(N, m, k):
+    X, C = (RNG.integers(0, 256, (rows, 20)).astype(np.uint8) for rows in (N, m))
+    return X, C, np.eye(max(k, 1))[RNG.integers(0, max(k, 1), N)][:, :k]
+
+
+def rounded(H, T, weights, mean, grid):
+    """The definition: H and T rounded to the grid, as 64-bit integers."""
+    roots = np.ones(len(H)) if weights is None else np.sqrt(weights)
+    factors = (roots / grid.step).astype(H.dtype)
+    Q = np.rint((H - mean.astype(H.dtype)) * factors[:, None]).astype(np.int64)
+    return Q, np.rint(T * (roots[:, None] / grid.target_step)).astype(np.int64)
+
+
+@pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "N, m, k", [(1, 1, 1), (2, 2, 0), (300, 210, 17), (5001, 33, 3), (0, 5, 2)]
+)
+def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted, range_):
+    X, C, T = data(N, m, k)
+    weights = 3 * RNG.random(N) if weighted else None
+    mean = np.full(m, 0.25)
+    grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
+    operand = packed.prepare(C, GAUSSIAN, np.dtype(dtype), PIXELS)
+    Q, R = rounded(backend.outputs(operand, X, np.empty((N, m), dtype)), T, weights, mean, grid)
+    assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
+    G, B, alone = np.zeros((m, m)), np.zeros((m, k)), np.zeros((m, k))
+    backend.normal(operand, X, T, weights, mean, G, B, grid)
+    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
+    np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
+    backend.normal(operand, X, T, weights, mean, None, alone, grid)
+    np.testing.assert_array_equal(B, alone)
+
+
+def test_targets_beyond_the_grid_are_exact_too():
+    X, C, T = data(400, 30, 2)
+    T = RNG.normal(0, 3, (400, 2))
+    mean, grid = np.full(30, 0.25), gram.Grid.of(0.75, 1.0)
+    operand = packed.prepare(C, GAUSSIAN, np.dtype(np.float32), PIXELS)
+    H = backend.outputs(operand, X, np.empty((400, 30), np.float32))
+    Q, R = rounded(H, T, None, mean, grid)
+    assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
+    G, B = np.zeros((30, 30)), np.zeros((30, 2))
+    backend.normal(operand, X, T, None, mean, G, B, grid)
+    np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        Activation("manhattan", "laplacian", 1e-3),
+        Activation("euclidean", "multiquadric", 1e-4),
+        Activation("euclidean", lambda s: np.exp(-3e-6 * s)),
+    ],
+)
+def test_any_metric_and_profile_can_be_rounded(activation):
+    X, C, T = data(500, 40, 3)
+    mean, grid = np.full(40, 0.5), gram.Grid.of(1.5, 1.0)
+    operand = packed.prepare(C, activation, np.dtype(np.float32), PIXELS)
+    H = backend.outputs(operand, X, np.empty((500, 40), np.float32))
+    Q, _ = rounded(H, T, None, mean, grid)
+    G, B = np.zeros((40, 40)), np.zeros((40, 3))
+    backend.normal(operand, X, T, None, mean, G, B, grid)
+    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
+
+
+def normal(backend, X, C, T, weights=None, order=None, parts=1, range_=0.75):
+    """The sums of a layer, whose rows come in an order and in parts."""
+    layer = HiddenLayer(C, GAUSSIAN, backend=backend)
+    order = np.arange(len(X)) if order is None else order
+    out = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
+    grid, mean = gram.Grid.of(range_, 1.0, 3.0), np.full(len(C), 0.25)
+    for part in np.array_split(order, parts):
+        w = None if weights is None else weights[part]
+        layer.normal(X[part], T[part], w, mean, out, grid)
+    mirror(out[0])
+    return out
+
+
+@pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["numba", "numpy", "mkl"])
+def test_bits_do_not_depend_on_how_the_rows_come(request, name, weighted, range_):
+    request.getfixturevalue("available")(name)
+    X, C, T = data(6001, 130, 3)
+    weights = 3 * RNG.random(len(X)) if weighted else None
+    expected = normal(name, X, C, T, weights, range_=range_)
+
+    def same(**how):
+        for a, b in zip(normal(name, X, C, T, weights, range_=range_, **how), expected):
+            np.testing.assert_array_equal(a, b)
+
+    for parts in (2, 7, 600):
+        same(parts=parts)
+    same(order=RNG.permutation(len(X)), parts=3)
+    for memory in (1, 8, 64):
+        with config_context(memory=memory):
+            same()
+    for n_jobs in (1, 2):
+        with limited(n_jobs):
+            same()
+
+
+@pytest.fixture
+def available():
+    from gpurbf import BackendUnavailable
+    from gpurbf.layer.backends import get_backend
+
+    def need(name):
+        try:
+            get_backend(name)
+        except BackendUnavailable as error:
+            pytest.skip(f"backend {name}: {error}")
+
+    return need
+
+
+def test_no_eigenvalue_is_negative():
+    X, C, T = data(300, 280, 1)
+    # Of rank 40 at the most: float32 sums have eigenvalues on both sides of zero.
+    X = X[RNG.integers(0, 40, 300)]
+    G, _ = normal("numba", X, C, T)
+    values = np.linalg.eigvalsh(G)
+    assert values[0] > -1e-14 * values[-1]
+    operand = packed.prepare(C, GAUSSIAN, np.dtype(np.float32), PIXELS)
+    floats = np.zeros((280, 280))
+    backend.normal(operand, X, T, None, np.full(280, 0.25), floats, np.zeros((280, 1)))
+    assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]
+
+
+def test_a_forced_precision_is_not_rounded():
+    C = data(300, 40, 2)[1]
+    for precision in ("float64", "float32"):
+        assert not HiddenLayer(C, GAUSSIAN, backend="numba", precision=precision).exact_sums
+    for precision in ("auto", "exact"):
+        assert HiddenLayer(C, GAUSSIAN, backend="numba", precision=precision).exact_sums
+
+
+def test_the_nearest_on_the_grid_is_what_is_summed():
+    X, C, T = data(40, 50, 1)
+    layer, mean = HiddenLayer(C, GAUSSIAN, backend="numba"), np.full(50, 0.25)
+    grid = gram.Grid.of(0.1, 1.0)
+    H = grid.nearest(layer.outputs(X), mean) - mean
+    out = np.zeros((50, 50)), np.zeros((50, 1))
+    layer.normal(X, T, None, mean, out, grid)
+    np.testing.assert_array_equal(np.tril(out[0]), np.tril(H.T @ H))
+
+
+def test_a_grid_holds_what_it_is_made_for():
+    for largest, target, weight in RNG.lognormal(0, 5, (50, 3)):
+        grid = gram.Grid.of(largest, target, weight)
+        assert np.frexp(grid.step)[0] == np.frexp(grid.target_step)[0] == 0.5
+        assert 2**13 < np.sqrt(weight) * largest / grid.step < 2**15
+        assert 2**19 < np.sqrt(weight) * target / grid.target_step <= 2**21

@@ -1,0 +1,298 @@
+"""The micro-kernels: packed layouts, exact integers, one answer from all of them, their code."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from numba import njit
+
+from gpurbf.layer.backends.numba import cpu_kernel, matvec_kernels, microkernel_table, packing
+from gpurbf.layer.backends.numba.driver import MicroKernel
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
+from gpurbf.layer.backends.numba.microkernels import AVX2, AVXVNNI, KINDS, LANES
+from gpurbf.layer.backends.numba.packed import _micro_kernel
+from gpurbf.profiling.ceilings import peak
+from gpurbf.runtime import cpu
+
+
+def runnable(name):
+    """Whether this machine has the vectors that a kernel is named after."""
+    suffix = name.split("_")[1]
+    features = {"avx512": cpu_kernel.FEATURES["avx512vnni"] - {"avx512vnni"}}.get(suffix)
+    return (cpu_kernel.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
+
+
+@njit
+def _pack(X, shift, rows, group, word, lines, panels):
+    return packing.pack(X, 0, len(X), shift, rows, group, word, lines, panels)
+
+
+def pack(X, shift, rows, group, panels, lines=None):
+    """`packing.pack` of all rows of X, for Python."""
+    word = packing.word_of(group, panels.dtype)
+    if lines is None:
+        lines = np.full((4, microkernel_table.padded(X.shape[1], group)), 77, panels.dtype)
+    return _pack(X, shift, rows, group, word, lines, panels)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [4, 8, 20, 33])
+@pytest.mark.parametrize("rows", [4, 16])
+def test_sums_of_packed_rows_are_the_same_anywhere_in_memory(n, rows, dtype):
+    """Next to the scratch rows, LLVM's tests for arrays that overlap may take them for such."""
+    rng = np.random.default_rng(0)
+    values, shift = rng.standard_normal((11, n)).astype(dtype), rng.random(n).astype(dtype)
+    width = microkernel_table.padded(n, 16)
+    seen = set()
+    for first, gap in itertools.product("XL", (0, 1, 2, 8, 2000)):
+        both = np.zeros(11 * n + gap + 4 * width, dtype)
+        if first == "X":
+            X, lines = both[: 11 * n], both[11 * n + gap :]
+        else:
+            lines, X = both[: 4 * width], both[4 * width + gap :]
+        X, lines = X.reshape(11, n), lines.reshape(4, width)
+        X[:] = values
+        panels = np.zeros(microkernel_table.padded(11, rows) * width, dtype)
+        sums, squares = pack(X, shift, rows, 1, panels, lines)
+        seen.add(sums.tobytes() + squares.tobytes() + panels.tobytes())
+    assert len(seen) == 1
+
+
+@njit
+def _collect(sums, columns, out):
+    matvec_kernels.collect(sums, columns, out)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_partial_sums_add_up_to_the_same_anywhere_in_memory(k):
+    rng = np.random.default_rng(0)
+    values, before = rng.standard_normal((5, k, matvec_kernels.PARTS)), rng.random((5, k))
+    seen = set()
+    for first, gap in itertools.product("PS", (0, 1, 8, 2000)):
+        both = np.zeros(values.size + gap + 5 * k)
+        end = values.size if first == "P" else 5 * k
+        parts, out = (both[:end], both[end + gap :])[:: 1 if first == "P" else -1]
+        parts, out = parts.reshape(values.shape), out.reshape(5, k)
+        parts[:], out[:] = values, before
+        _collect(parts, np.arange(k), out)
+        seen.add(out.tobytes())
+    assert len(seen) == 1
+    np.testing.assert_allclose(out, before + values.sum(axis=2), atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 10, 15])
+@pytest.mark.parametrize("m", [40, 256, 5000])
+def test_few_outputs_of_float32_activations_are_summed_in_float64(m, k):
+    """A float32 sum of that many terms of one sign would be off by a thousand times as much."""
+    rng = np.random.default_rng(0)
+    H, W = rng.random((30, m), np.float32), rng.random((m, k))
+    S = np.empty((30, k))
+    times(W, np.float32)(H, S)
+    np.testing.assert_allclose(S, H.astype(float) @ W, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sizes", [[700], [1, 1, 1], [8, 16, 250], [300, 5, 0, 3, 511, 2, 9, 1000]])
+@pytest.mark.parametrize("own", [1, 2, 9, 17])
+def test_groups_of_centers_have_weights_for_their_own_outputs(sizes, own, dtype):
+    """As support vectors, which are in the pairs of their own class."""
+    rng = np.random.default_rng(0)
+    H, W = rng.random((30, sum(sizes))).astype(dtype), np.zeros((sum(sizes), 45))
+    groups = []
+    for size, start in zip(sizes, np.cumsum(sizes) - sizes):
+        columns = np.sort(rng.permutation(45)[:own])
+        V = rng.standard_normal((size, own))
+        W[start : start + size, columns] = V
+        groups += [(start, V, columns)] if size else []
+    S = np.empty((30, 45), dtype)
+    times(GroupedWeights(groups, 45), dtype)(H, S)
+    tol = 1e-12 if dtype == np.float64 else 1e-6
+    np.testing.assert_allclose(S, H.astype(float) @ W, rtol=tol, atol=tol)
+
+
+PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
+
+
+def evaluate(name, X, C, sparse=False):
+    """All products of rows and centers by one kernel, packed as the driver packs them."""
+    product = microkernel_table.layout_of(name)
+    width = microkernel_table.padded(X.shape[1], product.depth)
+    kernel = _micro_kernel(name, product, width)
+    n_panels = microkernel_table.padded(len(C), LANES * product.panels) // LANES
+    c = packing.aligned(n_panels * LANES * width, product.c_dtype)
+    c[:] = 0
+    zero = np.zeros(X.shape[1], np.int32)
+    pack(C, zero, LANES, product.c_group, c)
+    strips, places = packing.strips_of(kernel, c, sparse)
+    x_panels = microkernel_table.padded(len(X), product.rows) // product.rows
+    x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
+    pack(X, zero, product.rows, product.x_group, x)
+    out = np.full((x_panels * product.rows, n_panels * LANES), 77, product.out_dtype)
+    call = microkernel_table.compiled(name).ctypes
+    step = LANES * product.x_group * product.c_dtype.itemsize
+    for p in range(x_panels):
+        for q, (first, steps, place) in enumerate(strips.tolist()):
+            call(
+                x.ctypes.data + p * product.rows * width * x.itemsize,
+                places[first:].ctypes.data,
+                c.ctypes.data + place,
+                steps * step,
+                steps,
+                out[p * product.rows :, q * product.panels * LANES :].ctypes.data,
+                out.strides[0],
+            )
+    return out[: len(X), : len(C)]
+
+
+def operands(name, N, m, n, seed=0):
+    """Codes over their whole range, extremes included, in the dtypes that the kernel takes."""
+    rng = np.random.default_rng(seed)
+    X = rng.choice([0, 1, 127, 128, 254, 255], (N, n)).astype(np.uint8)
+    C = rng.choice([0, 1, 127, 128, 254, 255], (m, n)).astype(np.uint8)
+    if microkernel_table.layout_of(name).x_dtype == np.int8:
+        return (X.astype(np.int16) - 128).astype(np.int8), C
+    return X, C
+
+
+def exact(name, X, C):
+    """The same in NumPy's int64."""
+    X, C = X.astype(np.int64), C.astype(np.int64)
+    if name.startswith("manhattan"):
+        return np.abs(X[:, None] - C).sum(axis=2)
+    return X @ C.T
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (15, 17, 16), (40, 33, 785), (0, 3, 2), (3, 2, 0)])
+@pytest.mark.parametrize("name", PACKED)
+def test_codes_give_exact_integers_in_every_kernel(name, shape):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    X, C = operands(name, *shape)
+    np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
+
+
+@pytest.mark.parametrize("m", [5, 32, 70])
+@pytest.mark.parametrize("name", [name for name in PACKED if name.startswith("dot")])
+def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    X, C = operands(name, 30, m, 200)
+    C[:, 30:90] = 0
+    C[: m // 2, 100:] = 0
+    C[40:] = 0
+    np.testing.assert_array_equal(evaluate(name, X, C, sparse=True), exact(name, X, C))
+
+
+def test_a_strip_takes_the_steps_in_which_one_of_its_centers_is_not_zero():
+    C = np.zeros((64, 40), np.float32)
+    C[3, 7] = C[31, 20] = C[0, 39] = C[32, 0] = C[63, 0] = 1
+    kernel = MicroKernel(0, 0, 0, 0, 12, 2, 1, 40, np.empty(0, np.float32), np.empty(0, np.uint32))
+    panels = np.empty(64 * 40, np.float32)
+    pack(C, np.zeros(40), LANES, 1, panels)
+    strips, places = packing.strips_of(kernel, panels, True)
+    np.testing.assert_array_equal(strips, [[0, 3, 0], [40, 1, 2 * 40 * 64]])
+    for (first, count, begin), rows, inputs in zip(strips, (C[:32], C[32:]), ([7, 20, 39], [0])):
+        np.testing.assert_array_equal(places[first : first + count], np.array(inputs) * 12 * 4)
+        block = panels[begin // 4 :][: 2 * count * LANES].reshape(2, count, LANES)
+        expected = rows[:, inputs].reshape(2, LANES, -1).swapaxes(1, 2)
+        np.testing.assert_array_equal(block, expected)
+
+
+@pytest.mark.parametrize("name", [name for name in PACKED if KINDS[name].run])
+def test_long_float32_sums_are_made_in_runs(name):
+    """One too large for its next term loses the terms of its own run only, which is as long."""
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    run = KINDS[name].run
+    for n in (1, run, run + 2, 2 * run, 3 * run + 6):  # even sums are exact at 2**24
+        X, C = np.ones((13, n), np.float32), np.full((35, n), float(name.startswith("dot")))
+        X[:, 0] = 2**24
+        lost = min(n, run) - 1
+        assert (evaluate(name, X, C.astype(np.float32)) == 2**24 + n - 1 - lost).all()
+
+
+@pytest.mark.parametrize(
+    "rows, group", [(12, 4), (6, 2), (32, 64), (4, 1), (12, 8), (16, 2), (5, 3)]
+)
+@pytest.mark.parametrize("N, n", [(1, 1), (16, 17), (37, 130), (0, 5)])
+def test_packing_is_a_transposition_of_padded_blocks(rows, group, N, n):
+    X = np.random.default_rng(0).integers(0, 256, (N, n)).astype(np.uint8)
+    width, n_panels = microkernel_table.padded(n, group), -(-N // rows)
+    panels = packing.aligned(n_panels * rows * width, np.uint8)
+    totals, squares = pack(X, np.zeros(n, np.int32), rows, group, panels)
+    padded = np.zeros((n_panels * rows, width), np.uint8)
+    padded[:N, :n] = X
+    blocks = padded.reshape(n_panels, rows, width // group, group).swapaxes(1, 2)
+    np.testing.assert_array_equal(panels, blocks.ravel())
+    np.testing.assert_array_equal(totals, X.sum(axis=1))
+    np.testing.assert_array_equal(squares, np.square(X, dtype=np.int64).sum(axis=1))
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("m, n, group", [(1, 1, 4), (33, 17, 4), (16, 64, 1), (5, 0, 2)])
+def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group, chosen):
+    C = np.random.default_rng(0).integers(0, 256, (m, n)).astype(np.uint8)
+    width, n_panels = microkernel_table.padded(n, group), microkernel_table.padded(m, 32) // LANES
+    panels, zero = np.zeros(n_panels * LANES * width, np.uint8), np.zeros(n, np.int32)
+    totals, squares = pack(C, zero, LANES, group, panels)
+    order = np.arange(m)[::-1].copy() if chosen else np.empty(0, np.intp)
+    given, word = (C[::-1].copy() if chosen else C), packing.word_of(group, np.uint8)
+    found, terms = np.full(panels.shape, 77, np.uint8), np.full(n_panels * LANES, 77, np.int32)
+    column = np.int32(1), np.int32(-6), np.int32(5)
+    packing.pack_centers(given, m, order, zero, group, word, column, found, terms)
+    np.testing.assert_array_equal(found, panels)
+    np.testing.assert_array_equal(terms[:m], squares - 6 * totals + 5)
+    assert not terms[m:].any()
+
+
+@pytest.mark.parametrize("name", KINDS | matvec_kernels.KINDS)
+def test_kernels_for_lesser_cpus_are_compiled_for_those(name):
+    target = (KINDS | matvec_kernels.KINDS)[name].target
+    assert target == {"avx2": AVX2, "avxvnni": AVXVNNI}.get(name.split("_")[1])
+
+
+INNER = {
+    "dot_avx512vnni": r"vpdpbusd\s+%zmm\d+, %zmm\d+, %zmm",
+    "dot_avxvnni": r"vpdpbusd\s+%ymm\d+, %ymm\d+, %ymm",
+    "dot_avx2": r"vpmaddwd\s+%ymm\d+, %ymm\d+, %ymm",
+    "manhattan_avx512": r"vpsadbw\s+%zmm\d+, %zmm\d+, %zmm",
+    "manhattan_avx2": r"vpsadbw\s+%ymm\d+, %ymm\d+, %ymm",
+    "dot32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "dot32_avx2": r"vfmadd\w+ps\s+%ymm",
+    "gram32_avx512": r"vfmadd\w+ps\s+%zmm",
+    "gram16_avx512vnni": r"vpdpwssd\s.*%zmm",
+    "gram16_avxvnni": r"vpdpwssd\s.*%ymm",
+    "gram16_avx2": r"vpmaddwd\s+%ymm\d+, %ymm\d+, %ymm",
+    "score32_avx512": r"vfmadd\w+ps\s.*%zmm",
+    "partial32_avx512": r"vfmadd\w+pd\s.*%zmm",
+    "partial32_avx2": r"vfmadd\w+pd\s.*%ymm",
+    "partial64_avx512": r"vfmadd\w+pd\s.*%zmm",
+    "single32_avx512": r"vfmadd\w+pd\s.*%zmm",
+    "single32_avx2": r"vfmadd\w+pd\s.*%ymm",
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
+    from numba import cfunc
+
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    # Code that comes from the disk cache cannot be inspected.
+    function = cfunc(microkernel_table.signature(name))(microkernel_table._FUNCTIONS[name])
+    assembly = function._library.get_asm_str()
+    kind = (KINDS | matvec_kernels.KINDS)[name]
+    lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
+    vectors = kind.rows * kind.panels * lanes // kind.width
+    assert len(re.findall(INNER[name], assembly)) >= vectors
+    assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in INNER if name.startswith(("dot", "manhattan", "gram16"))]
+)
+def test_the_limit_of_the_hardware_can_be_measured(name):
+    if not runnable(name):
+        pytest.skip(f"{name}: the CPU lacks its instructions")
+    assert peak(name, seconds=1e-3) > 0

@@ -1,0 +1,343 @@
+"""The tile driver under every kernel: exact quantized, any shape, all consumers agree."""
+
+import numpy as np
+import pytest
+
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer import distance
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.numba import backend, cpu_kernel, indexed, packed
+from gpurbf.runtime.linalg import mirror
+from tests import reference
+
+PIXELS = Quantization(1.0, 0)
+DISTANCE = Activation("euclidean", "identity")
+SHAPES = [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)]
+
+
+def codes(N, m, n, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m)]
+
+
+def outputs(X, C, activation, dtype=np.float64, quantization=PIXELS):
+    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
+    return backend.outputs(operand, X, np.empty((len(X), len(C)), dtype))
+
+
+def normal(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
+    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
+    G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
+    backend.normal(operand, X, T, weights, mean, G, B)
+    mirror(G)
+    return G, B
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, shape):
+    X, C = codes(*shape)
+    activation = Activation(metric, "linear" if metric == "dot" else "identity")
+    power = 1 if metric == "dot" else 2
+    exact = np.rint(reference.METRICS[metric](X, C) ** power)
+    np.testing.assert_array_equal(outputs(X, C, activation), exact)
+
+
+@pytest.mark.parametrize("quantization", [Quantization(255.0, 0), Quantization(16.0, 128)])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_a_quantization_is_its_numbers(metric, quantization):
+    X, C = codes(20, 30, 40)
+    A, B = ((Z.astype(float) - quantization.zero_point) / quantization.denominator for Z in (X, C))
+    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.01)
+    exact = reference.hidden(A, B, *activation)
+    np.testing.assert_allclose(
+        outputs(X, C, activation, quantization=quantization), exact, 1e-13, 1e-13
+    )
+
+
+def sparse_rows(N, n, seed=0):
+    """Most are 0 in most inputs, all in a tenth, the first 40 in half, and none in the first 3."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 256, (N, n)).astype(np.uint8)
+    X[:, 3:][rng.random((N, n - 3)) < 0.8] = 0
+    X[:, n // 4 : n // 4 + n // 10] = X[:40, n // 2 :] = 0
+    return X
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+@pytest.mark.parametrize("quantization", [PIXELS, Quantization(16.0, 128), None])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
+    kernel, dtype, quantization, metric, monkeypatch
+):
+    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+    C, (X, _) = sparse_rows(150, 200), codes(40, 1, 200)
+    A, B = X.astype(np.float64), C.astype(np.float64)
+    if quantization is None:
+        # What most centers have is another number in each input, and none has it a bit less.
+        usual = np.linspace(-1, 1, 200) if metric == "euclidean" else 0.0
+        A, B = (A / 99 + usual).astype(dtype), np.where(C, C / 99 + usual, usual).astype(dtype)
+        X, C = A, B
+        A, B = A.astype(np.float64), B.astype(np.float64)
+    else:
+        A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
+    activation = Activation(metric, "linear" if metric == "dot" else "identity")
+    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
+    (part,) = operand.parts
+    assert part.packing.sparse == (metric != "manhattan")
+    assert (part.density < 1) == (metric != "manhattan")
+    H = backend.outputs(operand, X, np.empty((40, 150), dtype))
+    expected = reference.METRICS[metric](A, B) ** (1 if metric == "dot" else 2)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(H, expected, tolerance, tolerance * np.abs(expected).max())
+
+
+def test_dense_centers_take_all_inputs(monkeypatch):
+    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
+        (part,) = packed.prepare(C, DISTANCE, np.dtype(np.float64), None).parts
+        assert not part.packing.sparse and part.density == 1
+        np.testing.assert_array_equal(part.packing.shift, C.mean(axis=0))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monkeypatch):
+    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+    rng = np.random.default_rng(0)
+    X, quantization, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64 if wide else np.float32)
+    if dtype != np.uint8:
+        X, quantization = (X + 2).astype(dtype), None
+    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
+    rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
+    before = X.copy()
+    like, held = indexed.like(X, activation, out, quantization)
+    H = np.full((80, 47), np.inf, out)
+    indexed.outputs(indexed.prepare(like, held, centers), held, rows, H, places)
+    expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
+    tolerance = 2e-5 if out == np.float32 else 1e-12
+    np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
+    assert np.isinf(np.delete(H, places, axis=0)).all()
+    np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize("fresh", [slice(0, 128), slice(128, 256), slice(100, 256), slice(0, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, monkeypatch):
+    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+    X, quantization = sparse_rows(500, 60), PIXELS
+    if dtype != np.uint8:
+        X, quantization = (X + 2).astype(dtype), None
+    like, held = indexed.like(
+        X, Activation(metric, "gaussian", 1e-5), np.dtype(np.float32), quantization
+    )
+
+    def outputs(operand, n):
+        H = np.empty((90, n), np.float32)
+        indexed.outputs(operand, held, np.arange(90), H)
+        return H
+
+    order = np.random.default_rng(0).permutation(500)
+    before, after = order[:256], order[:256].copy()
+    after[fresh] = order[256 : 256 + len(after[fresh])]
+    operand = indexed.prepare(like, held, before)
+    renewed = indexed.prepare(operand, held, after, fresh)
+    assert (renewed is operand) == (fresh.start != 100)
+    anew = indexed.prepare(like, held, after)
+    np.testing.assert_array_equal(outputs(renewed, 256), outputs(anew, 256))
+    fewer = indexed.prepare(renewed, held, after[:64], slice(0, 64))
+    np.testing.assert_array_equal(outputs(fewer, 64), outputs(anew, 256)[:, :64])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
+    rng = np.random.default_rng(0)
+    offset = 0 if metric == "dot" else 100
+    X, C = (rng.random((rows, 30)).astype(dtype) + dtype(offset) for rows in (50, 70))
+    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.3)
+    H = outputs(X, C, activation, dtype, None)
+    tolerance = reference.TOLERANCE[np.dtype(dtype)]
+    np.testing.assert_allclose(H, reference.hidden(X, C, *activation), tolerance, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [0, 1, 5, 10, 16, 17, 70])
+def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
+    X, C = codes(110, 290, 20)
+    W = np.random.default_rng(1).standard_normal((290, k))
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    operand = packed.prepare(C, activation, np.dtype(dtype), PIXELS)
+    exact = reference.hidden(X, C, *activation) @ W
+    S = backend.scores(operand, X, W)
+    assert S.dtype == dtype and S.shape == (110, k)
+    np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
+
+
+def test_scores_of_many_centers_keep_the_digits_of_float32(kernel):
+    X, C = codes(5, 10_000, 4)
+    activation = Activation("euclidean", "multiquadric", 1e-2)
+    S = backend.scores(
+        packed.prepare(C, activation, np.dtype(np.float32), PIXELS), X, np.ones((len(C), 1))
+    )
+    exact = reference.hidden(X, C, *activation).sum(axis=1)
+    np.testing.assert_allclose(S[:, 0], exact, rtol=4 * np.finfo(np.float32).eps)
+
+
+def test_infinite_scores_are_those_of_their_sample_only(kernel):
+    rng = np.random.default_rng(0)
+    X, C = (rng.standard_normal((rows, 7), np.float32) for rows in (100, 290))
+    W = rng.standard_normal((290, 6))
+    X[95:] = 1e30
+    activation = Activation("euclidean", "multiquadric", 1.0)
+    S = backend.scores(packed.prepare(C, activation, np.dtype(np.float32), None), X, W)
+    assert not np.isfinite(S[95:]).any()
+    exact = reference.hidden(X[:95], C, *activation) @ W
+    np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("N, m, k", [(1, 1, 1), (300, 210, 17), (2500, 33, 3), (0, 5, 2)])
+def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, dtype):
+    X, C = codes(N, m, 20)
+    rng = np.random.default_rng(1)
+    T, weights = rng.standard_normal((N, k)), rng.random(N)
+    activation = Activation("euclidean", "gaussian", 3e-6)
+    H = reference.hidden(X, C, *activation)
+    mean = np.full(m, 0.25)
+    G, B = normal(X, C, T, weights, mean, activation, dtype)
+    Z = H - mean
+    scale = max(1, N) * np.finfo(dtype).eps * 4
+    np.testing.assert_allclose(G, Z.T @ (weights[:, None] * Z), rtol=0, atol=scale)
+    np.testing.assert_allclose(B, Z.T @ (weights[:, None] * T), rtol=0, atol=10 * scale)
+    np.testing.assert_array_equal(G, G.T)
+
+
+def test_normal_adds_to_what_is_there():
+    X, C = codes(40, 50, 6)
+    activation, mean = Activation("euclidean", "gaussian", 1e-5), np.zeros(50)
+    operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
+    whole = [np.zeros((50, 50)), np.zeros((50, 2))]
+    parts = [np.zeros((50, 50)), np.zeros((50, 2))]
+    T = np.ones((40, 2))
+    backend.normal(operand, X, T, None, mean, *whole)
+    backend.normal(operand, X[:25], T[:25], None, mean, *parts)
+    backend.normal(operand, X[25:], T[25:], None, mean, *parts)
+    for a, b in zip(whole, parts):
+        np.testing.assert_allclose(a, b, 1e-13)
+
+
+def test_largest_sums_of_32_bits_do_not_overflow():
+    X = np.zeros((1, distance.PIECE), np.uint8)
+    for C in (X + np.uint8(255), X):
+        for metric in ("euclidean", "manhattan"):
+            exact = np.rint(reference.METRICS[metric](X, C) ** 2)
+            np.testing.assert_array_equal(outputs(X, C, Activation(metric, "identity")), exact)
+    exact = reference.dot(X + 255, X + 255)
+    full = X + np.uint8(255)
+    np.testing.assert_array_equal(outputs(full, full, Activation("dot", "linear")), exact)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric):
+    n = 2 * distance.PIECE + 5
+    X, C = codes(2, 3, n)
+    X[0], C[0] = 0, 255
+    profile = "linear" if metric == "dot" else "identity"
+    exact = reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2)
+    activation = Activation(metric, profile)
+    np.testing.assert_array_equal(outputs(X, C, activation), np.rint(exact))
+
+
+def test_split_inputs_reach_every_consumer(monkeypatch):
+    X, C = codes(90, 40, 30)
+    W, T = np.random.default_rng(0).random((40, 3)), np.random.default_rng(1).random((90, 3))
+    activation = Activation("euclidean", "laplacian", 1e-2)
+    mean = np.full(40, 0.1)
+
+    def consumers():
+        operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
+        return backend.scores(operand, X, W), *normal(X, C, T, None, mean, activation)
+
+    whole = consumers()
+    monkeypatch.setattr(distance, "PIECE", 8)
+    for a, b in zip(whole, consumers()):
+        np.testing.assert_allclose(a, b, 1e-12)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_callable_profiles_take_squared_distances(metric):
+    X, C = codes(90, 40, 30)
+    activation = Activation(metric, lambda s: np.exp(-1e-6 * s))
+    exact = reference.hidden(X, C, *activation)
+    np.testing.assert_allclose(outputs(X, C, activation), exact, 1e-12)
+    operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
+    np.testing.assert_allclose(backend.scores(operand, X, np.ones((40, 1))), exact.sum(1)[:, None])
+
+
+def test_rows_are_independent_of_their_batch(kernel):
+    X, C = codes(40, 50, 60)
+    activation = Activation("euclidean", "gaussian", 1e-6)
+    for quantization, A, B in ((PIXELS, X, C), (None, X / np.float32(3), C / np.float32(3))):
+        H = outputs(A, B, activation, np.float32, quantization)
+        for i in (0, 13, 39):
+            one = outputs(A[i : i + 1], B, activation, np.float32, quantization)
+            np.testing.assert_array_equal(one[0], H[i])
+
+
+def test_inputs_are_not_modified_and_may_be_strided_or_read_only():
+    X, C = codes(40, 50, 60)
+    A, B = X[::2, ::-1], np.asfortranarray(C)[:, ::-1]
+    X.flags.writeable = C.flags.writeable = False
+    H = outputs(A, B, Activation("manhattan", "identity"))
+    np.testing.assert_array_equal(H, reference.manhattan(A, B) ** 2)
+
+
+def test_every_kernel_gives_the_same_bits():
+    hypothesis = pytest.importorskip("hypothesis")
+    from hypothesis import strategies as st
+
+    available = [name for name in cpu_kernel.FEATURES if cpu_kernel.missing(name) is None]
+    size = st.integers(0, 40)
+
+    @hypothesis.settings(max_examples=60)
+    @hypothesis.given(
+        st.tuples(size, size, st.integers(0, 200)),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(["euclidean", "manhattan", "dot"]),
+        st.sampled_from([PIXELS, Quantization(1.0, 128)]),
+        st.sampled_from([[0, 255], [127, 128], list(range(256))]),
+    )
+    def agree(shape, seed, metric, quantization, values):
+        rng = np.random.default_rng(seed)
+        N, m, n = shape
+        X, C = (rng.choice(values, (rows, n)).astype(np.uint8) for rows in (N, m))
+        A, B = (Z.astype(np.int64) - quantization.zero_point for Z in (X, C))
+        if metric == "dot":
+            activation, exact = Activation("dot", "linear"), A @ B.T
+        else:
+            activation = Activation(metric, "identity")
+            exact = np.rint(reference.METRICS[metric](A, B) ** 2)
+        for name in available:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(cpu_kernel.VARIABLE, name)
+                result = outputs(X, C, activation, np.float64, quantization)
+            np.testing.assert_array_equal(result, exact, err_msg=name)
+
+    agree()
+
+
+def test_threads_are_woken_for_as_much_work_as_they_are_worth(monkeypatch):
+    asked = []
+    monkeypatch.setattr(backend, "parallel_for", lambda task, n, most: asked.append(most))
+    monkeypatch.setattr(backend, "thread_limit", lambda: 4)
+    X, C = codes(24, 100, 20)
+    assert outputs(X, C, DISTANCE).any()  # done without asking anyone
+    assert not asked
+    for m in (40_000, 90_000):
+        X, C = codes(24, m, 20)
+        outputs(X, C, DISTANCE)
+    assert 1 < asked[0] < asked[1] <= 4

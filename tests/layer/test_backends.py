@@ -1,0 +1,215 @@
+"""Which backend is taken: a name is obeyed or refused, "auto" asks in order and stops."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from gpurbf import BackendUnavailable, config_context
+from gpurbf.layer.backends import (
+    CPUS,
+    GPUS,
+    LOADERS,
+    Backend,
+    _attempt,
+    available_backends,
+    get_backend,
+    in_order,
+    no_gpu,
+)
+from gpurbf.layer.backends.numba import cpu_kernel
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Names of backends in the order in which their loaders are called; all of them can run."""
+    names = []
+
+    def loader(name):
+        def load():
+            names.append(name)
+            return Backend(name, None, "", None, None, None, None)
+
+        return load
+
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    for name in LOADERS:
+        monkeypatch.setitem(LOADERS, name, loader(name))
+    _attempt.cache_clear()
+    yield names
+    _attempt.cache_clear()
+
+
+def failing(error):
+    def load():
+        raise error
+
+    return load
+
+
+def with_gpu(monkeypatch, there):
+    monkeypatch.setattr("gpurbf.layer.backends.no_gpu", lambda: None if there else "no CuPy")
+
+
+def test_every_backend_has_its_place_in_the_order():
+    assert sorted([*GPUS, *CPUS]) == sorted(LOADERS)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "n_centers", "kernel", "taken"),
+    [
+        (False, None, "avx2", "numba"),
+        (False, 1, "avx2", "numba"),
+        (False, None, "generic", "mkl"),
+        (True, None, "avx2", "cupy"),
+        (True, 10**9, "generic", "cupy"),
+        (True, 1, "avx2", "numba"),
+        (True, 1, "generic", "mkl"),
+    ],
+)
+def test_auto_asks_nobody_after_the_first_that_can_run(
+    asked, monkeypatch, gpu, n_centers, kernel, taken
+):
+    with_gpu(monkeypatch, gpu)
+    monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: (kernel, ""))
+    backend, reason = get_backend("auto", n_centers)
+    assert backend.name == taken and asked == [taken]
+    assert reason.endswith(f"of those asked: {taken}")
+    assert ("transfer" in reason) == gpu
+    assert get_backend("auto", n_centers) == (backend, reason) and asked == [taken]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendUnavailable("buy one"),
+        ImportError("libcublas.so.12: cannot open"),
+        OSError("no such file"),
+        RuntimeError("CUDA driver version is insufficient"),
+        ValueError("numpy.dtype size changed"),
+        AttributeError("half installed"),
+    ],
+)
+def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, error):
+    monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("avx2", ""))
+    with_gpu(monkeypatch, True)
+    for name in ("cupy", "numba-cuda", "numba"):
+        monkeypatch.setitem(LOADERS, name, failing(error))
+    backend, reason = get_backend("auto")
+    assert backend.name == "mkl" and reason.endswith("asked: cupy, numba-cuda, numba, mkl")
+    said = str(error)
+    if not isinstance(error, BackendUnavailable):
+        said = f"{type(error).__name__}: {error}"
+    assert available_backends() == dict.fromkeys([*GPUS, "numba"], said) | {
+        "mkl": None,
+        "numpy": None,
+    }
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable) as refusal:
+            get_backend("numba")
+        assert str(refusal.value) == said and refusal.value.__cause__ is error
+
+
+def test_where_nothing_can_run_every_reason_is_named(asked, monkeypatch):
+    with_gpu(monkeypatch, False)
+    for name in CPUS:
+        monkeypatch.setitem(LOADERS, name, failing(OSError(f"no {name} today")))
+    with pytest.raises(BackendUnavailable, match=r"numba: OSError: no numba today; .*mkl.*numpy"):
+        get_backend("auto")
+
+
+def test_an_interrupt_of_a_loader_is_no_answer(asked, monkeypatch):
+    monkeypatch.setitem(LOADERS, "numpy", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        get_backend("numpy")
+    monkeypatch.setitem(LOADERS, "numpy", LOADERS["mkl"])
+    assert get_backend("numpy")[0].name == "mkl"
+
+
+def test_tiles_in_plain_code_are_asked_last(monkeypatch):
+    monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("generic", ""))
+    assert list(in_order(gpus=False)) == ["mkl", "numpy", "numba"]
+    monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("amx", ""))
+    assert list(in_order(gpus=True)) == [*GPUS, *CPUS]
+
+
+def test_a_wrong_variable_is_an_error_and_no_reason_to_take_another(monkeypatch):
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    monkeypatch.setenv(cpu_kernel.VARIABLE, "beads")
+    with pytest.raises(ValueError, match="beads"):
+        get_backend("auto", 1)
+
+
+def test_a_name_is_obeyed_whoever_says_it(asked, monkeypatch):
+    assert get_backend("numpy")[1] == "backend='numpy'"
+    monkeypatch.setenv("GPURBF_BACKEND", "mkl")
+    assert get_backend("auto") == (get_backend("mkl")[0], "GPURBF_BACKEND=mkl")
+    with config_context(backend="numpy"):
+        assert get_backend("auto") == (get_backend("numpy")[0], "config backend='numpy'")
+        with pytest.raises(ValueError, match="Unknown backend 'abacus'"):
+            get_backend("abacus")
+    assert asked == ["numpy", "mkl"]
+
+
+def test_threads_that_ask_at_once_get_one_backend(asked):
+    together, found = threading.Barrier(8), []
+
+    def ask():
+        together.wait()
+        found.append(get_backend("auto", 1)[0])
+
+    everyone = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+    assert len(asked) == 1 and all(backend is found[0] for backend in found)
+
+
+def in_a_new_process(code, *path):
+    """What code prints, with the folders first on its path."""
+    lines = [f"import sys; sys.path[:0] = {[str(folder) for folder in path]!r}"]
+    command = [sys.executable, "-c", "\n".join([*lines, textwrap.dedent(code)])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("cupy", ["missing", "without a GPU"])
+def test_auto_imports_no_library_that_it_does_not_take(tmp_path, monkeypatch, cupy):
+    """With CuPy there too: nothing is imported to find that there is no device for it."""
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    if cpu_kernel.choose_kernel()[0] == "generic":
+        pytest.skip("the CPU has no vector instructions that the tiles use")
+    if cupy == "missing" and no_gpu() is None:
+        pytest.skip("there is a GPU")
+    if cupy != "missing":
+        (tmp_path / "cupy.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    code = """
+        import numpy as np
+        from gpurbf import SVC
+        from gpurbf import RBFClassifier
+        from gpurbf.layer.backends import no_gpu
+        from gpurbf.layer.backends import get_backend
+
+        X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
+        model = SVC().fit(X, y)
+        model.predict(X)
+        RBFClassifier(10).fit(X, y).predict(X)
+        n_centers = None if no_gpu() else 1
+        assert get_backend("auto", n_centers)[0].name == "numba"
+        print([name for name in sys.modules if name.startswith(("cupy", "numba_cuda"))])
+        print([name for name in sys.modules if name.startswith("gpurbf.layer.backends.")])
+        from gpurbf.runtime.blas_threads import blas_libraries
+        print([library.internal_api for library in blas_libraries().lib_controllers])
+"""
+    libraries, backends, blas = in_a_new_process(code, tmp_path).splitlines()
+    assert libraries == "[]"
+    for name in ("cupy_", "numba_cuda", "mkl", "numpy_"):
+        assert f"'gpurbf.layer.backends.{name}'" not in backends
+    assert "mkl" not in blas or "mkl" in in_a_new_process(
+        "import numpy; from gpurbf.runtime.blas_threads import blas_libraries\n"
+        "print([library.internal_api for library in blas_libraries().lib_controllers])"
+    )

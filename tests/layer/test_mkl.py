@@ -1,0 +1,71 @@
+"""MKL after a fork: the child has none of its parent's threads and must not wait for them."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from gpurbf import BackendUnavailable
+from gpurbf.layer.backends import get_backend
+
+
+def test_a_forked_child_computes_with_every_product():
+    try:
+        get_backend("mkl")
+    except BackendUnavailable as error:
+        pytest.skip(f"backend mkl: {error}")
+    if not hasattr(os, "fork"):
+        pytest.skip("the platform has no fork")
+    code = """
+        import faulthandler, os, threading
+        import numpy as np
+        import threadpoolctl
+        from sklearn.datasets import load_digits
+        from gpurbf import SVC
+        from gpurbf import RBFClassifier
+        from gpurbf.layer.backends.blas import mkl
+        from gpurbf.runtime import threads
+
+        X, y = load_digits(return_X_y=True)
+        X = (16 * X[:, :60]).astype(np.uint8)
+
+        def everything():
+            found = []
+            for name, product in mkl._products().items():
+                A, B = np.tile(X, (2, 4)), np.tile(X[:900], (1, 4))
+                A = product.pack((A // 2).astype(product.x_dtype))
+                B = product.pack((B // 4).astype(product.c_dtype))
+                out = np.zeros((len(A), len(B)), product.out_dtype)
+                product.multiply(A, B, out)
+                found.append(out.sum(dtype=np.float64))
+            for data in (X, X / 7.0, (X / 7.0).astype(np.float32)):
+                model = SVC(backend="mkl").fit(data, y)
+                found.append(model.decision_function(data).sum())
+                rbf = RBFClassifier(200, backend="mkl", random_state=0).fit(data, y)
+                found.append(rbf.predict(data).sum())
+            found.append(fitted.decision_function(X).sum())
+            return found
+
+        fitted = SVC(backend="mkl").fit(X, y)
+        with threadpoolctl.threadpool_limits(1):  # leaves a number of this thread in MKL
+            pass
+        limit = threads.thread_limit()
+        here = everything()
+        child = os.fork()
+        if child == 0:
+            # The one limit of time is for a child that would wait for ever.
+            faulthandler.dump_traceback_later(300, exit=True)
+            there = []
+            other = threading.Thread(target=lambda: there.extend(everything()))
+            other.start()
+            same = np.allclose(everything(), here, rtol=1e-6)
+            other.join()
+            same &= np.allclose(there, here, rtol=1e-6)
+            os._exit(0 if same and threads.thread_limit() == limit else 1)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

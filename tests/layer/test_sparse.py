@@ -1,0 +1,146 @@
+"""Rows of wide CSR samples with few entries: those alone are multiplied, to the same answers."""
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse as sp
+from scipy.sparse import random_array
+from sklearn.base import clone
+
+from gpurbf import SVC, RBFClassifier, config_context
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.blas import sparse
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import limited
+from gpurbf.solvers.ridge.fixed_point import fixed_point
+
+n, m, k = 1500, 300, 3
+rng = np.random.default_rng(0)
+
+
+def samples(dtype, density=0.01, N=150):
+    return random_array((N, n), density=density, rng=rng, format="csr", dtype=dtype)
+
+
+@pytest.fixture(params=["thin", "mixed"])
+def X(request):
+    X = samples(np.float64)
+    if request.param == "mixed":
+        X = sp.vstack([X[:70], samples(np.float64, 0.2, 20), X[70:]], format="csr")
+        assert not sparse.sparse_rows(X).all()
+    return X
+
+
+def expected(X, C, activation):
+    return reference.hidden(
+        X.toarray(), C, activation.metric, activation.profile, activation.gamma, activation.coef0
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "activation",
+    [
+        Activation("euclidean", "gaussian", 0.05),
+        Activation("euclidean", "laplacian", 0.3),
+        Activation("euclidean", np.sqrt, 1.0),
+        Activation("dot", "poly", 0.1, 1.0),
+    ],
+    ids=str,
+)
+def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
+    C = samples(dtype, N=m).toarray()
+    layer = HiddenLayer(C, activation, backend=backend)
+    X, W = X.astype(dtype), rng.normal(size=(m, k))
+    H = expected(X, C, activation)
+    bound = reference.TOLERANCE[np.dtype(dtype)]
+    np.testing.assert_allclose(layer.outputs(X), H, rtol=bound, atol=bound)
+    np.testing.assert_allclose(layer.scores(X, W), H @ W, rtol=0, atol=20 * bound * np.abs(H).max())
+    w, T, mean = rng.uniform(1, 2, X.shape[0]), rng.normal(size=(X.shape[0], k)), H.mean(axis=0)
+    G, B = layer.normal(X, T, w, mean)
+    V = (H - mean) * np.sqrt(w)[:, None]
+    size = np.abs(V.T @ V).max()
+    np.testing.assert_allclose(G, V.T @ V, rtol=0, atol=20 * bound * size)
+    np.testing.assert_allclose(B, V.T @ (T * np.sqrt(w)[:, None]), rtol=0, atol=20 * bound * size)
+
+
+def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
+    activation = Activation("euclidean", "gaussian", 0.1)
+    layer = HiddenLayer(samples(np.float64, N=m).toarray(), activation, backend=backend)
+    W = rng.normal(size=(m, k))
+    thin = sparse.sparse_rows(X)  # others are a BLAS's, whose sums depend on where a row lies
+    H, S = layer.outputs(X), layer.scores(X, W)
+    order = rng.permutation(X.shape[0])
+    with limited(1), config_context(memory=0.1):
+        np.testing.assert_array_equal(layer.outputs(X[order])[thin[order]], H[order[thin[order]]])
+        np.testing.assert_array_equal(layer.scores(X[order], W)[thin[order]], S[order[thin[order]]])
+    for i in (0, 69, 100):
+        np.testing.assert_array_equal(layer.outputs(X[i : i + 1]), H[i : i + 1])
+        np.testing.assert_array_equal(layer.scores(X[i : i + 1], W), S[i : i + 1])
+
+
+def test_a_classifier_says_what_it_says_of_dense_samples(X):
+    y = rng.integers(0, k, X.shape[0])
+    model = RBFClassifier(100, random_state=0, alpha=1e-3)
+    some = model.fit(X, y).decision_function(X)
+    coef = model.coef_
+    dense = model.fit(X.toarray(), y).decision_function(X.toarray())
+    np.testing.assert_allclose(some, dense, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(coef, model.coef_, rtol=0, atol=1e-6)
+
+
+def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
+    # And so are the sums of whoever makes the layer again from the dense array of the model.
+    C, T = samples(np.float32, N=m), rng.normal(size=(X.shape[0], k))
+    activation = Activation("euclidean", "gaussian", 0.1)
+    given, dense = (HiddenLayer(c, activation, backend=backend) for c in (C, C.toarray()))
+    assert sp.issparse(given.compact) and sp.issparse(dense.compact)
+    np.testing.assert_array_equal(given.centers, C.toarray())
+    np.testing.assert_array_equal(given.outputs(X), dense.outputs(X))
+    shift, grid = fixed_point(given, 1e-3, 1.0, 1.0, 1.0)
+    again, same = fixed_point(dense, 1e-3, 1.0, 1.0, 1.0)
+    np.testing.assert_array_equal(shift, again)
+    assert grid == same
+    for got, expected in zip(given.normal(X, T), dense.normal(X, T)):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
+    # Entry by entry: whether centers are dense or few entries changes no bit of a row.
+    X, C = X[sparse.sparse_rows(X)], samples(np.float64, 0.03, N=m)
+    C.data[::7] = 0  # stored zeros are numbers like others
+    got = np.full((X.shape[0], m), np.nan)
+    sparse.Columns(C).products(X, got)
+    np.testing.assert_array_equal(got, X @ np.ascontiguousarray(C.toarray().T))
+
+
+def test_entries_given_in_two_parts_are_one():
+    X, y = samples(np.float64), rng.integers(0, k, 150)
+    twice = sp.csr_array(
+        (np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr), shape=X.shape
+    )
+    assert not twice.has_canonical_format
+    for model in (RBFClassifier(100, random_state=0), SVC()):
+        expected = clone(model).fit(X, y).decision_function(X)
+        got = model.fit(twice, y).decision_function(twice)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
+
+
+def test_what_is_left_to_sparse_products():
+    activation = Activation("euclidean", "gaussian", 0.1)
+    C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
+    assert HiddenLayer(C, activation).thin(X).all()
+    assert HiddenLayer(C, activation).thin(X.toarray()) is None
+    assert HiddenLayer(C[:, :1000], activation).thin(X[:, :1000]) is None
+    assert HiddenLayer(C, activation, precision="float32").thin(X) is None
+    assert HiddenLayer(C, activation._replace(metric="manhattan")).thin(X) is None
+    # Counts are codes, and dense tiles of those are faster still.
+    assert HiddenLayer(np.sign(C), activation).thin(X.sign()) is None
+    full = samples(np.float64, 0.2)
+    assert HiddenLayer(C, activation).thin(full) is None
+    assert (
+        sp.issparse(sparse.sparse_or_dense(C))
+        and sparse.sparse_or_dense(full.toarray()) is not None
+    )
+    for stored in (full, full.toarray()):  # the values decide, not how they are stored
+        assert not sp.issparse(sparse.sparse_or_dense(stored))

@@ -1,0 +1,385 @@
+"""Stages add up to the wall time, count what the formulas say, and are nothing unless recorded."""
+
+import itertools
+import pickle
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import gpurbf
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.profiling import ceilings
+from gpurbf.runtime import stages
+from gpurbf.runtime.stages import (
+    ELSEWHERE,
+    STAGES,
+    Recorder,
+    count,
+    parallel_section,
+    stage,
+    staged,
+)
+from gpurbf.runtime.threads import parallel_for
+
+N, n, m, k = 1200, 64, 150, 10
+ESTIMATORS = {
+    "rbf": lambda **parameters: gpurbf.RBFClassifier(m, random_state=0, **parameters),
+    "lms": lambda **parameters: gpurbf.RBFClassifier(m, solver="lms", random_state=0, **parameters),
+    "fsvc": lambda **parameters: gpurbf.FSVC(20.0, random_state=0, **parameters),
+    "svc": lambda **parameters: gpurbf.SVC(C=10, gamma=0.001, **parameters),
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:N].astype(np.uint8), y[:N]
+
+
+def total(recorder):
+    return sum(entry.seconds for entry in recorder.entries.values())
+
+
+def operations(recorder, name):
+    """Operations of a stage by kind of arithmetic."""
+    sums = {}
+    for (found, _), entry in recorder.entries.items():
+        if found == name:
+            for kind, number in entry.operations.items():
+                sums[kind] = sums.get(kind, 0) + number
+    return sums
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of each thread that stands still unless told to go on."""
+    now = threading.local()
+
+    class Clock:
+        def perf_counter(self):
+            return getattr(now, "time", 0.0)
+
+        def wait(self, seconds):
+            now.time = self.perf_counter() + seconds
+
+    clock = Clock()
+    monkeypatch.setattr(stages, "time", clock)
+    return clock
+
+
+def test_a_moment_counts_for_the_innermost_open_stage(clock):
+    with Recorder() as recorder:
+        clock.wait(1)
+        with stage("prepare"):
+            clock.wait(2)
+            with stage("hidden layer", "H"):
+                clock.wait(4)
+            clock.wait(8)
+            with stage("hidden layer", "H"):
+                clock.wait(16)
+        clock.wait(32)
+    seconds = {key: entry.seconds for key, entry in recorder.entries.items()}
+    assert seconds == {ELSEWHERE: 33, ("prepare", ""): 10, ("hidden layer", "H"): 20}
+    assert recorder.seconds == 63
+
+
+def test_counts_go_to_the_innermost_open_stage():
+    with Recorder() as recorder, stage("prepare"):
+        count(operations=1, kind="float32", nbytes=10)
+        with stage("hidden layer"):
+            count(operations=2, kind="float32", nbytes=20)
+            count(operations=4, kind="float64")
+            count(operations=8, kind="float32")
+    inner = recorder.entries["hidden layer", ""]
+    assert inner.operations == {"float32": 10, "float64": 4} and inner.nbytes == 20
+    assert recorder.entries["prepare", ""].operations == {"float32": 1}
+
+
+def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(clock):
+    def share(name, seconds):
+        def work():
+            with stage(name):
+                clock.wait(seconds)
+
+        return work
+
+    with Recorder() as recorder, stage("output training"), parallel_section(1) as section:
+        helper = threading.Thread(target=section.run, args=[share("hidden layer", 3)])
+        helper.start()
+        helper.join()
+        section.run(share("prepare", 1))
+    # This thread saw one second pass, in which four seconds of work were done.
+    seconds = {key[0]: entry.seconds for key, entry in recorder.entries.items()}
+    assert seconds["hidden layer"] == pytest.approx(0.75)
+    assert seconds["prepare"] == pytest.approx(0.25)
+    assert seconds["output training"] == 0
+    assert total(recorder) == pytest.approx(recorder.seconds) == 1
+
+
+def test_stages_of_threads_that_work_for_the_recorder_are_seen():
+    def task(i):
+        with stage("hidden layer", str(i)):
+            count(operations=1, kind="float32")
+            parallel_for(lambda j: time.sleep(0.001), 2)
+
+    with Recorder() as recorder, stage("output training"):
+        parallel_for(task, 6)
+    assert operations(recorder, "hidden layer") == {"float32": 6}
+    assert total(recorder) == pytest.approx(recorder.seconds)
+    with stage("prepare") as off:  # and nobody is recorded any longer, in the pool neither
+        parallel_for(lambda i: count(operations=1, kind="float32"), 6)
+    assert off is stage("prepare")
+    assert operations(recorder, "hidden layer") == {"float32": 6}
+
+
+def test_without_a_recorder_a_stage_is_one_object_that_does_nothing(digits):
+    assert stage("prepare") is stage("hidden layer", "H") is parallel_section(1)
+    count(operations=1, kind="float32", nbytes=1)
+    before = threading.active_count()
+    ESTIMATORS["rbf"]().fit(*digits)
+    assert not any(t.name == "gpurbf memory" for t in threading.enumerate())
+    assert threading.active_count() >= before
+
+
+def test_another_thread_is_not_recorded(digits):
+    other = threading.Thread(target=lambda: ESTIMATORS["rbf"]().fit(*digits))
+    with Recorder() as recorder:
+        other.start()
+        other.join()
+    assert set(recorder.entries) == {ELSEWHERE}
+
+
+def test_an_error_closes_its_stages_and_the_recorder(clock):
+    @staged("prepare")
+    def fail():
+        clock.wait(1)
+        parallel_for(lambda i: 1 / 0, 2)
+
+    with Recorder() as recorder:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        clock.wait(2)
+    assert recorder.entries["prepare", ""].seconds == 1
+    assert recorder.entries[ELSEWHERE].seconds == 2
+    with pytest.raises(ZeroDivisionError), Recorder():
+        fail()
+    assert stage("prepare") is stage("hidden layer")
+    assert not any(t.name == "gpurbf memory" for t in threading.enumerate())
+
+
+def test_recorders_inside_each_other_both_see_their_own_time(clock):
+    with Recorder() as outer, stage("prepare"):
+        clock.wait(1)
+        with Recorder() as inner, stage("hidden layer"):
+            clock.wait(2)
+        clock.wait(4)
+    assert inner.seconds == 2 and outer.seconds == 7
+    assert outer.entries["prepare", ""].seconds == 7
+
+
+def test_a_fence_is_waited_for_before_the_clock_is_read(clock, monkeypatch):
+    monkeypatch.setattr(stages, "FENCES", [lambda: clock.wait(1)])
+    with Recorder() as recorder:
+        with stage("hidden layer"):
+            pass
+    assert recorder.entries["hidden layer", ""].seconds == 1
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_the_hidden_layer_counts_two_operations_a_synapse(backend, digits, metric):
+    X, _ = digits
+    layer = HiddenLayer(X[:m], Activation(metric, "gaussian", 0.001), backend=backend)
+    layer.outputs(X[:8])
+    with Recorder() as recorder:
+        layer.outputs(X)
+    assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * n
+    with Recorder() as recorder:
+        layer.scores(X, np.ones((m, k)))
+    assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * (n + k)
+    with Recorder() as recorder:
+        layer.normal(X, np.ones((N, k)))
+    assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * n
+    assert sum(operations(recorder, "output training").values()) == N * m * (m + 1 + 2 * k)
+
+
+def test_arithmetic_is_called_what_it_is(digits):
+    X, _ = digits
+    for data, dtype, kind in [
+        (X, "float32", "8-bit products"),
+        (X + np.float32(0.1), "float32", "float32"),
+        (X + 0.1, "float64", "float64"),
+    ]:
+        layer = HiddenLayer(data[:m], Activation("euclidean", "gaussian", 0.1), backend="numba")
+        with Recorder() as recorder:
+            layer.outputs(data)
+        assert set(operations(recorder, "hidden layer")) == {kind}
+        assert layer.dtype == dtype
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_profiled_estimator_is_the_same_estimator(name, digits):
+    X, y = digits
+    plain = ESTIMATORS[name]()
+    found = gpurbf.profile(plain, X[:800], y[:800], X_test=X[800:], y_test=y[800:])
+    assert not hasattr(plain, "classes_")
+    expected = clone(plain).fit(X[:800], y[:800]).predict(X[800:])
+    np.testing.assert_array_equal(found.estimator.predict(X[800:]), expected)
+    assert found.accuracy == np.mean(expected == y[800:])
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A clock that counts this thread's calls of Python functions: no time, so no noise."""
+    passed = itertools.count()
+
+    class Clock:
+        now = 0
+
+        def perf_counter(self):
+            return float(self.now)
+
+    clock = Clock()
+
+    def advance(frame, event, argument):
+        if event == "call":
+            clock.now = next(passed)
+
+    monkeypatch.setattr(stages, "time", clock)
+    before = sys.getprofile()
+    sys.setprofile(advance)
+    yield
+    sys.setprofile(before)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_stages_cover_the_work(name, digits, calls):
+    # Everything adds up, no arithmetic is outside a stage, and little else.
+    found = gpurbf.profile(ESTIMATORS[name](), *digits)
+    for phase, passed in found.seconds.items():
+        rows = [row for row in found.rows if row.phase == phase and not row.part]
+        assert [row.stage for row in rows] == [*STAGES, "in no stage"]
+        assert sum(row.seconds for row in rows) == pytest.approx(passed)
+        for row in rows[:-1]:
+            parts = [r for r in found.rows if (r.phase, r.stage) == (phase, row.stage)][1:]
+            assert sum(r.seconds for r in parts) == pytest.approx(row.seconds)
+        assert rows[-1].operations == 0
+        assert 0 < rows[-1].share < 0.2
+
+
+def test_solver_parts_are_named_and_counted(digits):
+    def parts(name):
+        found = gpurbf.profile(ESTIMATORS[name](), *digits)
+        return {row.part: row for row in found.rows if row.phase == "training" and row.part}
+
+    ridge = parts("rbf")
+    assert ridge["Cholesky"].operations == pytest.approx(m**3 / 3)
+    assert ridge["HᵀH"].operations == N * m * (m + 1 + 2 * (k + 1))
+    assert parts("lms")["LMS"].operations == 10 * 4 * N * (-(-m // 8) * 8) * k
+    assert {"inner steps", "samples grouped"} <= set(parts("svc"))
+    assert "centers chosen" in parts("fsvc")
+
+
+def test_an_estimator_inside_a_pipeline_is_seen(digits):
+    model = make_pipeline(FunctionTransformer(), ESTIMATORS["rbf"]())
+    found = gpurbf.profile(model, *digits)
+    hidden = next(row for row in found.rows if row.stage == "hidden layer")
+    assert hidden.operations >= 2 * N * m * n
+
+
+def test_rates_shares_and_memory_are_consistent(digits):
+    found = gpurbf.profile(ESTIMATORS["rbf"](backend="numba"), *digits)
+    assert found.ceilings["memory"] > 0
+    gram = next(row for row in found.rows if row.part == "HᵀH")
+    assert gram.operations_per_second == pytest.approx(gram.operations / gram.seconds)
+    assert gram.bytes_per_second == pytest.approx(gram.nbytes / gram.seconds)
+    if gram.ceiling:
+        rates = {"memory": gram.bytes_per_second}
+        rate = rates.get(gram.ceiling, gram.operations_per_second)
+        assert gram.efficiency == pytest.approx(rate / found.ceilings[gram.ceiling])
+    if sys.platform.startswith("linux"):
+        assert gram.peak_memory > digits[0].nbytes and 0 < gram.memory_share < 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+def test_memory_that_is_freed_inside_a_stage_is_seen():
+    with Recorder() as recorder:
+        with stage("prepare"):
+            pass
+        with stage("hidden layer"):
+            block = np.ones(10_000_000)
+            time.sleep(0.2)
+            del block
+    rise = recorder.entries["hidden layer", ""].memory - recorder.entries["prepare", ""].memory
+    assert rise > 60e6
+
+
+def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(digits):
+    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+    for phase, line in zip(("training", "prediction"), found.bottleneck.splitlines()):
+        stages = [row for row in found.rows if row.phase == phase and not row.part]
+        longest = max(stages, key=lambda row: row.seconds)
+        assert line.startswith(f"{phase.capitalize()}: {longest.stage} is ")
+        assert f"{100 * longest.share:.0f} %" in line
+    text = str(found)
+    assert found.bottleneck in text and "host to device: none on a CPU" in text
+    assert "1,200 × 64 samples, 150 centers" in text
+    assert "<pre>" in found._repr_html_()
+    assert str(pickle.loads(pickle.dumps(found))) == text
+
+
+def test_to_frame_has_all_rows(digits):
+    pytest.importorskip("pandas")
+    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+    frame = found.to_frame()
+    assert len(frame) == len(found.rows)
+    whole = frame[frame.part == ""].groupby("phase").share.sum()
+    assert whole.to_numpy() == pytest.approx(1)
+
+
+def test_to_frame_without_pandas_says_how_to_get_it(digits, monkeypatch):
+    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        found.to_frame()
+
+
+def test_plot_has_a_bar_for_every_stage_that_took_time(digits):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+    figure = found.plot(figure_module.Figure())
+    assert len(figure.axes) == 2
+    for axis, phase in zip(figure.axes, ("training", "prediction")):
+        assert phase in axis.get_title()
+        drawn = sum(bar.get_width() for bar in axis.patches if bar.get_height() > 0.5)
+        covered = sum(
+            row.seconds
+            for row in found.rows
+            if row.phase == phase and not row.part and row.stage != "in no stage"
+        )
+        scale = 1000 if found.seconds[phase] < 1 else 1
+        assert drawn == pytest.approx(scale * covered)
+
+
+def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):
+    assert ceilings.compute("float32") is ceilings.compute("float32")
+    assert ceilings.bandwidth() == ceilings.bandwidth() > 1e8
+    assert ceilings.compute("bfloat16") is None
+    monkeypatch.setenv("GPURBF_CPU_KERNEL", "generic")
+    assert ceilings.limit.__wrapped__("float32") is None
+    assert ceilings.limit.__wrapped__("8-bit products") is None
+
+
+def test_a_kind_without_a_ceiling_has_no_efficiency(digits, monkeypatch):
+    monkeypatch.setattr("gpurbf.profiling.profile.compute", lambda kind, xp: None)
+    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+    gram = next(row for row in found.rows if row.part == "HᵀH")
+    assert np.isnan(gram.efficiency) and gram.ceiling == ""
+    assert "Ceilings: memory" in str(found)

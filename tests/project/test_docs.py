@@ -1,0 +1,77 @@
+"""The documentation's links lead somewhere and its examples run."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import gpurbf
+from benchmarks import BENCHMARKS
+from gpurbf.profiling.tables import BEGIN, END
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(p.read_text())], ids=name)
+def test_examples_run_from_top_to_bottom(page, capsys):
+    namespace = {}
+    for example in EXAMPLE.findall(page.read_text(encoding="utf-8")):
+        exec(compile(example, name(page), "exec"), namespace)
+
+
+def test_every_public_name_has_a_page():
+    listed = set((ROOT / "docs" / "api.md").read_text(encoding="utf-8").split())
+    names = {*gpurbf.__all__, *(f"datasets.{name}" for name in gpurbf.datasets.__all__)}
+    assert names - {"__version__", "datasets", "datasets.Images"} <= listed
+
+
+def test_the_figure_of_the_readme_shows_what_the_benchmark_measured(tmp_path):
+    pytest.importorskip("matplotlib").use("agg")
+    script = runpy.run_path(str(ROOT / "docs" / "draw_mnist.py"))
+    script["draw"](tmp_path / "mnist.svg")
+    written, kept = (
+        re.findall(r"<text[^>]*>(.*?)</text>", path.read_text(encoding="utf-8"))
+        for path in (tmp_path / "mnist.svg", ROOT / "docs" / "mnist.svg")
+    )
+    rows, _ = script["measured"]()
+    assert {f"{seconds:.3g} s" for _, *times, _ in rows for seconds in times} < set(kept)
+    assert written == kept, "run python docs/draw_mnist.py"
+
+
+def test_nobody_is_sent_to_a_package_index_for_this_package():
+    files = [*PAGES, *(ROOT / "gpurbf").rglob("*.py")]
+    wrong = [name(f) for f in files if re.search(r"pip install \W*gpurbf", f.read_text("utf-8"))]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_benchmark_has_a_page_with_marks_and_a_line_in_the_index(benchmark):
+    folder = ROOT / "docs" / "benchmarks"
+    page = (folder / f"{benchmark}.md").read_text(encoding="utf-8")
+    assert page.count(BEGIN) == page.count(END) == 1
+    assert f"({benchmark}.md)" in (folder / "index.md").read_text(encoding="utf-8")

@@ -1,0 +1,96 @@
+"""The gallery runs, and its first group prints the same with scikit-learn's SVC."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpurbf import datasets
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+OURS, THEIRS = "from gpurbf import SVC\n", "from sklearn.svm import SVC\n"
+
+
+def name(path):
+    return path.stem.removeprefix("plot_")
+
+
+@pytest.fixture
+def show(capsys):
+    """A function that executes a script, draws on no screen and returns what was printed."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+
+    def run(source, path):
+        with plt.rc_context(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plt, "show", lambda: None)
+            exec(compile(source, path, "exec"), {"__name__": "__main__"})
+            assert plt.get_fignums(), "an example shows something"
+            for number in plt.get_fignums():
+                plt.figure(number).canvas.draw()
+            plt.close("all")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_there_are_ten():
+    assert len(EXAMPLES) >= 10
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name)
+def test_only_the_import_differs_and_the_output_does_not(path, show):
+    source = path.read_text(encoding="utf-8")
+    assert source.count(OURS) == 1
+    assert set(re.findall(r"^.*gpurbf.*$", source, re.MULTILINE)) <= {
+        OURS.strip(),
+        'plt.style.use("gpurbf.figures")',
+    }
+    ours, theirs = show(source, path), show(source.replace(OURS, THEIRS), path)
+    assert ours.strip() and ours == theirs
+
+
+def beyond(stem):
+    path = ROOT / "examples" / "beyond" / f"plot_{stem}.py"
+    return path.read_text(encoding="utf-8"), path
+
+
+def wrong(printed):
+    """Numbers of wrong answers, in the order in which they were printed."""
+    return [int(number) for number in re.findall(r"(\d+) wrong", printed)]
+
+
+def test_virtual_support_vectors_without_mnist_say_so_and_help(show, monkeypatch):
+    def missing(data_home=None):
+        raise FileNotFoundError("no MNIST for this test")
+
+    monkeypatch.setattr(datasets, "load_mnist", missing)
+    printed = show(*beyond("virtual_support_vectors"))
+    assert printed.startswith("MNIST is not at hand")
+    before, after = wrong(printed)
+    assert after < before
+
+
+@pytest.mark.slow
+def test_virtual_support_vectors_reach_what_the_page_promises(show, mnist, monkeypatch):
+    monkeypatch.setattr(datasets, "load_mnist", lambda data_home=None: mnist)
+    _, after = wrong(show(*beyond("virtual_support_vectors")))
+    assert after <= 95  # 99.1 %, rounded
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_learnt(show):
+    printed = show(*beyond("million_rows"))
+    assert printed.startswith("1,000,000 rows")
+    assert float(re.search(r"([\d.]+)% of the test rows", printed)[1]) > 99
+
+
+def test_all_centers_are_better_than_some(show, monkeypatch):
+    def missing(data_home=None):
+        raise FileNotFoundError("no MNIST for this test")
+
+    monkeypatch.setattr(datasets, "load_mnist", missing)
+    printed = show(*beyond("all_centers"))
+    right = [float(value) for value in re.findall(r"([\d.]+) % of the test", printed)]
+    assert right == sorted(right) and right[-1] > 99

@@ -1,0 +1,192 @@
+"""The package as a whole: what importing it costs, its contracts, its style, its metadata."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gpurbf
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "gpurbf").rglob("*.py"))
+PUBLIC = [name for name in gpurbf.__all__ if name not in ("__version__", "datasets")]
+README_COMMANDS = (
+    'python -m pip install ".[plot]" && python -m gpurbf classify',
+    'python -m pip install ".[mkl,plot,test]" && python -m pytest -n 2 --dist worksteal',
+    'python -m pip install ".[docs]" && python -m sphinx docs docs/_build',
+)
+
+
+def run(*command):
+    """Output of a command in the repository; its failure shows that output."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def python_imports(code):
+    """Which top-level modules a fresh interpreter holds after running the code."""
+    show = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    return set(run(sys.executable, "-c", f"{code}\n{show}").split())
+
+
+def configuration():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_import_brings_in_no_library_at_all():
+    loaded = python_imports("import gpurbf; dir(gpurbf)")
+    assert "gpurbf" in loaded
+    assert not loaded & {"numba", "llvmlite", "cupy", "sklearn", "scipy", "numpy", "joblib"}
+
+
+def test_every_public_name_resolves_without_numba_or_a_gpu_library():
+    names = ", ".join(gpurbf.__all__)
+    loaded = python_imports(f"from gpurbf import {names}; gpurbf_names = [{names}]")
+    assert not loaded & {"numba", "llvmlite", "cupy", "matplotlib"}
+
+
+@pytest.mark.parametrize("state", ["enable", "disable"])
+def test_the_garbage_collector_is_left_as_it_was(state):
+    code = f"import gc; gc.{state}(); before = gc.isenabled(); import gpurbf.runtime.jit"
+    run(sys.executable, "-c", f"{code}; assert gc.isenabled() == before")
+
+
+def test_names_of_the_package_are_listed_and_unknown_ones_refused():
+    assert set(gpurbf.__all__) <= set(dir(gpurbf))
+    assert len(set(gpurbf.__all__)) == len(gpurbf.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'RBFRegressor'"):
+        gpurbf.RBFRegressor  # noqa: B018
+    for name in gpurbf.__all__:
+        assert getattr(gpurbf, name) is getattr(gpurbf, name)
+
+
+def test_type_checkers_see_the_same_exports():
+    tree = ast.parse((ROOT / "gpurbf" / "__init__.py").read_text(encoding="utf-8"))
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    declared = {alias.name: node.module for node in guarded.body for alias in node.names}
+    assert declared == gpurbf._HOMES | {"datasets": "gpurbf"}
+
+
+def test_import_contracts_hold():
+    pytest.importorskip("importlinter")
+    program = shutil.which("lint-imports", path=Path(sys.executable).parent)
+    run(program, "--no-logo", "--no-cache")
+
+
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
+def test_ruff_has_no_complaint(command):
+    pytest.importorskip("ruff")
+    run(sys.executable, "-m", "ruff", *command, "--quiet", ".")
+
+
+@pytest.mark.slow
+def test_type_hints_hold():
+    pytest.importorskip("mypy")
+    run(sys.executable, "-m", "mypy")
+
+
+def documented():
+    """Public names, and the methods that this package defines on them."""
+    for name in PUBLIC:
+        value = getattr(gpurbf, name)
+        yield f"{value.__module__}.{name}"
+        if inspect.isclass(value):
+            for method, function in inspect.getmembers(value, inspect.isfunction):
+                if not method.startswith("_") and function.__module__.startswith("gpurbf"):
+                    yield f"{value.__module__}.{name}.{method}"
+    for name in gpurbf.datasets.__all__:
+        yield f"gpurbf.datasets.{name}"
+
+
+def test_public_docstrings_are_numpydoc():
+    validate = pytest.importorskip("numpydoc.validate")
+    checks = set(configuration()["tool"]["numpydoc_validation"]["checks"])
+    assert "all" in checks
+    problems = [
+        f"{name}: {code} {message}"
+        for name in documented()
+        for code, message in validate.validate(name)["errors"]
+        if code not in checks
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "datasets"])
+def test_examples_in_docstrings_run(name):
+    value = getattr(gpurbf, name)
+    module = importlib.import_module(getattr(value, "__module__", value.__name__))
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for test in doctest.DocTestFinder().find(value, name, module=module):
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no docstring"
+
+
+def test_mkl_is_asked_for_only_where_it_has_wheels():
+    requirements = pytest.importorskip("packaging.requirements")
+    extra = configuration()["project"]["optional-dependencies"]["mkl"]
+    markers = [requirements.Requirement(line).marker for line in extra]
+
+    def asked(platform, machine):
+        environment = {"sys_platform": platform, "platform_machine": machine}
+        return sum(marker.evaluate(environment) for marker in markers)
+
+    assert asked("linux", "x86_64") == asked("win32", "AMD64") == 1
+    for elsewhere in [("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")]:
+        assert asked(*elsewhere) == 0
+
+
+def test_files_that_are_not_python_are_installed_too():
+    patterns = configuration()["tool"]["setuptools"]["package-data"]["gpurbf"]
+    others = [path for path in (ROOT / "gpurbf").iterdir() if path.is_file()]
+    others = [path for path in others if path.suffix != ".py"]
+    assert others
+    assert all(any(path.match(pattern) for pattern in patterns) for path in others)
+
+
+def test_hard_dependencies_are_these_six():
+    requirements = pytest.importorskip("packaging.requirements")
+    names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
+    assert names == {
+        "numpy",
+        "scikit-learn",
+        "numba",
+        "joblib",
+        "threadpoolctl",
+        "platformdirs",
+    }
+
+
+def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(command in readme for command in README_COMMANDS)
+    assert README_COMMANDS[1] in ci
+
+
+def test_setup_cfg_holds_import_contracts_only():
+    lines = (ROOT / "setup.cfg").read_text(encoding="utf-8").splitlines()
+    sections = [line for line in lines if line.startswith("[")]
+    assert sections and all(section.startswith("[importlinter") for section in sections)
+
+
+def test_no_function_takes_more_than_ten_arguments_by_position():
+    found = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                if len(node.args.posonlyargs + node.args.args) > 10:
+                    found.append(f"{path.relative_to(ROOT).as_posix()}:{node.lineno}")
+    assert not found, "use a NamedTuple where a group has a meaning, or keyword-only arguments"

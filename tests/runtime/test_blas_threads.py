@@ -1,0 +1,218 @@
+"""BLAS libraries work with the least of the limits in force, and are left as they were."""
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.linalg
+from callers import everything, numbers, own_numbers
+
+from gpurbf.runtime import blas_threads, threads
+from gpurbf.runtime.linalg import factorizations
+
+
+def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
+    before = everything()
+    random.seed(0)
+    # A, B begin and A, B end; B, A; one inside the other; at random.
+    orders = [*itertools.permutations(range(3)), *(random.sample(range(4), 4) for _ in range(10))]
+    for order in orders:
+        for i in range(len(order)):
+            callers[i].enter(threads.limited, 1 + i % 2)
+            assert set(numbers().values()) == {1}
+        for i in order:
+            callers[i].leave()
+        assert everything() == before
+
+
+def test_blas_has_the_least_of_the_limits_in_force(callers):
+    before = numbers()
+    first, second, *_ = callers
+    first.enter(threads.limited, 2)
+    second.enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
+    second.leave()
+    assert numbers() == {path: min(number, 2) for path, number in before.items()}
+
+
+def test_blas_alone_is_a_limit_for_blas_only():
+    before, own = everything(), threads.thread_limit()
+    with threads.single_threaded_blas():
+        assert set(numbers().values()) == set(own_numbers().values()) == {1}
+        assert threads.thread_limit() == own
+    assert everything() == before
+
+
+@pytest.mark.parametrize("m", [3, 300])
+def test_small_decompositions_are_done_without_blas_s_threads(monkeypatch, m):
+    calls = []
+
+    def watched(function):
+        def call(*args, **options):
+            calls.append((function.__name__, set(own_numbers().values())))
+            return function(*args, **options)
+
+        return call
+
+    for function in (scipy.linalg.cho_factor, scipy.linalg.solve_triangular):
+        monkeypatch.setattr(scipy.linalg, function.__name__, watched(function))
+    before = everything()
+    rng = np.random.default_rng(0)
+    A, B = rng.random((m, m)), rng.random((m, 300))
+    A = A @ A.T + np.eye(m)
+    cholesky, solve_triangular, _ = factorizations(np)
+    L = np.tril(cholesky(A.copy()))
+    half = solve_triangular(L, B, lower=True)
+    np.testing.assert_allclose(L @ half, B, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        A @ solve_triangular(L, half, lower=True, trans=1), B, rtol=1e-9, atol=1e-7
+    )
+    assert solve_triangular(L, B[:, :0], lower=True).shape == (m, 0)
+    assert everything() == before
+    assert {name for name, _ in calls} == {"cho_factor", "solve_triangular"}
+    assert all(found == {1} for _, found in calls)
+
+
+class OnOpenMP(threading.local):
+    """A library that keeps a number for each thread, as OpenBLAS does on OpenMP."""
+
+    internal_api, threading_layer, filepath, num_threads = "openblas", "openmp", "", 4
+
+    def set_num_threads(self, number):
+        self.num_threads = number
+
+
+def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
+    monkeypatch, cores, callers
+):
+    library, seen, both = OnOpenMP(), [], threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(
+        blas_threads, "blas_libraries", lambda: SimpleNamespace(lib_controllers=[library])
+    )
+
+    def look(i=0):
+        both.wait()
+        seen.append(library.num_threads)
+
+    first, second, *_ = callers
+    first.enter(threads.limited, 3)
+    second.enter(threads.limited, 1)
+    with threads.limited(2):
+        threads.parallel_for(look, 2)  # this thread and a helper
+        assert seen == [2, 2] and library.num_threads == 2
+    assert library.num_threads == 4
+    for caller, number in [(first, 3), (second, 1)]:
+        assert caller._thread.submit(lambda: library.num_threads).result() == number
+        caller.leave()
+        assert caller._thread.submit(lambda: library.num_threads).result() == 4
+
+
+def test_who_has_no_limit_is_not_held_back_by_the_limit_of_another(callers):
+    alone = threads.thread_limit()
+    callers[0].enter(threads.limited, 1)
+    assert set(numbers().values()) == {1}
+    assert threads.thread_limit() == alone
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_between_leaves_no_trace(callers, error):
+    before = everything()
+    callers[0].enter(threads.limited, 1)
+    with pytest.raises(error), threads.limited(2):
+        callers[0].leave()
+        raise error
+    assert everything() == before
+    with pytest.raises(ValueError, match="n_jobs"), threads.limited(0):
+        pass
+    assert everything() == before
+
+
+def test_an_interrupt_at_any_call_leaves_no_trace():
+    before = everything()
+
+    def work():
+        with threads.limited(1):
+            threads.parallel_for(lambda i: None, 3)
+        with threads.single_threaded_blas():
+            threads.map_single_threaded_blas([int, int])
+
+    def interrupted(at):
+        """Whether the call of that number was interrupted, before the work was done."""
+        calls = itertools.count()
+
+        def watch(frame, event, argument):
+            if event == "call" and frame.f_code.co_filename in (
+                threads.__file__,
+                blas_threads.__file__,
+            ):
+                if next(calls) == at:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(watch)
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+        return False
+
+    at = 0
+    while interrupted(at):
+        assert everything() == before, at
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
+def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
+    """One dot product of 12,000 numbers made the fit of MNIST take half as long again."""
+    code = """
+        import os
+        import sys
+        import time
+
+        import numpy as np
+        import scipy.linalg
+        from sklearn.datasets import make_classification, make_moons
+
+        from gpurbf import SVC
+
+        def ran():
+            times = {}
+            for thread in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+                with open(f"/proc/self/task/{thread}/schedstat") as file:
+                    times[thread] = int(file.read().split()[0])
+            return times
+
+        A = np.eye(600)
+        (A @ A, scipy.linalg.solve(A, A), time.sleep(0.3))
+        begin = ran()
+        if not begin:
+            sys.exit("BLAS has no thread of its own")
+        tables = {
+            (n, d, k): make_classification(n, d, n_informative=d // 2, n_classes=k, random_state=0)
+            for n, d, k in [(12_000, 10, 2), (3000, 20, 3), (1000, 20, 2), (300, 20, 9)]
+        }
+        for name, (X, y) in (tables | {"moons": make_moons(11_000, random_state=0)}).items():
+            for kernel in ("rbf", "linear"):
+                model = SVC(kernel=kernel, max_iter=3000).fit(X, y)
+                for some in (X, X[:1], X.astype(np.float32)):
+                    model.predict(some)
+                now = ran()
+                assert {thread: now[thread] for thread in begin} == begin, (name, kernel)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "no thread of its own" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr

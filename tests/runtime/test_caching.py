@@ -1,0 +1,166 @@
+"""Damaged files of compiled kernels, and a disk that takes no more: the call goes on."""
+
+import errno
+import gc
+import importlib
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numba
+import pytest
+from numba import types
+from numba.core import event
+from numba.core.caching import IndexDataCacheFile
+
+from gpurbf.runtime.jit import caching
+from gpurbf.runtime.jit.collecting import without_collecting
+
+FOLDER = Path(caching.__file__).parent
+
+
+def double(x):
+    return 2 * x
+
+
+def kernel():
+    """The kernel as another process would have it: nothing of it is in memory."""
+    return caching.cached()(double)
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """What is kept goes here; one kernel is there already."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert kernel()(21) == 42
+    return tmp_path
+
+
+def test_the_next_process_loads_it(folder):
+    again = kernel()
+    assert again(21) == 42 and again.stats.cache_hits
+
+
+def test_a_kernel_is_compiled_anew_when_what_it_calls_changes_in_another_file(
+    folder, monkeypatch, tmp_path
+):
+    """As by an upgrade, which leaves what was compiled where it is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    head = "from gpurbf.runtime.jit.caching import cached, inner\n"
+    calls = head + "import called\n@cached()\ndef calls(x):\n    return called.twice(x)\n"
+    (tmp_path / "calls.py").write_text(calls)
+
+    def answer(factor):
+        """Of a new process that finds the file so: whether it was compiled, and what comes out."""
+        text = f"{head}@inner()\ndef twice(x):\n    return {factor} * x\n"
+        (tmp_path / "called.py").write_text(text)
+        caching._digest.cache_clear()
+        for name in ("called", "calls"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        kernel = importlib.import_module("calls").calls
+        return kernel(21), bool(kernel.stats.cache_hits)
+
+    assert [answer(factor) for factor in (2, 2, 3)] == [(42, False), (42, True), (63, False)]
+    caching._digest.cache_clear()
+
+
+class Collecting(event.Listener):
+    """Whether garbage is collected at the beginning of each compilation."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_start(self, event):
+        self.seen.append(gc.isenabled())
+
+    def on_end(self, event):
+        pass
+
+
+def test_no_garbage_is_collected_while_a_kernel_is_compiled(folder):
+    assert gc.isenabled()
+    with event.install_listener("numba:compile", Collecting()) as listener:
+        assert kernel()(0.5) == 1
+    assert listener.seen == [False] and gc.isenabled()
+
+
+def test_collecting_is_as_it_was_after_an_error():
+    for set_, was in ((gc.enable, True), (gc.disable, False)):
+        set_()
+        try:
+            with pytest.raises(ZeroDivisionError), without_collecting():
+                assert not gc.isenabled()
+                1 / 0  # noqa: B018 (raises)
+            assert gc.isenabled() == was
+        finally:
+            gc.enable()
+
+
+def test_what_was_made_meanwhile_is_old_and_garbage_is_found_as_ever():
+    class Loop:
+        def __init__(self):
+            self.itself = self
+
+    gc.collect()
+    with without_collecting():
+        kept = Loop()
+        garbage = weakref.ref(Loop())
+    assert any(found is kept for found in gc.get_objects(generation=2))
+    assert garbage() is not None
+    gc.collect()
+    assert garbage() is None
+
+
+def test_what_somebody_has_frozen_stays_frozen():
+    code = """
+import gc
+from gpurbf.runtime.jit.collecting import without_collecting
+gc.freeze()
+before = gc.get_freeze_count()
+with without_collecting():
+    pass
+print(before > 2000, gc.get_freeze_count() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 5000, None], ids=["", "s", "x", "half"])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_file_is_compiled_anew_and_mended(folder, suffix, content):
+    (path,) = folder.rglob(f"*.{suffix}")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content is None else content)
+    again = kernel()
+    assert again(21) == 42 and not again.stats.cache_hits
+    mended = kernel()
+    assert mended(21) == 42 and mended.stats.cache_hits
+
+
+@pytest.mark.parametrize("method", ["_save_data", "_save_index"])
+def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, method):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, method, full)
+    monkeypatch.setattr(caching, "_said", False)
+    for value in (1.5, 1j):
+        assert kernel()(value) == 2 * value
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "No space left" in line and str(folder) in line
+
+
+def test_c_functions_are_kept_by_the_same_rules(folder):
+    make = caching.cached_cfunc(types.float64(types.float64))
+    assert make(double).ctypes(21.0) == 42
+    for path in folder.rglob("*.nb?"):
+        path.write_bytes(b"")
+    assert make(double).ctypes(21.0) == 42
+
+
+def test_all_kernels_are_kept_by_these_rules():
+    """But for the one that is never called, compiling.py's."""
+    files = [path for path in FOLDER.glob("*.py") if "cache=True" in path.read_text("utf-8")]
+    assert [path.name for path in files] == ["compiling.py"]

@@ -1,0 +1,89 @@
+"""While kernels are compiled, one line says so; where they are in the cache, none."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpurbf.runtime.jit import compiling
+
+OURS, OTHERS = (
+    {"module": name} for name in ("gpurbf.layer.backends.numba.driver", "numba.np.arrayobj")
+)
+
+
+@pytest.fixture
+def play(capsys):
+    """Play passes on a clock of our own: (+1: begins, -1: ends; seconds since the last; whose)."""
+
+    def played(*moments):
+        clock = SimpleNamespace(now=0.0)
+        announcer = compiling.Announcer(lambda: clock.now)
+        for step, seconds, data in moments:
+            clock.now += seconds
+            (announcer.on_start if step > 0 else announcer.on_end)(SimpleNamespace(data=data))
+        return capsys.readouterr().err.splitlines()
+
+    return played
+
+
+def test_a_second_of_passes_says_one_line(play):
+    passes = [(1, 0.0, OURS), (-1, 0.4, OURS)] * 10
+    (line,) = play(*passes)
+    assert compiling.cache_folder() in line and "warmup" in line
+
+
+def test_a_pass_inside_another_counts_once(play):
+    nested = [(1, 0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
+    assert not play(*nested)
+    assert play(*nested, *nested)
+
+
+def test_the_line_comes_before_a_long_pass_ends(play):
+    assert play((1, 0, OURS), (1, 0.1, OTHERS), (-1, 1.0, OTHERS))
+
+
+def test_time_between_passes_and_others_kernels_do_not_count(play):
+    assert not play(*[(1, 9.0, OURS), (-1, 0.1, OURS)] * 3)
+    assert not play((1, 0, OTHERS), (-1, 9, OTHERS))
+
+
+@pytest.mark.slow
+def test_a_first_call_says_it_and_a_second_is_not_even_ready_to_compile(tmp_path):
+    code = """if True:
+        from gpurbf import RBFLayer
+        from gpurbf.runtime.jit import cpu_target
+        target, calls = cpu_target.target_context, []
+        make_ready = target.refresh
+        target.refresh = lambda: (calls.append(1), make_ready())
+        RBFLayer(5, centers="random", backend="numba").fit_transform([[0.0], [2.1]] * 9)
+        print(bool(calls))
+    """
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    assert [run.stdout for run in runs] == ["True\n", "False\n"]
+    first, second = (run.stderr.splitlines() for run in runs)
+    assert len(first) == 1 and str(tmp_path) in first[0]
+    assert not second
+
+
+def test_without_a_folder_the_error_says_what_to_set():
+    code = (
+        "import numba\n"
+        "def refuse(**options): raise RuntimeError('cannot cache function')\n"
+        "numba.njit = lambda *a, **k: refuse() if k.get('cache') else None\n"
+        "import gpurbf.runtime.jit\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "set NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]

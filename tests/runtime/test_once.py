@@ -1,0 +1,119 @@
+"""What is made once: by one thread, found unlocked, and by a child forked meanwhile too."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.numba import activation_kernels, consumers, microkernel_table
+from gpurbf.runtime.once import Lock, once
+
+
+def test_a_value_is_made_once_for_each_argument_whoever_asks():
+    made = []
+
+    @once
+    def value(x):
+        time.sleep(0.01)
+        made.append(x)
+        return [x]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(value, [1, 2] * 8))
+    assert sorted(made) == [1, 2]
+    assert all(one is value(one[0]) for one in found)
+    value.cache_clear()
+    assert value(1) is not found[0]
+
+
+def test_what_fails_is_tried_again_and_may_ask_for_itself():
+    answers = iter([KeyboardInterrupt, None])
+
+    @once
+    def value(x):
+        if x == 0:
+            return value(1) + 1
+        if error := next(answers):
+            raise error
+        return 41
+
+    with pytest.raises(KeyboardInterrupt):
+        value(0)
+    assert value(0) == 42
+
+
+def test_a_value_that_is_there_is_found_while_another_is_made():
+    go_on, began = threading.Event(), threading.Event()
+
+    @once
+    def value(x):
+        if x:
+            began.set()
+            assert go_on.wait(60)
+        return x
+
+    value(0)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(value, 1)
+        assert began.wait(60)
+        assert value(0) == 0
+        go_on.set()
+        assert slow.result() == 1
+
+
+def exit_code_of_a_child(function):
+    """Of a forked process that calls it, or ends by the signal of its alarm."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        function()
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
+    lock, go_on, began = Lock(), threading.Event(), threading.Event()
+
+    @once
+    def value():
+        began.set()
+        if threading.current_thread() is holder:
+            assert go_on.wait(120)
+        return 1
+
+    def hold():
+        with lock.held:
+            value()
+
+    def take():
+        with lock.held:
+            value()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert began.wait(60)
+    try:
+        assert exit_code_of_a_child(take) == 0
+    finally:
+        go_on.set()
+        holder.join()
+
+
+def test_the_package_has_no_locks_that_a_fork_may_leave_taken():
+    get_backend("numba")
+    kinds = type(threading.Lock()), type(threading.RLock())
+    renewed = {"gpurbf.runtime.threads", "gpurbf.runtime.blas_threads"}  # by handlers of their own
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "gpurbf" and name not in renewed:
+            assert not [key for key, value in vars(module).items() if isinstance(value, kinds)], (
+                name
+            )
+    for function in (activation_kernels._compiled, consumers._compiled, microkernel_table.compiled):
+        assert isinstance(function, once)

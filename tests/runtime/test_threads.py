@@ -1,0 +1,385 @@
+"""Threads: every item once, errors arrive, limits travel with the work, callers share the cores."""
+
+import _thread
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import joblib
+import numba
+import numpy as np
+import pytest
+import threadpoolctl
+from callers import everything, numbers
+from sklearn.datasets import load_digits
+
+from gpurbf import SVC, RBFClassifier, config_context, get_config
+from gpurbf.runtime import threads
+
+
+def test_every_item_is_done_once():
+    for n_items in (0, 1, 2, 100):
+        done = []
+        threads.parallel_for(done.append, n_items)
+        assert sorted(done) == list(range(n_items))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_stops_the_handing_out_and_is_raised(error):
+    done = []
+
+    def task(i):
+        if i == 3:
+            raise error("stop")
+        done.append(i)
+
+    with pytest.raises(error, match="stop"):
+        threads.parallel_for(task, 10_000)
+    assert len(done) < 10_000
+    threads.parallel_for(done.append, 1)
+
+
+def test_limits_are_obeyed():
+    with threadpoolctl.threadpool_limits(1):
+        assert threads.thread_limit() == 1
+    with threads.limited(1):
+        assert threads.thread_limit() == 1
+        names = set()
+        threads.parallel_for(lambda i: names.add(threading.get_ident()), 50)
+        assert names == {threading.get_ident()}
+    names = set()
+    threads.parallel_for(lambda i: names.add(threading.get_ident()), 50, most=1)
+    assert names == {threading.get_ident()}
+    assert threads.thread_limit() <= numba.config.NUMBA_NUM_THREADS
+
+
+def test_nested_callers_get_no_threads_that_are_taken(monkeypatch):
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
+    counts = []
+    both = threading.Barrier(2)
+
+    def outer(i):
+        both.wait()  # two threads are at work: nothing is left for helpers
+        names = set()
+        threads.parallel_for(lambda j: names.add(threading.get_ident()), 20)
+        counts.append(len(names))
+        both.wait()
+
+    threads.parallel_for(outer, 2)
+    assert counts == [1, 1]
+
+
+def test_helpers_inherit_the_limit(cores):
+    seen, both = [], threading.Barrier(2, timeout=60)
+
+    def task(i):
+        both.wait()  # the caller and its helper
+        seen.append(threads.thread_limit())
+        with threads.limited(5):
+            seen.append(threads.thread_limit())
+        both.wait()
+
+    with threads.limited(2):
+        threads.parallel_for(task, 2)
+    assert seen == [2, 2, 2, 2]
+
+
+def test_calls_of_helpers_share_their_caller_s_limit(cores):
+    """Three threads for an outer call leave two of five to the calls inside it."""
+    three, found = threading.Barrier(3, timeout=60), []
+
+    def task(i):
+        three.wait()
+        with threads._claimed(7) as helpers:
+            found.append(helpers)
+            three.wait()
+
+    with threads.limited(5):
+        threads.parallel_for(task, 3)
+    assert sum(found) == 2
+
+
+def test_an_inner_limit_is_that_of_its_part_alone(cores):
+    both, found = threading.Barrier(2, timeout=60), []
+
+    def task(i):
+        both.wait()
+        with threads.limited(2), threads._claimed(7) as helpers:
+            found.append(helpers)
+            both.wait()
+
+    threads.parallel_for(task, 2)
+    assert found == [1, 1]
+
+
+@pytest.mark.parametrize("limits", [(3, 5), (5, 3), (1, 7), (2, 4), (1, 1)])
+def test_callers_whose_limits_fit_the_machine_get_them(cores, callers, limits):
+    for caller, limit in zip(callers, limits):
+        caller.enter(threads.limited, limit)
+    helpers = [caller.enter(threads._claimed, 100) for caller, _ in zip(callers, limits)]
+    assert helpers == [limit - 1 for limit in limits]
+
+
+@pytest.mark.parametrize("others, own", [([None], 4), ([1], 7), ([2], 6), ([1, 1], 6), ([1, 6], 4)])
+def test_a_caller_gets_what_the_others_by_their_limits_cannot_use(cores, callers, others, own):
+    first, *rest = callers
+    for caller, limit in zip(rest, others):
+        caller.enter(threads.limited, limit)
+        caller.enter(threads._claimed, 0)  # at work alone, with a right to its share
+    assert first.enter(threads._claimed, 100) == own - 1
+    for caller in rest:
+        caller.leave()
+    first.leave()
+    assert first.enter(threads._claimed, 100) == cores - 1
+
+
+def test_who_came_late_gets_its_share_when_the_first_calls_again(cores, callers):
+    first, late, *_ = callers
+    assert first.enter(threads._claimed, 100) == 7
+    assert late.enter(threads._claimed, 100) == 0
+    first.leave()
+    assert first.enter(threads._claimed, 100) == 3
+    late.leave()
+    assert late.enter(threads._claimed, 100) == 3
+
+
+def test_no_helper_is_taken_where_cores_and_limits_are_used_up(cores, callers):
+    """Callers come and go at random, with limits and calls inside calls."""
+    rng, limits, held = random.Random(0), {}, {}
+    for _ in range(500):
+        caller = rng.choice(callers)
+        if held.get(caller) and rng.random() < 0.5:
+            caller.leave()
+            del held[caller], limits[caller]
+            continue
+        if caller not in limits:
+            limits[caller] = rng.choice([1, 2, 3, 5, 8])
+            caller.enter(threads.limited, limits[caller])
+        helpers = caller.enter(threads._claimed, rng.choice([0, 1, 3, 100]))
+        held.setdefault(caller, []).append(helpers)
+        assert sum(held[caller]) <= limits[caller] - 1
+        assert not helpers or len(held) + sum(map(sum, held.values())) <= cores
+        assert helpers >= 0
+
+
+def test_threads_at_work_for_a_caller_are_never_more_than_its_limit(cores):
+    lock, at_work, over, seen = threading.Lock(), {}, [], set()
+    together = threading.Barrier(4, timeout=60)
+
+    def caller(number):
+        limit = (1, 2, 3, 8)[number]
+
+        def item(inside):
+            thread = number, threading.get_ident()
+            with lock:
+                at_work[thread] = at_work.get(thread, 0) + 1
+                mine = sum(1 for who, _ in at_work if who == number)
+                seen.add((number, mine))
+                if mine > limit:
+                    over.append((number, mine))
+            inside()
+            with lock:
+                at_work[thread] -= 1
+                if not at_work[thread]:
+                    del at_work[thread]
+
+        def nested():
+            threads.parallel_for(lambda i: item(lambda: time.sleep(1e-4)), 4)
+
+        with threads.limited(limit):
+            together.wait()
+            for _ in range(20):
+                threads.parallel_for(lambda i: item(nested), 6)
+
+    everyone = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+    assert not over and not threads._callers
+    assert {number for number, mine in seen if mine > 1} <= {1, 2, 3}
+    assert max(mine for _, mine in seen) > 1
+
+
+def test_two_threads_that_fit_leave_blas_numba_and_joblib_as_they_were():
+    X, y = load_digits(return_X_y=True)
+    models = [RBFClassifier(50, random_state=0), SVC(cache_size=1)]
+    expected = [model.fit(X[:500], y[:500]).predict(X) for model in models]
+    before, wrong = (everything(), numba.get_num_threads(), joblib.effective_n_jobs(-1)), []
+
+    def fit(n_jobs):
+        for _ in range(20):
+            for model, answers in zip(models, expected):
+                own = type(model)(**model.get_params()).set_params(n_jobs=n_jobs)
+                answer = own.fit(X[:500], y[:500]).predict(X)
+                wrong.extend(np.flatnonzero(answer != answers))
+
+    both = [threading.Thread(target=fit, args=(n_jobs,)) for n_jobs in (1, 2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert not wrong
+    assert (everything(), numba.get_num_threads(), joblib.effective_n_jobs(-1)) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    threads.parallel_for(lambda i: None, 8)
+    child = os.fork()
+    if child == 0:
+        done = []
+        threads.parallel_for(done.append, 8)
+        os._exit(0 if len(done) == 8 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
+    before = numbers()
+    callers[0].enter(threads.limited, 1)
+    callers[1].enter(threads._claimed, 100)
+    with threads.limited(3):
+        child = os.fork()
+        if child == 0:
+            good = threads.thread_limit() == 3
+            mine = {path: min(3, number) for path, number in before.items()}
+            # MKL works alone in a forked child (test_mkl.py).
+            good &= all(now in (mine[path], 1) for path, now in numbers().items())
+            good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
+            with threads._claimed(100) as helpers:
+                good &= helpers == 2
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
+    both, seen = threading.Barrier(2, timeout=60), []
+
+    def task(i):
+        both.wait()
+        seen.append(get_config()["memory"])
+
+    with config_context(memory=7):
+        threads.parallel_for(task, 2)
+    assert seen == [7, 7]
+
+
+def test_settings_and_limits_are_a_thread_s_own():
+    with config_context(memory=7), threads.limited(1):
+        seen = []
+        other = threading.Thread(target=lambda: seen.append((get_config(), threads.thread_limit())))
+        other.start()
+        other.join()
+        ((settings, limit),) = seen
+        # Python without its global lock hands the context on to threads that are started in it.
+        inherits = bool(getattr(sys.flags, "thread_inherit_context", False))
+        assert (settings["memory"] == 7) == inherits
+        expected = threads.thread_limit()
+    assert limit == (expected if inherits else threads.thread_limit())
+
+
+def test_short_calls_start_no_more_threads_than_they_may_use():
+    """Who has nothing left to do before a helper has begun takes the call back."""
+    idle = len(threads._idle)
+    for _ in range(3000):
+        threads.parallel_for(lambda i: None, 2)
+    assert len(threads._idle) <= idle + 2
+
+
+@pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
+def test_an_interrupt_while_others_work_ends_what_they_do():
+    helping, stopped, ended = threading.Event(), threading.Event(), []
+
+    def task(i):
+        if threading.current_thread() is threading.main_thread():
+            assert helping.wait(60)
+            return
+        helping.set()
+        time.sleep(0.1)  # the caller has nothing left to do, and waits
+        _thread.interrupt_main()
+        ended.append(stopped.wait(60))
+
+    # A process in the background may have been told to ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threads.parallel_for(task, 2, stop=stopped.set)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == [True]
+
+
+INTERRUPTED = """
+import dis
+import itertools
+import sys
+from gpurbf.runtime.threads import parallel_for
+from gpurbf.svm.pairs import Schedule
+from gpurbf.svm.pairs import Stopped
+
+def numbers():
+    found = []
+    parallel_for(found.append, 4)
+    assert sorted(found) == [0, 1, 2, 3]
+
+def pairs():
+    all_pairs = list(itertools.combinations(range(4), 2))
+    schedule, found = Schedule(all_pairs, 4, lambda c: 0), []
+    def work(_):
+        with schedule.failing():
+            while (p := schedule.take()) is not None:
+                found.append(p)
+                schedule.release(p)
+    parallel_for(work, 2)
+    assert sorted(found) == list(range(6))
+
+LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end
+
+def interrupted(call, k):
+    # Whether it was, where this thread looks for the k-th time.
+    times, last = 0, {}
+    def step(frame, event, argument):
+        nonlocal times
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            looked = last.get(frame, "").startswith(LOOKS)
+            times += looked
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if times == k and looked:
+                raise KeyboardInterrupt
+        return step
+    sys.settrace(step)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        last.clear()  # frames, and with them what was left in them
+    return times >= k
+
+for call in (numbers, pairs):
+    for k in itertools.count(1):
+        more = interrupted(call, k)
+        call()
+        if not more:
+            break
+    assert k > 50, k
+    print(call.__name__, k)
+"""
+
+
+def test_an_interrupt_at_any_moment_lets_the_next_call_work():
+    """And the process end: threads that wait for ever would hold it."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,402 @@
+"""Conjugate gradients agree with closed forms, for any centers, weights, backend and memory."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_moons
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gpurbf import RBFClassifier, RBFLayer, config_context
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.solvers import automatic
+from gpurbf.solvers.cg.cg import CG
+from gpurbf.solvers.cg.stored_h import Anew
+from gpurbf.solvers.ridge.normal_equations import Ridge
+
+X, y = load_digits(return_X_y=True)
+X, y, X_test = X[:600].astype(np.uint8), y[:600], X[600:1000].astype(np.uint8)
+T = np.eye(10)[y]
+GAMMA = 1 / (64 * X.var())
+TIGHT = {"tol": 1e-10, "max_iter": 500}
+
+
+def solved(system, solver):
+    """The last of the iterations."""
+    *_, last = solver.iterations(system)
+    return last
+
+
+def kernel_ridge(K, T, alpha, weights=None, *, intercept=True):
+    """V and b of Σ w (t - Kv - b)² + alpha Σw VᵀKV in float64, by the equations of both."""
+    n, w = len(K), np.ones(len(K)) if weights is None else weights
+    A = np.zeros((n + 1, n + 1))
+    A[:n, :n] = K + np.diag(alpha * w.sum() / w)
+    A[:n, n] = A[n, :n] = intercept
+    A[n, n] = not intercept
+    solution = np.linalg.solve(A, np.vstack([T, np.zeros((1, T.shape[1]))]))
+    return solution[:n], solution[n]
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("precision", ["auto", "float64"])  # 16 bits, and numbers
+@pytest.mark.parametrize("preconditioner", [None, 150])
+def test_outputs_are_those_of_the_direct_solution(intercept, precision, preconditioner):
+    direct = RBFClassifier(
+        300, solver=Ridge(1e-4, fit_intercept=intercept), precision=precision, random_state=0
+    ).fit(X, y)
+    solver = CG(1e-4, fit_intercept=intercept, preconditioner=preconditioner, **TIGHT)
+    model = clone(direct).set_params(solver=solver).fit(X, y)
+    bits = "float64" if precision == "float64" else "16 bits"
+    assert f"least squares, H kept in {bits}" in model.solver_info_
+    outputs = model.decision_function(X_test)
+    np.testing.assert_allclose(outputs, direct.decision_function(X_test), atol=1e-5)
+    assert bool(model.intercept_.any()) is intercept
+    if preconditioner is None:  # whose inverse is near enough for leave-one-out outputs
+        assert 0.5 < model.temperature_ / direct.temperature_ < 2
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("n", [599, 600])  # of which LAPACK's format has half
+def test_few_centers_that_are_all_samples_are_solved_at_once(alpha, n):
+    """By the factor of their kernel, which also knows what it is to leave a sample out."""
+    layer = HiddenLayer(X[:n], Activation("euclidean", "gaussian", GAMMA))
+    weights = np.random.default_rng(0).integers(1, 4, n).astype(float)
+    system = CG(alpha).system(layer, X[:n], T[:n], weights, np.arange(n))
+    found = solved(system, CG(alpha))
+    assert found.n_iter <= 2
+    squared = ((X[:n, None].astype(float) - X[None, :n].astype(float)) ** 2).sum(axis=2)
+    K, some, errors = np.exp(-GAMMA * squared), [0, 77, n - 1], []
+    V, b = kernel_ridge(K, T[:n], alpha, weights)
+    np.testing.assert_allclose(K @ found.weights()[0], K @ V, atol=2e-2)
+    left_out = found.left_out(*found.weights(), np.array(some))
+    for i in some:
+        rest = np.delete(np.arange(n), i)
+        # λ stays what it was with all samples.
+        same = alpha * weights.sum() / weights[rest].sum()
+        V, b = kernel_ridge(K[np.ix_(rest, rest)], T[rest], same, weights[rest])
+        errors.append(np.abs(left_out[some.index(i)] - (K[i, rest] @ V + b)).max())
+    assert max(errors) < 0.05, errors
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_landmarks_leave_samples_out_together(kernel, weighted):
+    """Near enough to a solution that never saw them, of samples with close neighbours and not."""
+    rng = np.random.default_rng(0)
+    A = np.vstack([X[:400], np.clip(X[:200] + rng.integers(-1, 2, (200, 64)), 0, 16)])
+    A, targets = A.astype(np.uint8), np.vstack([T[:400], T[:200]])
+    weights = rng.integers(1, 4, 600).astype(float) if weighted else None
+    C = A if kernel else A[:200]
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", GAMMA))
+    solver = CG(1e-5, preconditioner=100, tol=1e-4, max_iter=1000)
+    system = solver.system(layer, A, targets, weights, np.arange(600) if kernel else None)
+    found, rows = solved(system, solver), np.arange(203, 600, 7)
+    W, b = found.weights()
+    outputs = found.left_out(W, b, rows)
+    w, rest = np.ones(600) if weights is None else weights, np.delete(np.arange(600), rows)
+    H = layer.outputs(A).astype(float)
+    if kernel:
+        same = 1e-5 * w.sum() / w[rest].sum()
+        V, c = kernel_ridge(H[np.ix_(rest, rest)], targets[rest], same, w[rest])
+        expected = H[np.ix_(rows, rest)] @ V + c
+    else:
+        mean, of_targets = (w[rest] @ S[rest] / w[rest].sum() for S in (H, targets))
+        centred = H - mean
+        ridge = np.diag(np.full(200, system.ridge))
+        G = (w[rest, None] * centred[rest]).T @ centred[rest] + ridge
+        right = (w[rest, None] * centred[rest]).T @ (targets[rest] - of_targets)
+        expected = centred[rows] @ np.linalg.solve(G, right) + of_targets
+    # What they gain by being trained on is what must be gone.
+    gained = np.linalg.norm(H[rows] @ W + b - expected)
+    # Least squares are slow with so few landmarks, also here.
+    assert np.linalg.norm(outputs - expected) < gained * (0.3 if kernel else 0.7)
+
+
+def test_a_preconditioner_without_some_unknowns_is_its_inverse_there():
+    layer = HiddenLayer(X[:90], Activation("euclidean", "gaussian", GAMMA))
+    weights = np.random.default_rng(0).integers(1, 4, 90).astype(float)
+    system = CG(1e-3, preconditioner=20).system(layer, X[:90], T[:90], weights, np.arange(90))
+    whole, some, V = system.preconditioner, np.array([3, 40, 89]), T[:90]
+    rest = np.delete(np.arange(90), some)
+    P = np.linalg.inv(whole.solve(np.eye(90)))
+    fewer, start = whole.without(some, V)
+    R = np.eye(90)[:, rest]
+    np.testing.assert_allclose(
+        fewer.solve(R)[rest], np.linalg.inv(P[np.ix_(rest, rest)]), rtol=1e-6, atol=1e-9
+    )
+    assert not fewer.solve(R)[some].any() and not start[some].any()
+    # The gradient of the least Vᵀ P V is zero where V is free.
+    np.testing.assert_allclose((P @ (start - V))[rest], 0, atol=1e-8 * np.abs(P).max())
+
+
+def test_all_samples_as_centers_are_kernel_ridge_regression(backend):
+    model = RBFClassifier(
+        "all", solver=CG(1e-5, preconditioner=200, **TIGHT), backend=backend, random_state=0
+    ).fit(X, y)
+    assert len(model.centers_) == len(X)
+    assert "kernel ridge regression" in model.solver_info_
+    K = model_kernel(model, model.centers_)
+    V, b = kernel_ridge(K, T[model.center_indices_], 1e-5)
+    expected = model_kernel(model, X_test) @ V + b
+    # 16 bits would add too much to so small a penalty: float32 is kept.
+    np.testing.assert_allclose(model.decision_function(X_test), expected, atol=1e-3)
+
+
+def model_kernel(model, X):
+    squared = ((X[:, None].astype(float) - model.centers_[None].astype(float)) ** 2).sum(axis=2)
+    return np.exp(-model.gamma_ * squared)
+
+
+@pytest.mark.parametrize("kept", ["16 bits", "float64", "anew"])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_the_ways_to_have_H_agree(kept, kernel, backend):
+    """Kept in 16 bits or as numbers, and made anew: all solve the same."""
+    C = X if kernel else X[:300]
+    layer = HiddenLayer(
+        C, Activation("euclidean", "gaussian", GAMMA), backend=backend,
+        precision="float64" if kept == "float64" else "auto",
+    )  # fmt: skip
+    with config_context(memory=0.1 if kept == "anew" else 256):
+        solver = CG(1e-3, preconditioner=200 if kernel else None, tol=1e-6)
+        loose = solver if kept == "float64" else clone(solver).set_params(tol=1e-2)  # for 16 bits
+        system = loose.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
+        if layer.xp is not np or kept == "anew":
+            assert isinstance(system.rows, Anew)
+        elif kept == "float64" or layer.exact_sums:
+            assert f"kept in {kept}" in system.info
+        W, b = solved(system, solver).weights()
+    reference = HiddenLayer(C, layer.activation, backend="numpy", precision="float64")
+    H = reference.outputs(X)
+    if kernel:
+        V, c = kernel_ridge(H, T, 1e-3)
+        expected = H @ V + c
+    else:
+        means, centred = T.mean(axis=0), H - H.mean(axis=0)
+        ridge = 1e-3 * (centred**2).sum() / centred.shape[1]
+        A = centred.T @ centred + ridge * np.eye(300)
+        expected = centred @ np.linalg.solve(A, centred.T @ (T - means)) + means
+    # Rounded to 16 bits, H is another by a tenth of the penalty.
+    np.testing.assert_allclose(H @ W + b, expected, atol=1e-5 if kept == "float64" else 2e-3)
+
+
+@pytest.mark.parametrize("n_centers", [80, "all"])
+def test_a_weight_of_two_is_the_sample_twice(n_centers):
+    rng = np.random.default_rng(0)
+    A, b = make_moons(150, noise=0.3, random_state=0)
+    twice = rng.integers(1, 4, len(A))
+    model = RBFClassifier(n_centers, solver=CG(1e-3, **TIGHT), precision="float64", random_state=0)
+    weighted = clone(model).fit(A, b, sample_weight=twice)
+    order = rng.permutation(twice.sum())
+    repeated = model.fit(np.repeat(A, twice, axis=0)[order], np.repeat(b, twice)[order])
+    np.testing.assert_allclose(
+        weighted.decision_function(A), repeated.decision_function(A), atol=1e-8
+    )
+    if n_centers == "all":
+        C = weighted.center_indices_
+        V, c = kernel_ridge(
+            model_kernel(weighted, A[C]), np.where(b[C] == 1, 1.0, -1.0)[:, None], 1e-3, twice[C]
+        )
+        expected = (model_kernel(weighted, A) @ V + c)[:, 0]
+        np.testing.assert_allclose(weighted.decision_function(A), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("scale", [1e-6, 1, 1e4])
+def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, scale):
+    """Light, heavy and none; where samples are not the centers, equal ones, by the true inverse."""
+    rng, rows = np.random.default_rng(0), np.arange(25)
+    weights = scale * (rng.exponential(1, 120) ** 3 if kernel else np.ones(120))
+    weights[:5] = 0
+    layer = HiddenLayer(
+        X[: 120 if kernel else 40], Activation("euclidean", "gaussian", GAMMA), precision="float64"
+    )
+    solver = CG(1e-3 if kernel else 1e-2, fit_intercept=kernel, **TIGHT)
+    system = solver.system(layer, X[:120], T[:120], weights, np.arange(120) if kernel else None)
+    H = layer.outputs(X[:120])
+    if not kernel:
+        inverse = np.linalg.inv((weights[:, None] * H).T @ H + system.ridge * np.eye(40))
+        system.preconditioner.solve = lambda V: inverse @ V
+        system.preconditioner.squares = lambda V: np.einsum("ij,ij->j", V, inverse @ V)
+    found = solved(system, solver)
+    outputs = found.left_out(*found.weights(), rows)
+    for i in rows:
+        rest = np.flatnonzero((weights > 0) & (np.arange(120) != i))
+        w = weights[rest]
+        if kernel:
+            V, b = kernel_ridge(H[np.ix_(rest, rest)], T[rest], system.ridge / w.sum(), w)
+            expected = H[i, rest] @ V + b
+        else:
+            G = (w[:, None] * H[rest]).T @ H[rest] + system.ridge * np.eye(40)
+            expected = H[i] @ np.linalg.solve(G, (w[:, None] * H[rest]).T @ T[rest])
+        np.testing.assert_allclose(outputs[i], expected, atol=1e-7, err_msg=f"{i}, {weights[i]}")
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6])
+@pytest.mark.parametrize("scale", [0.01, 1, 100])
+def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(alpha, scale):
+    """Of fewer centers than samples, by a preconditioner that knows but the mean weight."""
+    rng = np.random.default_rng(0)
+    layer = HiddenLayer(X[:200], Activation("euclidean", "gaussian", GAMMA), precision="float64")
+    H, rows = layer.outputs(X), np.arange(200, 600)
+    for power in (0, 1, 3):
+        w, solver = scale * rng.exponential(1, 600) ** power, CG(alpha, **TIGHT)
+        system = solver.system(layer, X, T, w)
+        found = solved(system, solver)
+        W, b = found.weights()
+        centred = H - w @ H / w.sum()
+        inverse = np.linalg.inv((w[:, None] * centred).T @ centred + system.ridge * np.eye(200))
+        leverage = np.einsum("ij,ij->i", centred @ inverse, centred) + 1 / w.sum()
+        leverage, outputs = (w * leverage)[rows, None], (H @ W + b)[rows]
+        expected = (outputs - leverage * T[rows]) / (1 - leverage)
+        error = np.linalg.norm(found.left_out(W, b, rows) - expected)
+        assert error < 0.9 * np.linalg.norm(outputs - expected), power
+
+
+@pytest.mark.parametrize("n_centers", [300, "all"])
+@pytest.mark.parametrize("preconditioner", [None, 100])
+def test_the_scale_of_weights_changes_nothing(n_centers, preconditioner):
+    weights = np.random.default_rng(0).exponential(1, len(X))
+    solver = CG(1e-2, preconditioner=preconditioner, tol=1e-4, max_iter=500)
+    model, found = RBFClassifier(n_centers, solver=solver, random_state=0), []
+    for scale in (1, 1 / weights.sum(), 0.1, 30, 1e4):
+        model.fit(X, y, sample_weight=scale * weights)
+        assert "H kept in 16 bits" in model.solver_info_
+        found.append((model.decision_function(X_test), model.predict_proba(X_test)))
+        for ours, first in zip(found[-1], found[0], strict=True):
+            np.testing.assert_allclose(ours, first, atol=5e-3, err_msg=str(scale))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-5])
+def test_a_tolerance_that_16_bits_cannot_reach_is_reached_without_them(alpha):
+    layer = HiddenLayer(X.astype(float), Activation("euclidean", "gaussian", GAMMA))
+    K = layer.outputs(X.astype(float))
+    V, b = kernel_ridge(K, T, alpha)
+    for tol in (1e-2, 1e-4, 1e-6, 1e-10):
+        solver = CG(alpha, tol=tol)
+        system = solver.system(layer, X.astype(float), T, None, np.arange(len(X)))
+        if tol == CG().tol and layer.exact_sums:
+            assert "H kept in 16 bits" in system.info
+        W, c = solved(system, solver).weights()
+        # The iteration leaves tol of the residual and rounding five times that at the most.
+        errors = K @ W + alpha * len(X) * W + c - T
+        assert np.linalg.norm(errors, axis=0).max() < 6 * tol * np.linalg.norm(T, axis=0).max()
+    np.testing.assert_allclose(K @ W + c, K @ V + b, atol=1e-8)
+
+
+def test_a_row_in_two_classes_is_taken_once_with_both():
+    A = np.array([[0.0], [0.0], [0.0], [1.0], [3.0]])
+    b = np.array([0, 1, 1, 0, 1])
+    model = RBFClassifier(
+        "all", solver=CG(1e-3, **TIGHT), gamma=0.7, precision="float64", random_state=0
+    ).fit(A, b)
+    assert "kernel ridge" in model.solver_info_
+    distinct = A[[0, 3, 4]]
+    K = np.exp(-0.7 * (distinct - distinct.T) ** 2)
+    V, c = kernel_ridge(K, np.array([[1 / 3], [-1], [1]]), 1e-3, np.array([3.0, 1, 1]))
+    np.testing.assert_allclose(model.decision_function(distinct), (K @ V + c)[:, 0], atol=1e-8)
+    assert np.isfinite(model.fit(A[:3], b[:3]).predict_proba(A)).all()  # of one place alone
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+@pytest.mark.parametrize("kernel", ["laplacian", "triangular", "multiquadric", "thin-plate"])
+def test_every_profile_is_solved(kernel, metric):
+    """Kernels that are not positive definite are least squares, with all samples as centers too."""
+    A, b = X[:200] / 7.0, y[:200]
+    model = RBFClassifier("all", kernel=kernel, metric=metric, alpha=1e-2, random_state=0)
+    definite = kernel == "laplacian"
+    outputs = []
+    for solver in ("ridge", CG(1e-2, tol=1e-9, max_iter=2000)):
+        model.set_params(solver=solver).fit(A, b)
+        outputs.append(model.decision_function(X_test / 7.0))
+    assert ("kernel ridge" in model.solver_info_) is definite
+    if not definite:
+        np.testing.assert_allclose(*outputs, atol=1e-4)
+
+
+def test_sparse_and_off_the_quantization():
+    import scipy.sparse as sp
+
+    model = RBFClassifier(200, solver="cg", random_state=0)
+    A = X / 3.3
+    dense = clone(model).fit(A, y).decision_function(X_test / 3.3)
+    sparse = clone(model).fit(sp.csr_array(A), y).decision_function(sp.csr_array(X_test / 3.3))
+    np.testing.assert_allclose(sparse, dense, atol=1e-9)
+
+
+def test_a_start_saves_iterations_and_changes_nothing():
+    cold = RBFClassifier("all", solver=CG(1e-4, preconditioner=60, **TIGHT), random_state=0)
+    cold.fit(X, y)
+    near = clone(cold).set_params(solver__alpha=1.1e-4).fit(X, y)
+    warm = clone(near).set_params(solver__start=cold.coef_.T).fit(X, y)
+    assert warm.n_iter_ <= near.n_iter_
+    np.testing.assert_allclose(
+        warm.decision_function(X_test), near.decision_function(X_test), atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"start must be finite numbers of shape \(600, 10\)"):
+        clone(cold).set_params(solver__start=np.zeros((3, 10))).fit(X, y)
+
+
+def test_it_says_when_it_did_not_arrive():
+    solver = CG(1e-8, tol=1e-12, max_iter=2, preconditioner=5)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2 iterations with a relative residual"):
+        model = RBFClassifier("all", solver=solver, random_state=0).fit(X, y)
+    assert model.n_iter_ == 2
+    assert model.score(X, y) > 0.5
+
+
+def test_an_interrupt_leaves_the_model(monkeypatch):
+    model = RBFClassifier("all", solver="cg", random_state=0).fit(X, y)
+    before = dict(vars(model))
+
+    def interrupted(self, V):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpurbf.solvers.cg.systems.KernelSystem.product", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:300], y[:300])
+    assert vars(model) == before
+
+
+def test_the_default_takes_it_for_many_centers(monkeypatch):
+    assert automatic(10_000)[0] == "ridge"
+    assert automatic(10_001)[0] == "cg"
+    monkeypatch.setattr("gpurbf.solvers._DIRECT", 100)
+    few, many = (RBFClassifier(m, random_state=0).fit(X, y) for m in (100, 101))
+    assert few.solver_info_ == "auto: ridge, 100 centers are up to 100"
+    assert many.solver_info_.startswith("auto: cg, 101 centers are over 100: least squares")
+    assert not hasattr(few, "n_iter_")
+    assert not hasattr(many.set_params(solver="ridge").fit(X, y), "n_iter_")
+    monkeypatch.undo()
+    direct = RBFClassifier(101, solver="ridge", random_state=0).fit(X, y)
+    np.testing.assert_array_equal(
+        RBFClassifier(101, random_state=0).fit(X, y).coef_, direct.coef_
+    )  # bit for bit
+
+
+def test_all_samples_as_centers_of_a_layer():
+    repeated = np.vstack([X[:50], X[:20]])
+    assert RBFLayer("all", random_state=0).fit(repeated).centers_.shape == (50, 64)
+    with pytest.raises(ValueError, match="Unknown n_centers 'most'"):
+        RBFLayer("most").fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"alpha": 0}, ValueError, "alpha must be > 0"),
+        ({"tol": 0.0}, ValueError, "tol must be > 0"),
+        ({"max_iter": 0}, ValueError, "max_iter must be >= 1"),
+        ({"max_iter": 1.5}, TypeError, "max_iter must be an integer"),
+        ({"preconditioner": 0}, ValueError, "preconditioner must be >= 1"),
+    ],
+)
+def test_bad_parameters(parameters, error, message):
+    with pytest.raises(error, match=message):
+        RBFClassifier(20, solver=CG(**parameters)).fit(X, y)
+
+
+@parametrize_with_checks([RBFClassifier("all", solver="cg")])
+def test_scikit_learn_check(estimator, check):
+    check(estimator)

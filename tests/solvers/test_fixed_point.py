@@ -1,0 +1,290 @@
+"""Ridge from exact sums: the same bits however the samples come, and never raised."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import reference
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf import RBFClassifier, RBFClassifierCV
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.arrays import to_host
+from gpurbf.solvers.cg.cg import CG
+from gpurbf.solvers.ridge.fixed_point import fixed_point
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3000, 8)).astype(np.float32)
+T = np.eye(3)[RNG.integers(0, 3, 3000)]
+w = RNG.random(3000)
+
+
+def layer(gamma=0.1, m=300, backend="numba", **options):
+    return HiddenLayer(
+        X[:m], Activation("euclidean", "gaussian", gamma), backend=backend, **options
+    )
+
+
+def solve(parts, weights=None, *, alpha=1e-6, gamma=0.1, intercept=True, **options):
+    normal, hidden = NormalEquations(300, 3, alpha), layer(gamma, **options)
+    for part in parts:
+        normal.add(hidden, X[part], T[part], None if weights is None else weights[part])
+    return normal, normal.solve(1e-6, intercept, keep=True)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_model_is_the_same_bits_for_any_batches_in_any_order(intercept):
+    whole = solve([np.arange(3000)], intercept=intercept)[1]
+    for parts in (2, 5, 300):
+        split = np.array_split(RNG.permutation(3000), parts)
+        other = solve(split, intercept=intercept)[1]
+        np.testing.assert_array_equal(other.W, whole.W)
+        np.testing.assert_array_equal(other.intercept, whole.intercept)
+
+
+def test_weighted_sums_are_the_same_bits_too():
+    whole = solve([np.arange(3000)], w)[0]
+    order = np.roll(np.arange(3000), -int(w.argmax()))  # the grid is that of the first batch
+    other = solve(np.array_split(order, 7), w)[0]
+    np.testing.assert_array_equal(np.tril(other.G), np.tril(whole.G))
+    np.testing.assert_array_equal(other.B, whole.B)
+
+
+@pytest.mark.parametrize("weights", [None, w])
+def test_the_outputs_are_those_of_the_definition_as_far_as_the_ridge_allows(weights):
+    H = reference.hidden(X, X[:300], "euclidean", "gaussian", 0.1)
+    W, b = reference.ridge(H, T, weights, 1e-6, True)
+    solution = solve([np.arange(3000)], weights)[1]
+    errors = (H @ solution.W + solution.intercept) - (H @ W + b)
+    assert np.sqrt(np.square(errors).mean()) < 0.02 * (H @ W).std()
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1e-2, 1e-3, 1e-4, 1e-5])
+def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
+    def fitted(precision):
+        normal = NormalEquations(1000, 3, 1e-6)
+        normal.add(layer(gamma, 1000, precision=precision), X, T, None)
+        return normal.grid, normal.solve(1e-6, True).W
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        grid, W = fitted("auto")
+    assert grid is not None and np.isfinite(W).all()
+    if gamma < 0.1:
+        with pytest.warns(ConvergenceWarning):  # of float32 sums
+            fitted("float32")
+
+
+def test_the_grid_is_found_from_the_centers_alone():
+    one, other = NormalEquations(300, 3, 1e-6), NormalEquations(300, 3, 1e-6)
+    one.add(layer(), X, T, None)
+    other.add(layer(), X[-10:], T[-10:], None)
+    assert one.grid == other.grid is not None
+    np.testing.assert_array_equal(one.shift, other.shift)
+    np.testing.assert_array_equal(one.shift, one.shift.astype(np.float32))
+
+
+def test_what_would_round_too_much_is_summed_in_floats():
+    assert (
+        fixed_point(layer(), 1e-9, 1.0, 1.0, 1.0) is None
+    )  # the ridge is smaller than the rounding
+    assert (
+        fixed_point(layer(gamma=50.0), 1e-6, 1.0, 1.0, 1.0) is None
+    )  # nearly all of H is 0, a few 1
+    assert fixed_point(layer(m=200), 1e-6, 1.0, 1.0, 1.0) is None  # few centers: nothing to gain
+    few_heavy = np.where(np.arange(3000) < 3, 1e9, 1.0)
+    assert fixed_point(layer(), 1e-6, 1.0, few_heavy.max(), few_heavy.mean()) is None
+    assert solve([np.arange(3000)], alpha=0.0)[0].grid is None
+
+
+def test_outliers_that_no_center_tells_of_are_summed_exactly():
+    # Activations of the centers span a hundredth of what these rows do.
+    far = X.copy()
+    far[::100] += 30
+    hidden, sums = layer(1e-4), []
+    for order in (np.arange(3000), RNG.permutation(3000)):
+        normal = NormalEquations(300, 3, 1e-6)
+        normal.add(hidden, far[order], T[order], None)
+        sums.append(normal.solve(1e-6, True).W)
+    assert np.abs(hidden.outputs(far) - normal.shift).max() > 32767 * normal.grid.step
+    np.testing.assert_array_equal(*sums)
+
+
+def test_leave_one_out_is_of_the_samples_as_they_were_summed():
+    # With as many centers as samples a leverage is nearly 1: rounding apart would be all there is.
+    C = np.arange(300)
+    normal = NormalEquations(300, 3, 1e-6)
+    normal.add(layer(0.01), X[C], T[C], None)
+    assert normal.grid is not None
+    summed = normal.summed()(layer(0.01).outputs(X[C]))
+    left = normal.solve(1e-6, True).leave_one_out(summed, T[C])
+    H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
+    rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
+    ridge = 1e-6 * np.square(rounded - rounded.mean(axis=0)).sum()
+    for i in (0, 99, 250):
+        kept = C != i
+        Z = rounded[kept]
+        alpha = ridge / np.square(Z - Z.mean(axis=0)).sum()
+        W, b = reference.ridge(Z, T[C][kept], None, alpha, True)
+        np.testing.assert_allclose(left[i], rounded[i] @ W + b, rtol=1e-2, atol=1e-2)
+
+
+def test_a_fit_is_the_same_bits_as_its_batches():
+    y = T.argmax(axis=1)
+    options = {"centers": X[:300], "gamma": 0.05, "backend": "numba"}
+    whole, parts = RBFClassifier(**options).fit(X, y), RBFClassifier(**options)
+    for rows in np.array_split(np.arange(3000), 4):
+        parts.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    np.testing.assert_array_equal(parts.intercept_, whole.intercept_)
+
+
+@pytest.mark.parametrize("weights", [None, w])
+def test_products_with_targets_can_be_had_alone(backend, weights):
+    hidden = layer(backend=backend)
+    xp = hidden.xp
+    both = xp.zeros((300, 300)), xp.zeros((300, 3))
+    hidden.normal(X, T, weights, np.full(300, 0.25), both)
+    G, B = hidden.normal(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
+    assert G is None
+    np.testing.assert_array_equal(to_host(B), to_host(both[1]))
+
+
+GRID = np.stack(np.meshgrid(*2 * [np.linspace(-2, 2, 17)]), -1).reshape(-1, 2)
+
+
+def xor(scale, offset, seed=0, n=2000):
+    """Samples of two classes that lie as close together as scale says."""
+    Z = np.random.default_rng(seed).normal(size=(n, 2))
+    return scale * Z + offset, (Z[:, 0] * Z[:, 1] > 0).astype(int)
+
+
+def by_definition(A, y, C, intercept, alpha=1e-6):
+    H = reference.hidden(A, C, "euclidean", "gaussian", 1.0)
+    W, b = reference.ridge(H, 2.0 * y[:, None] - 1, None, alpha, intercept)
+    return lambda B: (reference.hidden(B, C, "euclidean", "gaussian", 1.0) @ W + b)[:, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("scale, offset", [(1, 0), (0.05, 0.5), (0.01, 0), (0.001, 0.3), (1, 4)])
+def test_centers_may_be_spread_as_the_data_are_not(scale, offset, intercept, dtype):
+    A, y = xor(scale, offset)
+    A, C = A.astype(dtype), GRID.astype(dtype)
+    model = RBFClassifier(centers=C, gamma=1.0, fit_intercept=intercept, backend="numba")
+    outputs = model.fit(A[:1000], y[:1000]).decision_function(A[1000:])
+    expected, larger = (
+        by_definition(A[:1000], y[:1000], C, intercept, alpha)(A[1000:]) for alpha in (1e-6, 1.2e-6)
+    )
+    # What twice the promised tenth of the penalty does, and a little of what float32 data are.
+    allowed = np.abs(larger - expected).mean() + 1e-3 * expected.std()
+    assert np.abs(outputs - expected).mean() < allowed
+    assert ("float64" in model.solver_info_) == (scale < 1 or offset == 4)
+
+
+def test_the_bound_that_holds_changes_nothing_and_one_that_fails_is_told():
+    for scale, fails in ((1.0, False), (1e-3, True)):
+        A, y = xor(scale, 0.0)
+        normal = NormalEquations(len(GRID), 1, 1e-6)
+        hidden = HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), backend="numba")
+        normal.add(hidden, A, 2.0 * y[:, None] - 1, None)
+        double = hidden.in_float64("numpy")
+        assert normal.grid is not None and normal.coarse(hidden, double, A[::32]) == fails
+        model = RBFClassifier(centers=GRID, gamma=1.0, backend="numba").fit(A, y)
+        same = np.array_equal(model.coef_[0], normal.solve(1e-6, True).W[:, 0])
+        assert same != fails
+
+
+def test_a_batch_that_is_rounded_too_much_is_added_in_float64():
+    wide, close = xor(1.0, 0.0, n=300), xor(1e-3, 0.5, n=3000)
+    for parts in ((wide, close), (close, wide), (close, close)):
+        model = RBFClassifier(centers=GRID, gamma=1.0, backend="numba")
+        for A, y in parts:
+            model = pickle.loads(pickle.dumps(model.partial_fit(A, y, classes=[0, 1])))
+        A, y = (np.concatenate(both) for both in zip(*parts))
+        whole = clone(model).set_params(precision="float64").fit(A, y)
+        error = model.decision_function(A) - whole.decision_function(A)
+        larger = clone(whole).set_params(alpha=1.2e-6).fit(A, y)
+        allowed = np.abs(larger.decision_function(A) - whole.decision_function(A)).mean()
+        assert np.abs(error).mean() < allowed + 1e-6
+
+
+def test_each_width_of_a_path_has_the_sums_that_it_needs():
+    A, y = xor(0.02, 0.5)
+    options = {"centers": GRID, "gamma": 1.0, "gammas": [1e-2, 1.0], "alphas": [1e-6, 1e-4]}
+    found = RBFClassifierCV(**options).fit(A, y)
+    expected = RBFClassifierCV(**options, precision="float64").fit(A, y)
+    np.testing.assert_allclose(
+        found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("m", [100, 300])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("gamma", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_the_widest_kernels_are_the_same_for_all_dtypes(gamma, dtype, m, backend):
+    Q = RNG.integers(0, 17, (800, 16))
+    y = (np.square(Q[:, :8] - 8).sum(axis=1) > np.square(Q[:, 8:] - 8).sum(axis=1)).astype(int)
+    options = {"centers": Q[:m].astype(dtype), "gamma": gamma, "alpha": 1e-4, "backend": backend}
+    model = RBFClassifier(**options).fit(Q[:600].astype(dtype), y[:600])
+    options["centers"] = Q[:m].astype(np.float64)
+    double = RBFClassifier(**options, precision="float64").fit(Q[:600].astype(np.float64), y[:600])
+    model = pickle.loads(pickle.dumps(model))  # predictions need float64 too
+    found = model.decision_function(Q.astype(dtype))
+    expected = double.decision_function(Q.astype(np.float64))
+    # Errors as large as the promise allows move outputs by up to a fortieth of their size here.
+    assert np.abs(found - expected).mean() < 0.03 * expected.std()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weighted_samples_may_lie_far_from_the_centers(seed):
+    """What the fit minimises is what it can be, but for a tenth of the penalty and its freedom."""
+    rng = np.random.default_rng(seed)
+    Z, w = rng.normal(size=(1000, 2)), 10 ** rng.uniform(-3, 3, 1000)
+    A, C = 0.01 * Z + 7, 0.01 * rng.normal(size=(300, 2))
+    y, alpha = (np.sin(2 * Z[:, 0]) > 0.2).astype(int), 10 ** rng.uniform(-5, -1)
+    t, H = 2.0 * y - 1, reference.hidden(A, C, "euclidean", "gaussian", 0.02)
+    W, b = reference.ridge(H, t[:, None], w, alpha, True)
+    ridge = alpha * (w @ np.square(H - np.average(H, axis=0, weights=w))).mean()
+
+    def parts(W, b):
+        return w @ np.square(t - H @ W - b), ridge * W @ W
+
+    model = RBFClassifier(centers=C, gamma=0.02, alpha=alpha, backend="numba").fit(A, y, w)
+    loss, penalty = parts(W[:, 0], b[0])
+    found = sum(parts(model.coef_[0], model.intercept_[0]))
+    assert found - loss - penalty < 0.1 * penalty + 0.1 * 300 / 1000 * loss
+
+
+def test_sums_are_made_again_on_a_cluster_too():
+    da = pytest.importorskip("dask.array", reason="no Dask")
+    distributed = pytest.importorskip("distributed", reason="no Dask")
+    on_dask = pytest.importorskip("gpurbf.dask", reason="no Dask")
+    A, y = xor(0.001, 0.3)
+    local = RBFClassifier(centers=GRID, gamma=1.0).fit(A, y)
+    quiet = {"dashboard_address": ":0", "silence_logs": "ERROR", "processes": False}
+    with distributed.LocalCluster(n_workers=1, **quiet) as cluster:
+        with distributed.Client(cluster):
+            blocks = (da.from_array(part, chunks=(600, *part.shape[1:])) for part in (A, y))
+            model = on_dask.RBFClassifier(centers=GRID, gamma=1.0).fit(*blocks).to_local()
+    assert model.solver_info_ == local.solver_info_ and "float64" in local.solver_info_
+    found, expected = model.decision_function(A), local.decision_function(A)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_rows_that_cg_keeps_are_rounded_only_where_samples_allow_it():
+    for scale, offset, rounded in ((1.0, 0.0, True), (0.05, 0.5, False), (1e-3, 0.3, False)):
+        A, y = xor(scale, offset)
+        given = np.eye(2)[y], None, None
+        found, exact = (
+            CG(tol=1e-3).system(
+                HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), precision=p), A, *given
+            )
+            for p in ("auto", "float64")
+        )
+        assert ("16 bits" in found.info.partition(",")[0]) == rounded
+        assert rounded or found.ridge == pytest.approx(exact.ridge, rel=1e-9)

@@ -1,0 +1,120 @@
+"""The fused on-line delta rule is the plain loop, for every shape, thread and weight."""
+
+import numpy as np
+import pytest
+
+from gpurbf import config_context
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import limited
+from gpurbf.solvers.lms import LMS, DivergenceError, aligned, lms_rows
+from gpurbf.solvers.one_hot import OneHot
+from tests import reference
+
+
+def problem(b, m, k, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    H = (rng.random((b, m)) ** 6).astype(dtype)
+    return H, np.eye(k)[rng.integers(0, k, b)], rng.standard_normal((m, k))
+
+
+def fused(H, T, W, learning_rate, weights=None):
+    out = aligned((W.shape[1], -(-len(W) // 8) * 8), np.float64)
+    out[:, : len(W)] = W.T
+    lms_rows(H, T, out, learning_rate, weights)
+    return out[:, : len(W)].T
+
+
+@pytest.mark.parametrize("b", [1, 3, 4, 5, 8, 33])
+@pytest.mark.parametrize("m", [1, 7, 8, 9, 64, 515, 1030])
+@pytest.mark.parametrize("k", [1, 2, 3, 10])
+def test_an_epoch_is_that_of_the_plain_loop(b, m, k):
+    H, T, W = problem(b, m, k)
+    rate = 0.5 / (H**2).sum(axis=1).max()
+    np.testing.assert_allclose(
+        fused(H, T, W, rate), reference.lms(H, T, W, rate, 1), rtol=1e-12, atol=1e-13
+    )
+
+
+def test_float32_activations_are_taken_as_they_are():
+    H, T, W = problem(50, 123, 3, np.float32)
+    expected = reference.lms(H.astype(float), T, W, 0.05, 1)
+    np.testing.assert_allclose(fused(H, T, W, 0.05), expected, rtol=1e-11)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    H, T, W = problem(200, 300, 7)
+    with limited(1):
+        alone = fused(H, T, W, 0.01)
+    assert np.array_equal(fused(H, T, W, 0.01), alone)
+
+
+@pytest.mark.parametrize("b", [3, 22])
+def test_a_weight_counts_as_so_many_equal_samples_in_succession(b):
+    H, T, W = problem(b, 40, 3)
+    weights = np.random.default_rng(1).integers(1, 5, b)
+    repeated = reference.lms(H.repeat(weights, axis=0), T.repeat(weights, axis=0), W, 0.1, 1)
+    np.testing.assert_allclose(fused(H, T, W, 0.1, weights.astype(float)), repeated, rtol=1e-10)
+
+
+def test_a_fraction_of_a_weight_is_a_smaller_step():
+    H, T, W = problem(1, 9, 2)
+    twice = reference.lms(reference_rows(H), reference_rows(T), W, 0.1, 1)
+    expected = reference.lms(H, T, twice, 0.05, 1)
+    np.testing.assert_allclose(fused(H, T, W, 0.1, np.array([2.5])), expected, rtol=1e-12)
+
+
+def reference_rows(A):
+    return np.repeat(A, 2, axis=0)
+
+
+def layer_and_data(n=300, m=40):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, 5))
+    layer = HiddenLayer(X[:m], Activation("euclidean", "gaussian", 0.3), backend="numpy")
+    return layer, X, np.eye(3)[rng.integers(0, 3, n)]
+
+
+@pytest.mark.parametrize("megabytes", [256, 0.2])
+def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory_or_not(megabytes):
+    layer, X, T = layer_and_data()
+    order = np.random.default_rng(0).permutation(len(X))
+    expected = reference.lms(layer.outputs(X)[order], T[order], T[:40], 0.1, 4)
+    with config_context(memory=megabytes):
+        W = LMS(0.1, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
+    np.testing.assert_allclose(W, expected, rtol=1e-10)
+
+
+def test_centers_that_are_no_samples_start_from_zero():
+    layer, X, T = layer_and_data()
+    expected = reference.lms(layer.outputs(X), T, np.zeros((40, 3)), 0.1, 1)
+    W = LMS(0.1, n_epochs=1).train(layer, X, T, None)
+    np.testing.assert_allclose(W, expected, rtol=1e-10)
+
+
+def test_the_default_learning_rate_does_not_diverge_on_large_activations():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 4))
+    T = np.eye(2)[(X[:, 0] > 0).astype(int)]
+    layer = HiddenLayer(X[:100], Activation("euclidean", "multiquadric", 5.0), backend="numpy")
+    W = LMS().train(layer, X, T, None)
+    assert np.mean((layer.outputs(X) @ W).argmax(axis=1) == T.argmax(axis=1)) > 0.8
+
+
+def test_a_learning_rate_that_is_too_high_is_an_error_that_says_so():
+    layer, X, T = layer_and_data()
+    with pytest.raises(DivergenceError, match="learning_rate=50 is too high"):
+        LMS(50.0, n_epochs=20).train(layer, X, T, None)
+    assert issubclass(DivergenceError, ValueError)
+
+
+def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
+    layer, X, T = layer_and_data()
+    for n_epochs, W in enumerate(LMS(0.1, n_epochs=3).epochs(layer, X, T, None), 1):
+        assert np.array_equal(W, LMS(0.1, n_epochs=n_epochs).train(layer, X, T, None))
+    assert n_epochs == 3
+
+
+def test_one_hot_outputs_are_the_targets_of_the_centers():
+    T = np.eye(3)
+    assert OneHot().train(None, None, T, None, start=T) is T

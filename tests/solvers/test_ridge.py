@@ -1,0 +1,132 @@
+"""Ridge: sums give the weights of the definition, batches add up, bad conditioning is survived."""
+
+import numpy as np
+import pytest
+import reference
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+
+RNG = np.random.default_rng(0)
+X, C, T, w = (
+    RNG.normal(size=(90, 6)),
+    RNG.normal(size=(25, 6)),
+    RNG.normal(size=(90, 3)),
+    RNG.random(90),
+)
+
+
+def layer(gamma=0.1, dtype=np.float64):
+    return HiddenLayer(C.astype(dtype), Activation("euclidean", "gaussian", gamma), backend="numpy")
+
+
+def solve(X, T, weights, alpha, intercept, gamma=0.1, dtype=np.float64):
+    normal = NormalEquations(len(C), T.shape[1])
+    normal.add(layer(gamma, dtype), X.astype(dtype), T, weights)
+    return normal.solve(alpha, intercept)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, w])
+def test_weights_are_those_of_the_definition(intercept, weights):
+    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    W, b = reference.ridge(H, T, weights, 1e-3, intercept)
+    solution = solve(X, T, weights, 1e-3, intercept)
+    np.testing.assert_allclose(solution.W, W, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)
+
+
+def test_batches_add_up_and_sums_can_be_kept():
+    normal = NormalEquations(len(C), 3)
+    for part in (slice(0, 40), slice(40, 41), slice(41, 90)):
+        normal.add(layer(), X[part], T[part], w[part])
+        kept = normal.solve(1e-3, True, keep=True)
+    np.testing.assert_allclose(kept.W, solve(X, T, w, 1e-3, True).W, rtol=1e-8)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, w, 10 * w], ids=["equal", "light", "heavy"])
+def test_leave_one_out_is_what_leaving_out_gives(intercept, weights):
+    """Leaving out all of a sample's weight."""
+    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    v = np.ones(90) if weights is None else weights
+
+    def spread(rows):
+        mean = np.average(H[rows], axis=0, weights=v[rows]) if intercept else 0
+        return v[rows] @ np.square(H[rows] - mean).sum(axis=1)
+
+    # An absolute ridge: leaving a row out must not change the penalty.
+    alpha = 1e-3
+    ridge = alpha * spread(np.arange(90))
+    outputs = solve(X, T, weights, alpha, intercept).leave_one_out(H, T, weights)
+    for i in (0, 17, 89):
+        kept = np.delete(np.arange(90), i)
+        W, b = reference.ridge(H[kept], T[kept], v[kept], ridge / spread(kept), intercept)
+        np.testing.assert_allclose(outputs[i], H[i] @ W + b, rtol=1e-6, atol=1e-8)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_solved_and_said_so():
+    normal = NormalEquations(4, 1)
+    normal.G = np.diag([1.0, 1.0, 1.0, -1e-3])
+    normal.B[:, 0] = 1
+    normal.shift = np.zeros(4)
+    normal.weight = 1.0
+    with pytest.warns(ConvergenceWarning, match="solved by eigenvalues"):
+        solution = normal.solve(1e-9, False)
+    np.testing.assert_allclose(solution.W[:3, 0], 1, rtol=1e-6)
+    assert np.isfinite(solution.W).all()
+
+
+def test_a_failed_factorisation_leaves_the_matrix_whole():
+    normal = NormalEquations(700, 1)
+    A = RNG.normal(size=(700, 900))
+    normal.G = A @ A.T
+    scale = np.trace(normal.G) / 700
+    # The smallest eigenvalue is beyond the first ridge and within the second.
+    normal.G -= (np.linalg.eigvalsh(normal.G)[0] + 1e-5 * scale) * np.eye(700)
+    normal.B[:, 0] = RNG.normal(size=700)
+    normal.shift = np.zeros(700)
+    normal.weight = 1.0
+    ridge = 1e-6 * np.trace(normal.G) / 700
+    expected = np.linalg.solve(normal.G + 100 * ridge * np.eye(700), normal.B[:, :1])
+    with pytest.warns(ConvergenceWarning, match="raised 100 times"):
+        solution = normal.solve(1e-6, False)
+    np.testing.assert_allclose(solution.W, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_wide_kernel_keeps_its_digits_in_float32():
+    # All of H is 1 less a few millionths; the float32 sums must still see the differences.
+    H = reference.hidden(X, C, "euclidean", "gaussian", 1e-6).astype(np.float32).astype(float)
+    W, b = reference.ridge(H, T, None, 1e-3, True)
+    solution = solve(X, T, None, 1e-3, True, 1e-6, np.float32)
+    difference = (H @ solution.W + solution.intercept) - (H @ W + b)
+    assert np.abs(difference).max() < 0.05 * np.abs(H @ W + b - T.mean(axis=0)).max()
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_any_gamma_gives_finite_weights(gamma, dtype):
+    solution = solve(X, T, None, 1e-6, True, gamma, dtype)
+    assert np.isfinite(solution.W).all() and np.isfinite(solution.intercept).all()
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
+    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
+    mean = H.mean(axis=0) if intercept else 0
+    penalty = 1e-3 * np.square(H - mean).sum() / len(C)
+    own = OwnCenters(np.array([0, 2]), np.array([3, 24]))
+    rows = np.array([5, 17, 89])
+    outputs = solve(X, T, None, 1e-3, intercept).leave_one_out(H[rows], T[rows], None, own)
+    for output, row, center in zip(outputs, rows, (3, None, 24), strict=True):
+        A, t = np.delete(H, row, axis=0), np.delete(T, row, axis=0)
+        A, h = (
+            (A, H[row]) if center is None else (np.delete(A, center, 1), np.delete(H[row], center))
+        )
+        a, b = (A.mean(axis=0), t.mean(axis=0)) if intercept else (0, 0)
+        G = (A - a).T @ (A - a) + penalty * np.eye(len(h))
+        W = np.linalg.solve(G, (A - a).T @ (t - b))
+        np.testing.assert_allclose(output, b + (h - a) @ W, rtol=1e-6, atol=1e-8)

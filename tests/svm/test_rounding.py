@@ -1,0 +1,158 @@
+"""float32 is taken for sums of kernel values where its error is stated, and below the tolerance."""
+
+import numpy as np
+import pytest
+import reference
+from sklearn.datasets import make_classification
+
+from gpurbf import SVC
+from gpurbf.data.samples import quantize_or_keep
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.numba.matvec import GroupedWeights
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.svm.kernel_matrix import KernelRows
+from gpurbf.svm.ovo import support_layer
+from gpurbf.svm.rounding import arithmetic, float32_error
+
+
+def table(n=30, spread=1.0, offset=0.0):
+    X, y = make_classification(1500, n, n_informative=n // 2, random_state=0)
+    scales = 1 + np.random.default_rng(0).pareto(2, (len(X), 1)) * (spread > 1)
+    return X * scales + offset, y
+
+
+@pytest.mark.parametrize("spread", [1.0, 20.0])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize("kernel", [("euclidean", "gaussian"), ("dot", "linear")])
+def test_sums_err_by_no_more_than_is_said(backend, spread, offset, kernel):
+    X, _ = table(spread=spread, offset=offset)
+    activation = Activation(*kernel, 1 / 30)
+    samples, rng = quantize_or_keep(X), np.random.default_rng(1)
+    between, itself = float32_error(samples, activation, get_backend(backend))
+    # As a solver's coefficients, they add up to 0.
+    W = np.array([rng.permutation(np.repeat([1.0, -1.0, 0.0], [400, 400, 700])) for _ in range(20)])
+    single, double = (
+        HiddenLayer(samples, activation, backend=backend, dtype=dtype)
+        .outputs(samples)
+        .astype(np.float64)
+        for dtype in (np.float32, np.float64)
+    )
+    error = np.abs(single @ W.T - double @ W.T)
+    assert 0 < error.max() < 6 * between * np.sqrt(800) + itself
+    assert error.std() < 3 * between * np.sqrt(800) + itself
+
+
+@pytest.mark.parametrize("n_pairs", [2, 20])
+def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
+    # Support vectors come class by class: summed in that order these err up to five times as much.
+    rng, counts = np.random.default_rng(0), np.array([2000, 2500, 0])
+    V, X = (rng.integers(0, 256, (N, 20)).astype(np.uint8) for N in (counts.sum(), 300))
+    activation = Activation("euclidean", "gaussian", 1e-5)
+    coefficients = np.concatenate([rng.uniform(5, 10, 2000), rng.uniform(-8, -4, 2500)])
+    W = np.repeat(coefficients[:, None], n_pairs, axis=1)
+    W[::2, 1::2] = 0
+    classes = [(0, W[:2000], np.arange(n_pairs)), (2000, W[2000:], np.arange(n_pairs))]
+    layer, weights = support_layer(
+        V,
+        GroupedWeights(classes, n_pairs),
+        activation,
+        n_support=counts,
+        backend=get_backend(backend),
+        precision="auto",
+        quantizations=None,
+        tol=1.0,
+    )
+    assert layer.dtype == np.float32
+    exact = HiddenLayer(V, activation, backend="numba", precision="float64").scores(X, W)
+    error = np.abs(layer.scores(X, weights) - exact)
+    assert (error < 3 * np.finfo(np.float32).eps * np.linalg.norm(W, axis=0)).all()
+
+
+def test_the_tolerance_and_the_coefficients_decide():
+    X, _ = table()
+    samples, chosen = quantize_or_keep(X), get_backend("numba")
+    activation = Activation("euclidean", "gaussian", 1 / 30)
+
+    def dtype(size, largest, tol, part=slice(None)):
+        found, said = arithmetic(
+            samples[part], activation, chosen, size=size, largest=largest, tol=tol
+        )
+        assert said
+        return found
+
+    assert dtype(30, 1, 1e-3) is np.float32
+    assert dtype(30, 1, 1e-7) is np.float64
+    assert dtype(3e5, 1e4, 1e-3) is np.float64
+    assert dtype(np.inf, np.inf, 1e-3) is np.float64
+    assert dtype(30, 1, 1e-3, slice(0, 900)) is np.float64
+
+
+def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
+    X, y = make_classification(5000, 30, n_informative=15, random_state=0)
+    forced = SVC(precision="float64").fit(X, y)
+    assert ", float64" in forced.backend_info_
+    model = SVC().fit(X, y)
+    assert ", float32" in model.backend_info_ and "looks after" in model.backend_info_
+    assert ", float64" in SVC().fit(X[:900], y[:900]).backend_info_
+    # The dtype of the data decides nothing.
+    np.testing.assert_array_equal(
+        SVC().fit(X.astype(np.float32).astype(np.float64), y).dual_coef_,
+        SVC().fit(X.astype(np.float32), y).dual_coef_,
+    )
+    np.testing.assert_allclose(model.objective_, forced.objective_, rtol=1e-4)
+    np.testing.assert_allclose(
+        model.decision_function(X), forced.decision_function(X), atol=5 * model.tol
+    )
+
+
+@pytest.mark.parametrize(
+    "n_samples, precision, dtype, looked_after",
+    [
+        (5000, "auto", "float32", True),
+        (5000, "float32", "float32", False),
+        (5000, "float64", "float64", False),
+        (1500, "auto", "float32", True),
+        (1000, "auto", "float64", False),
+    ],
+)
+def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dtype, looked_after):
+    X = np.random.default_rng(1).normal(size=(n_samples, 5))
+    activation = Activation("euclidean", "gaussian", 0.2)
+    rows = KernelRows(quantize_or_keep(X, precision), activation, "auto", precision)
+    assert rows.dtype == dtype
+    assert (rows.rounding > 0) == looked_after
+    assert dtype in rows.description
+
+
+def test_rows_are_float64_where_float32_loses_too_much():
+    X = np.random.default_rng(1).normal(size=(5000, 5)) * [1, 1, 1, 1, 1e4]
+    rows = KernelRows(quantize_or_keep(X), Activation("euclidean", "gaussian", 0.2), "auto", "auto")
+    assert rows.dtype == np.float64 and "too much" in rows.description
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_values_between_samples_are_float64_where_that_is_asked_for(codes, backend):
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 255, (1200, 12)).astype(np.uint8) if codes else rng.normal(size=(1200, 12))
+    activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
+    rows = KernelRows(quantize_or_keep(X), activation, backend, "auto")
+    some = rng.permutation(1200)[:70]
+    truth = reference.hidden(X[some], X[some], *activation[:3])
+    assert rows.dtype == np.float32
+    assert rows.between(some).dtype == np.float64
+    np.testing.assert_allclose(rows.between(some), truth, atol=1e-12)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("codes", [True, False])
+def test_weighted_values_are_their_sums(wide, codes, backend):
+    rng = np.random.default_rng(2)
+    X = rng.integers(0, 255, (300, 12)).astype(np.uint8) if codes else rng.normal(size=(300, 12))
+    activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
+    rows = KernelRows(quantize_or_keep(X), activation, backend, "auto")
+    some, weights = rng.permutation(300)[:70], rng.normal(size=70)
+    expected = reference.hidden(X, X[some], *activation[:3]) @ weights
+    found = rows.weighted(rows.gathered(np.arange(100, 300)), some, weights, wide)
+    narrow = not wide and rows.dtype == np.float32
+    assert found == pytest.approx(expected[100:], abs=1e-4 if narrow else 1e-9)

@@ -1,0 +1,348 @@
+"""The solver of SVC against the optimality conditions, whatever the sizes of sets and caches."""
+
+from contextlib import nullcontext
+from itertools import combinations
+
+import numpy as np
+import pytest
+import reference
+
+from gpurbf.svm import binary, pairs, row_cache
+from gpurbf.svm.pairs import solve_pairs
+from gpurbf.svm.recomputed_pair import recompute
+from gpurbf.svm.two_step import TwoStep
+
+
+class Matrix:
+    """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
+
+    xp, working = np, staticmethod(nullcontext)
+    cost, linear, rounding, blurred, compiled, rounds = 100.0, False, 0.0, 0.0, False, None
+
+    def room(self):
+        return np.inf
+
+    def __init__(self, K, ready):
+        self.K, self.matrix = K, K if ready else None
+        self.dtype, self.diagonal = K.dtype, K.diagonal().astype(float)
+        self.asked = self.wide = 0
+
+    def gathered(self, samples):
+        return samples
+
+    def weighted(self, rows, samples, weights, wide=False):
+        self.asked += len(rows) * len(samples)
+        self.wide += wide
+        return (self.K if wide else self.K + self.blurred)[np.ix_(rows, samples)] @ weights
+
+    def between(self, samples):
+        self.wide += 1
+        return self.K[np.ix_(samples, samples)]
+
+    def over(self, samples, before=None, fresh=None):
+        return samples
+
+    def values(self, samples, columns, out, places=slice(None)):
+        if isinstance(columns, slice):
+            columns = np.arange(columns.start, columns.stop)
+        self.asked += len(samples) * len(columns)
+        out[places] = (self.K + self.blurred)[np.ix_(samples, columns)]
+
+
+def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
+    """Overlapping classes: kernel matrix in float32 values, class starts."""
+    rng = np.random.default_rng(seed)
+    X = np.vstack([rng.normal(c, 1.0, size=(n, 3)) for c, n in enumerate(sizes)])
+    K = reference.hidden(X, X, "euclidean", "gaussian", gamma)
+    return K.astype(np.float32).astype(float), np.append(0, np.cumsum(sizes))
+
+
+def solve(
+    K, starts, C, *, ready=True, tol=1e-3, max_iter=-1, cache_bytes=1e9, blurred=0.0, **hooks
+):
+    kernel = Matrix(K, ready)
+    kernel.blurred = blurred
+    bounds = np.broadcast_to(C, len(K)).astype(float)
+    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
+    options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
+    return solve_pairs(kernel, starts, bounds, **options, **hooks), kernel
+
+
+def judged(K, starts, C, solutions):
+    """The reference's verdict on each pair."""
+    n = len(starts) - 1
+    for (a, b), solution in zip(combinations(range(n), 2), solutions):
+        members = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
+        y = np.repeat([1.0, -1.0], [starts[a + 1] - starts[a], starts[b + 1] - starts[b]])
+        bounds = np.broadcast_to(C, len(K))[members]
+        yield solution, reference.svc_dual(K[np.ix_(members, members)], y, bounds, solution.beta)
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    """Working sets so small that small problems need many."""
+    monkeypatch.setattr(binary, "WHOLE", 8)
+    monkeypatch.setattr(binary, "WORKING_SET", (16, 16))
+    monkeypatch.setattr(pairs, "MATRIX", 0)
+
+
+@pytest.mark.parametrize("C", [1e-3, 0.1, 1.0, 100.0, 1e6])
+@pytest.mark.parametrize("ready", [True, False])
+def test_solution_is_feasible_and_optimal(C, ready):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, C, ready=ready)
+    for solution, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 1e-3 + 1e-6 * C
+        assert solution.converged
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
+    K, starts = problem(sizes=(60, 50))
+    sizes, inner = [], binary._Problem._inner
+
+    def spy(self, rows, *arrays, **options):
+        sizes.append(len(rows.K))
+        return inner(self, rows, *arrays, **options)
+
+    monkeypatch.setattr(binary._Problem, "_inner", spy)
+    monkeypatch.setattr(binary, "_PAUSE", 0)
+    (solution,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6)
+    assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
+    ((_, truth),) = judged(K, starts, 1e4, [solution])
+    assert truth["feasible"] and truth["violation"] < 2e-6
+    for most in (130, 250, solution.steps):
+        (stopped,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6, max_iter=most)
+        assert stopped.steps == most
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_pair_within_a_matrix_is_solved_as_one_by_itself(dtype):
+    K, starts = problem(sizes=(40, 17, 33))
+    K = K.astype(dtype)
+    K.flags.writeable = False
+    solutions, _ = solve(K, starts, 10.0)
+    for (a, b), solution in zip(combinations(range(3), 2), solutions):
+        samples = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
+        n_a = starts[a + 1] - starts[a]
+        own = K[np.ix_(samples, samples)]
+        (alone,), _ = solve(own, np.array([0, n_a, len(samples)]), 10.0)
+        np.testing.assert_array_equal(solution.beta, alone.beta)
+        assert solution.steps == alone.steps > 0
+
+
+@pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
+def test_working_sets_reach_the_same_optimum(C, small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, C, ready=False, tol=1e-4)
+    for _, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 2e-4
+        assert truth["gap"] < 1e-3 * abs(truth["objective"])
+
+
+def test_what_a_solution_says_of_itself_is_true(small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 2.0, ready=False)
+    for solution, truth in judged(K, starts, 2.0, solutions):
+        for name in ("objective", "violation", "intercept", "gap"):
+            assert getattr(solution, name) == pytest.approx(truth[name], abs=1e-5)
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
+def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
+    monkeypatch.setattr(row_cache, "LEAST", 4)
+    monkeypatch.setattr(pairs, "recompute", lambda *_: False)
+    K, starts = problem()
+    expected, enough = solve(K, starts, 10.0, ready=False)
+    solutions, kernel = solve(K, starts, 10.0, ready=False, cache_bytes=cache_bytes)
+    assert kernel.asked >= enough.asked
+    for solution, same in zip(solutions, expected):
+        assert np.array_equal(solution.beta, same.beta)
+
+
+def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkeypatch):
+    K, starts = problem()
+    expected, kept = solve(K, starts, 10.0, ready=False, tol=1e-5)
+    monkeypatch.setattr(pairs, "recompute", lambda *_: True)
+    solutions, kernel = solve(K, starts, 10.0, ready=False, tol=1e-5)
+    assert kernel.asked > kept.asked
+    for solution, same in zip(solutions, expected):
+        assert solution.converged
+        assert solution.objective == pytest.approx(same.objective, rel=1e-9)
+        assert solution.beta == pytest.approx(same.beta, abs=1e-3)
+
+
+@pytest.mark.parametrize("kept", [True, False, "whole", "matrix"])
+def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
+    monkeypatch.setattr(pairs, "recompute", lambda *_: not kept)
+    if kept in ("whole", "matrix"):
+        monkeypatch.setattr(binary, "WHOLE", 80)
+    if kept == "matrix":
+        monkeypatch.setattr(pairs, "MATRIX", 1000)
+    K, starts = problem()
+    monkeypatch.setattr(Matrix, "rounding", 1e-4)
+    rng = np.random.default_rng(0)
+    noise = 1e-4 * rng.normal(size=K.shape)
+    solutions, kernel = solve(K, starts, 100.0, ready=False, blurred=noise + noise.T)
+    for solution, truth in judged(K, starts, 100.0, solutions):
+        assert solution.converged
+        assert truth["violation"] < 1.5e-3
+    assert kernel.wide > 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_rounding_never_ends_the_kernel_is_float64(whole, small_sets, monkeypatch):
+    """Steps on a kernel that is not the one of f would go round in circles."""
+    if whole:
+        monkeypatch.setattr(binary, "WHOLE", 80)
+    K, starts = problem(sizes=(40, 40))
+    monkeypatch.setattr(Matrix, "rounding", 1e-2)
+    rng = np.random.default_rng(0)
+    noise = 1e-2 * rng.normal(size=K.shape)
+    blurred = noise + noise.T
+    solutions, _ = solve(K, starts, 1e4, ready=False, blurred=blurred, tol=1e-4, max_iter=200_000)
+    ((solution, truth),) = judged(K, starts, 1e4, solutions)
+    assert solution.converged
+    assert truth["violation"] < 2e-4
+
+
+def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_own(monkeypatch):
+    K, starts = problem(sizes=(40,) * 4)
+    expected, _ = solve(K, starts, 10.0)
+    monkeypatch.setattr(pairs, "MATRIX", 0)
+    solutions, once = solve(K, starts, 10.0, ready=False)
+    assert once.asked == K.size
+    for solution, same in zip(solutions, expected):
+        assert solution.beta == pytest.approx(same.beta, abs=1e-6)
+    _, without_room = solve(K, starts, 10.0, ready=False, cache_bytes=K.nbytes - 1)
+    assert without_room.asked != once.asked
+    monkeypatch.setattr(binary, "WHOLE", 79)
+    _, larger = solve(K, starts, 10.0, ready=False)
+    assert larger.asked != once.asked
+
+
+def test_rows_are_kept_where_they_are_dear_or_fit():
+    megabytes = 2**20
+    assert recompute(1.3, 40_000, 200 * megabytes)
+    assert not recompute(1.3, 40_000, 40_000 * megabytes)
+    assert not recompute(13.0, 12_000, 200 * megabytes)
+    assert recompute(13.0, 12_000, 0)
+
+
+def test_rows_of_a_class_are_shared_between_its_pairs(small_sets):
+    K, starts = problem(sizes=(40,) * 4)
+    _, shared = solve(K, starts, 10.0, ready=False)
+    _, alone = solve(K, starts, 10.0, ready=False, cache_bytes=1)
+    assert shared.asked < alone.asked
+
+
+def test_each_sample_has_its_own_bound():
+    K, starts = problem()
+    C = np.random.default_rng(1).uniform(0.01, 5.0, len(K))
+    solutions, _ = solve(K, starts, C)
+    for _, truth in judged(K, starts, C, solutions):
+        assert truth["feasible"]
+        assert truth["violation"] < 1e-3
+
+
+def test_infinite_bounds_are_allowed():
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(-4, 1, (20, 2)), rng.normal(4, 1, (20, 2))])
+    solutions, _ = solve(X @ X.T, np.array([0, 20, 40]), np.inf)
+    assert solutions[0].converged
+    assert np.isfinite(solutions[0].beta).all()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_indefinite_kernel_comes_to_an_end(ready, small_sets):
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(60, 60)).astype(np.float32).astype(float)
+    solutions, _ = solve(A + A.T, np.array([0, 30, 60]), 10.0, ready=ready, max_iter=100_000)
+    beta = solutions[0].beta
+    assert np.abs(beta).max() <= 10.0
+    assert abs(beta.sum()) < 1e-6
+
+
+def test_equal_samples_of_both_classes_come_to_an_end():
+    K = np.ones((20, 20))
+    solutions, _ = solve(K, np.array([0, 10, 20]), 3.0)
+    assert solutions[0].converged
+    assert abs(solutions[0].beta.sum()) < 1e-9
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+@pytest.mark.parametrize("ready", [True, False])
+def test_limit_of_steps_is_kept_exactly(limit, ready, small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 100.0, ready=ready, max_iter=limit)
+    assert [solution.steps for solution in solutions] == [limit] * 3
+    assert not any(solution.converged for solution in solutions)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_not_a_number_is_an_error(ready):
+    K, starts = problem()
+    K[:] = np.nan
+    with pytest.raises(FloatingPointError):
+        solve(K, starts, 1.0, ready=ready)
+
+
+def test_a_number_that_is_not_finite_outside_the_set_is_an_error(small_sets):
+    K, starts = problem()
+    K[5, 70], K[70, 5] = np.inf, np.inf
+    with pytest.raises(FloatingPointError):
+        solve(K, starts, 1.0, ready=False)
+
+
+def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):
+    K, starts = problem(sizes=(60, 60))
+    fast, _ = solve(K, starts, 1e3, ready=False)
+    monkeypatch.setattr(TwoStep, "ahead", lambda *_: None)
+    slow, _ = solve(K, starts, 1e3, ready=False)
+    assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-4)
+    assert fast[0].steps < slow[0].steps / 2
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_free_samples_together_save_steps_where_single_ones_creep(ready, small_sets, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 4))
+    starts = np.array([0, 60, 120])
+    K = (X @ X.T).astype(np.float32).astype(float)
+    fast, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
+    monkeypatch.setattr(binary, "_WORTH", 0)
+    slow, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
+    assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-6)
+    assert fast[0].steps < slow[0].steps / 2
+    ((_, truth),) = judged(K, starts, 100.0, fast)
+    assert truth["feasible"] and truth["violation"] < 2e-6
+
+
+def test_a_pair_can_be_ended_from_outside(small_sets):
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 100.0, stepped=lambda p, *_: p == 1)
+    assert [solution.converged for solution in solutions] == [True, False, True]
+
+
+def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
+    monkeypatch.setattr(pairs, "_ALONE", 10**6)
+    K, starts = problem()
+    solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
+    assert [solution.steps > 0 for solution in solutions] == [True, False, False]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, monkeypatch):
+    monkeypatch.setattr(pairs, "_ALONE", 0)
+    K, starts = problem(sizes=(30,) * 6)
+
+    def stepped(p, steps, violation):
+        if p == 4:
+            raise error
+        return False
+
+    with pytest.raises(error):
+        solve(K, starts, 1.0, ready=ready, stepped=stepped)

@@ -1,0 +1,134 @@
+"""Where the rows of SVC's solver are: nobody writes into another's, and memory is used again."""
+
+import importlib.util
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpurbf.svm import row_cache
+
+
+def memory_and_cache(K, columns, budget):
+    """Memory for a budget, and a cache of rows of K in it."""
+
+    def values(samples, columns, out, places=slice(None)):
+        out[places] = K[samples, columns]
+
+    memory = np.empty(budget.size, np.float32)
+    kernel = SimpleNamespace(values=values, xp=np)
+    return memory, row_cache.RowCache(kernel, columns, budget, memory)
+
+
+@pytest.mark.parametrize("budget_rows", [0, 5, 1000])
+def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
+    monkeypatch.setattr(row_cache, "LEAST", 3)
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(30, 30)).astype(np.float32)
+    budget = row_cache.Budget([10, 10, 10], budget_rows * 40, 1)
+    _, cache = memory_and_cache(K, slice(10, 20), budget)
+    for partner in (slice(20, 30), slice(0, 10), slice(0, 4), slice(20, 30)):
+        first = partner.start == 20
+        samples = np.r_[10:20, partner] if first else np.r_[partner, 10:20]
+        cache.pair_with(samples, first)
+        for _ in range(20):
+            members = rng.permutation(len(samples))[: rng.integers(1, len(samples))]
+            out = np.empty((len(members), 10), np.float32)
+            cache.read(members, out)
+            assert np.array_equal(out, K[samples[members], 10:20])
+            f, change = rng.normal(size=10), rng.normal(size=len(members))
+            expected = f - change @ K[samples[members], 10:20].astype(float)
+            cache.subtract(members, change, f)
+            assert f == pytest.approx(expected, abs=1e-12)
+    assert len(cache.pieces) * budget.piece <= max(budget_rows, 4) * 10
+
+
+def test_rows_in_two_pieces_apart_are_written_where_they_belong():
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(400, 400)).astype(np.float32)
+    # Others have pieces between those of the cache.
+    budget = row_cache.Budget([400, 350], 4 * 400 * 8 * 64, 1)
+    memory, cache = memory_and_cache(K, slice(0, 350), budget)
+    cache.pair_with(np.arange(400), True)
+    for start in range(0, 200, 8):
+        members = np.arange(start, start + 8)
+        out = np.empty((8, 350), np.float32)
+        cache.read(members, out)
+        assert np.array_equal(out, K[members, :350])
+        others, _ = budget.take(1, 400, 0)
+        for i in others:
+            memory[i * budget.piece : (i + 1) * budget.piece] = np.nan
+    assert np.diff(cache.pieces).max() > 1
+    out = np.empty((200, 350), np.float32)
+    cache.read(np.arange(200), out)
+    assert np.array_equal(out, K[:200, :350])
+
+
+@pytest.mark.parametrize("sizes", [[6000] * 10, [5000, 7, 300, 1], [40] * 300, [3, 2]])
+@pytest.mark.parametrize("n_bytes", [1, 1e6, 2e8])
+def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n_bytes):
+    rng = np.random.default_rng(0)
+    in_use = 4
+    budget = row_cache.Budget(sizes, n_bytes, in_use)
+    least = 4 * in_use * row_cache.LEAST * max(sizes)
+    assert budget.size * 4 <= n_bytes + 2 * least
+    parked = {}
+    for _ in range(200):
+        using = {}
+        for c in rng.permutation(len(sizes))[:in_use].tolist():
+            cache = budget.fetch(c)
+            assert cache is None or cache is parked[c]
+            using[c] = cache or SimpleNamespace(pieces=[], rows=np.empty(0, int))
+        for c, cache in using.items():
+            # No class has more rows than samples of its own and of another.
+            wanted = min(int(rng.integers(1, 500)), 2 * max(sizes)) - len(cache.rows)
+            pieces, own = budget.take(wanted, sizes[c], row_cache.LEAST - len(cache.rows))
+            cache.pieces += pieces
+            cache.rows = np.append(cache.rows, own)
+            assert len(cache.rows) >= min(row_cache.LEAST, wanted)
+            first, last = own * sizes[c], (own + 1) * sizes[c] - 1
+            assert np.isin(first // budget.piece, pieces).all()
+            assert np.array_equal(first // budget.piece, last // budget.piece)
+        taken = [i for cache in using.values() for i in cache.pieces]
+        assert len(set(taken)) == len(taken) and max(taken) < budget.size // budget.piece
+        for c, cache in using.items():
+            budget.park(c, cache)
+            parked[c] = cache
+
+
+def test_caches_that_nobody_uses_give_way_the_longest_unused_first():
+    budget = row_cache.Budget([100] * 3, 4 * 100 * 240, 1)
+    caches = []
+    for c in range(3):
+        pieces, _ = budget.take(80, 100, 0)
+        caches.append(SimpleNamespace(pieces=pieces))
+        budget.park(c, caches[-1])
+    again = budget.fetch(0)
+    budget.park(0, again)
+    pieces, _ = budget.take(50, 100, 0)
+    assert budget.fetch(1) is None and set(pieces) <= set(caches[1].pieces)
+    assert budget.fetch(2) is caches[2] and budget.fetch(0) is caches[0]
+
+
+def test_memory_is_lent_once_more_where_somebody_keeps_it():
+    # One of its own: workers in this process may keep memory too.
+    spec = importlib.util.find_spec("gpurbf.runtime.reused")
+    reused = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reused)
+    with reused.borrowed(1000) as first, reused.borrowed(10) as other:
+        assert first is not other
+    with reused.borrowed(1000) as array:
+        assert array is not first and array is not other
+    reused.keep(True)
+    with reused.borrowed(1000) as first, reused.borrowed(10) as other:
+        first[:], other[:] = 1, 2
+    with reused.borrowed(500) as array:
+        assert array is first
+    with pytest.raises(KeyError), reused.borrowed(2000) as larger:
+        assert len(larger) == 2000
+        raise KeyError
+    with reused.borrowed(5) as array:
+        assert array is larger  # instead of the one that was too small
+    reused.keep(False)
+    with reused.borrowed(5) as array:
+        assert array is not larger and len(array) == 5
