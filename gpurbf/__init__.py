@@ -55,7 +55,7 @@ _HOMES = {
     "profile": "gpurbf.profiling.profile",
     "patch_sklearn": "gpurbf.patching",
     "unpatch_sklearn": "gpurbf.patching",
-    "BackendUnavailable": "gpurbf.layer.backends",
+    "BackendUnavailable": "gpurbf.runtime.errors",
     "config_context": "gpurbf.runtime.config",
     "get_config": "gpurbf.runtime.config",
 }

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+__all__ = ["Images", "load_fashion_mnist", "load_folder", "load_idx", "load_mnist"]
+
 # Third byte of an IDX file. http://yann.lecun.com/exdb/mnist/ describes the format.
 _IDX_TYPES: dict[int, np.dtype] = {
     0x08: np.dtype(np.uint8),

@@ -1,1 +1,1 @@
-"""Threads, BLAS threads, settings, stages, errors and compilation: what every room above stands on."""
+"""Threads, BLAS threads, settings, stages, errors, compilation: used by every room above."""

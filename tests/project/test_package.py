@@ -1,8 +1,9 @@
 """The package as a whole: what importing it costs, its contracts, its style, its metadata."""
 
 import ast
+import configparser
 import doctest
-import importlib
+import importlib.util
 import inspect
 import shutil
 import subprocess
@@ -79,6 +80,25 @@ def test_import_contracts_hold():
     pytest.importorskip("importlinter")
     program = shutil.which("lint-imports", path=Path(sys.executable).parent)
     run(program, "--no-logo", "--no-cache")
+
+
+def test_lazy_modules_obey_the_import_law():
+    """The linter does not see ``lazy_module("...")``; the order of rooms is that of setup.cfg."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    layers = setup["importlinter:contract:law"]["layers"].split("\n")
+    ranks = {room.strip(): rank for rank, layer in enumerate(layers) for room in layer.split("|")}
+    lazy = [
+        (path.relative_to(ROOT / "gpurbf").parts[0].removesuffix(".py"), node.args[0].value)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module"
+    ]
+    assert lazy
+    for room, name in lazy:
+        target = name.split(".")[1]
+        assert importlib.util.find_spec(name), name
+        assert target == room or ranks[target] > ranks[room], f"{room} imports {name}"
 
 
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
