@@ -14,7 +14,15 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_kernels_agree_with_the_reference_in_the_simulator():
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda/simulated"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/layer/cuda/simulated",
+        ],
         cwd=ROOT,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,

@@ -95,9 +95,12 @@ def test_a_fit_moves_each_thing_once(cupy):
     X, y = load_digits(return_X_y=True)
     X, m, k = X.astype(np.uint8), 100, 10
     model = gpurbf.RBFClassifier(m, gamma=0.001, backend="cupy", random_state=0).fit(X, y)
-    # Samples, those of the shift and of the calibration; targets and a column of ones; centers;
-    # the shift and what the solution is made of.
-    samples, targets, small = 2 * len(X) + 1024, 8 * len(X) * (k + 1), 8 * m * (k + 8)
+    # Samples, those of the shift, of the calibration and 64 whose rounding is measured; targets and
+    # a column of ones; centers; the shift, weights of the calibration, what the solution is made of
+    # and up to 50 solutions for centers that are among the calibration's samples.
+    left_out = 1000
+    samples, targets = len(X) + 1024 + left_out + 64, 8 * (len(X) + left_out) * (k + 1)
+    small = 8 * (m * (k + 8) + left_out + 50 * m)
     bound = samples * X.shape[1] + targets + m * X.shape[1] + small
     assert 0.9 * bound < cupy.gpu.bytes("in") <= bound
     # W and means of H; of the calibration outputs and leverages, not H.

@@ -63,9 +63,10 @@ def test_a_call_from_the_host_waits_once_a_tile_in_flight(cupy):
 
 
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what
-# is on the device: what docs/design.md says. More is a step back.
+# is on the device: what docs/notes/cuda.md says. More is a step back.
+# RBFClassifier was at (43, 20, 12) before rounding of H was measured on the data.
 COUNTS = {
-    "RBFClassifier": ((43, 20, 12), (3, 3, 1), (8, 4, 1)),
+    "RBFClassifier": ((44, 26, 16), (3, 3, 1), (8, 4, 1)),
     "RBFClassifier, lms": ((69, 19, 14), (3, 3, 1), (8, 4, 1)),
     "FSVC": ((60, 28, 14), (3, 3, 1), (8, 4, 2)),
     "SVC": ((11, 4, 4), (11, 3, 1), (12, 5, 1)),

@@ -4,7 +4,6 @@ import pytest
 
 from gpurbf import BackendUnavailable
 from gpurbf.layer.backends.numba import cpu_kernel
-from gpurbf.runtime import cpu
 
 
 @pytest.fixture
@@ -12,7 +11,7 @@ def machine(monkeypatch):
     """Pretend to be on a CPU with these features."""
 
     def pretend(*features):
-        monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset(features))
+        monkeypatch.setattr(cpu_kernel, "cpu_features", lambda: frozenset(features))
         cpu_kernel.missing.cache_clear()
 
     monkeypatch.delenv(cpu_kernel.VARIABLE, raising=False)

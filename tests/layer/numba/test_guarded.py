@@ -56,11 +56,10 @@ def test_a_byte_too_many_is_a_signal(guarded, how):
 def test_kernels_pass_their_tests_within_guards(guarded):
     done = guarded(
         *("-m", "pytest", "-q", "-p", "tight", "-p", "no:cacheprovider", "-p", "no:faulthandler"),
-        *(f"tests/kernels/test_{name}.py" for name in ("layer", "sums", "kept", "householder")),
+        *(f"tests/layer/numba/test_{name}.py" for name in ("tiles", "gram", "kept")),
         *(
             "-k",
-            "test_layer or test_kept or test_householder or sums_are_those or targets_beyond "
-            "or metric_and_profile",
+            "test_tiles or test_kept or sums_are_those or targets_beyond or metric_and_profile",
         ),
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"

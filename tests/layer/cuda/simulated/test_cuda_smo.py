@@ -4,12 +4,12 @@ import threading
 
 import numpy as np
 import pytest
-from test_smo import Matrix, judged, problem
 
 from gpurbf.layer.backends.cuda.kernels import warps
 from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, cuda_rounds, pairs
 from gpurbf.svm.pairs import solve_pairs
 from gpurbf.svm.smo import all_rows, kkt_violation, next_set, solve_block
+from tests.svm.test_smo import Matrix, judged, problem
 
 
 class OnDevice(Matrix):

@@ -22,6 +22,8 @@ if SIMULATED:
     def _largest(x):
         return x
 else:
+    from numba.cuda.libdevice import dmul_rn as product  # noqa: F401 - for SVC's steps
+
     from gpurbf.layer.backends.cuda.kernels.redux import largest as _largest
 
     WARP = 32
