@@ -280,7 +280,7 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")
     # Code that comes from the disk cache cannot be inspected.
-    function = cfunc(microkernel_table.signature(name))(microkernel_table._FUNCTIONS[name])
+    function = cfunc(microkernel_table.signature(name))(microkernel_table._function(name))
     assembly = function._library.get_asm_str()
     kind = (KINDS | matvec_kernels.KINDS)[name]
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES

@@ -6,66 +6,16 @@ import numpy as np
 from numba import types
 
 from gpurbf.layer.backends.numba import amx, matvec_kernels
-from gpurbf.layer.backends.numba.matvec_kernels import partial_tile as partial
-from gpurbf.layer.backends.numba.microkernels import KINDS, OPERATIONS, PRODUCTS, microkernel
-from gpurbf.layer.backends.numba.microkernels import listed_microkernel as listed
+from gpurbf.layer.backends.numba.matvec_kernels import partial_tile
+from gpurbf.layer.backends.numba.microkernels import (
+    KINDS,
+    OPERATIONS,
+    PRODUCTS,
+    listed_microkernel,
+    microkernel,
+)
 from gpurbf.runtime.jit.caching import cached_cfunc
 from gpurbf.runtime.once import once
-
-# ruff: noqa: E501
-# One function a kernel and no loop over them: Numba's disk cache knows a function by its line.
-# fmt: off
-_FUNCTIONS = {
-    "dot_amx": amx.dot_amx,
-    "dot_avx512vnni": lambda x, p, c, s, k, o, t: listed("dot_avx512vnni", x, p, c, s, k, o, t),
-    "dot_avxvnni": lambda x, p, c, s, k, o, t: listed("dot_avxvnni", x, p, c, s, k, o, t),
-    "dot_avx2": lambda x, p, c, s, k, o, t: listed("dot_avx2", x, p, c, s, k, o, t),
-    "dot_generic": lambda x, p, c, s, k, o, t: listed("dot_generic", x, p, c, s, k, o, t),
-    "dot32_avx512": lambda x, p, c, s, k, o, t: listed("dot32_avx512", x, p, c, s, k, o, t),
-    "dot32_avx2": lambda x, p, c, s, k, o, t: listed("dot32_avx2", x, p, c, s, k, o, t),
-    "dot32_generic": lambda x, p, c, s, k, o, t: listed("dot32_generic", x, p, c, s, k, o, t),
-    "dot64_avx512": lambda x, p, c, s, k, o, t: listed("dot64_avx512", x, p, c, s, k, o, t),
-    "dot64_avx2": lambda x, p, c, s, k, o, t: listed("dot64_avx2", x, p, c, s, k, o, t),
-    "dot64_generic": lambda x, p, c, s, k, o, t: listed("dot64_generic", x, p, c, s, k, o, t),
-    "manhattan_avx512": lambda x, p, c, s, k, o, t: listed("manhattan_avx512", x, p, c, s, k, o, t),
-    "manhattan_avx2": lambda x, p, c, s, k, o, t: listed("manhattan_avx2", x, p, c, s, k, o, t),
-    "manhattan_generic": lambda x, p, c, s, k, o, t: listed("manhattan_generic", x, p, c, s, k, o, t),
-    "manhattan32_avx512": lambda x, p, c, s, k, o, t: listed("manhattan32_avx512", x, p, c, s, k, o, t),
-    "manhattan32_avx2": lambda x, p, c, s, k, o, t: listed("manhattan32_avx2", x, p, c, s, k, o, t),
-    "manhattan32_generic": lambda x, p, c, s, k, o, t: listed("manhattan32_generic", x, p, c, s, k, o, t),
-    "manhattan64_avx512": lambda x, p, c, s, k, o, t: listed("manhattan64_avx512", x, p, c, s, k, o, t),
-    "manhattan64_avx2": lambda x, p, c, s, k, o, t: listed("manhattan64_avx2", x, p, c, s, k, o, t),
-    "manhattan64_generic": lambda x, p, c, s, k, o, t: listed("manhattan64_generic", x, p, c, s, k, o, t),
-    "score32_avx512": lambda x, c, s, k, o, t: microkernel("score32_avx512", x, c, s, k, o, t),
-    "score32_avx2": lambda x, c, s, k, o, t: microkernel("score32_avx2", x, c, s, k, o, t),
-    "score32_generic": lambda x, c, s, k, o, t: microkernel("score32_generic", x, c, s, k, o, t),
-    "score64_avx512": lambda x, c, s, k, o, t: microkernel("score64_avx512", x, c, s, k, o, t),
-    "score64_avx2": lambda x, c, s, k, o, t: microkernel("score64_avx2", x, c, s, k, o, t),
-    "score64_generic": lambda x, c, s, k, o, t: microkernel("score64_generic", x, c, s, k, o, t),
-    "partial32_avx512": lambda x, c, s, k, o, t: partial("partial32_avx512", x, c, s, k, o, t),
-    "partial32_avx2": lambda x, c, s, k, o, t: partial("partial32_avx2", x, c, s, k, o, t),
-    "partial32_generic": lambda x, c, s, k, o, t: partial("partial32_generic", x, c, s, k, o, t),
-    "partial64_avx512": lambda x, c, s, k, o, t: partial("partial64_avx512", x, c, s, k, o, t),
-    "partial64_avx2": lambda x, c, s, k, o, t: partial("partial64_avx2", x, c, s, k, o, t),
-    "partial64_generic": lambda x, c, s, k, o, t: partial("partial64_generic", x, c, s, k, o, t),
-    "single32_avx512": lambda x, c, s, k, o, t: partial("single32_avx512", x, c, s, k, o, t),
-    "single32_avx2": lambda x, c, s, k, o, t: partial("single32_avx2", x, c, s, k, o, t),
-    "single32_generic": lambda x, c, s, k, o, t: partial("single32_generic", x, c, s, k, o, t),
-    "single64_avx512": lambda x, c, s, k, o, t: partial("single64_avx512", x, c, s, k, o, t),
-    "single64_avx2": lambda x, c, s, k, o, t: partial("single64_avx2", x, c, s, k, o, t),
-    "single64_generic": lambda x, c, s, k, o, t: partial("single64_generic", x, c, s, k, o, t),
-    "gram32_avx512": lambda x, c, s, k, o, t: microkernel("gram32_avx512", x, c, s, k, o, t),
-    "gram32_avx2": lambda x, c, s, k, o, t: microkernel("gram32_avx2", x, c, s, k, o, t),
-    "gram32_generic": lambda x, c, s, k, o, t: microkernel("gram32_generic", x, c, s, k, o, t),
-    "gram64_avx512": lambda x, c, s, k, o, t: microkernel("gram64_avx512", x, c, s, k, o, t),
-    "gram64_avx2": lambda x, c, s, k, o, t: microkernel("gram64_avx2", x, c, s, k, o, t),
-    "gram64_generic": lambda x, c, s, k, o, t: microkernel("gram64_generic", x, c, s, k, o, t),
-    "gram16_avx512vnni": lambda x, c, s, k, o, t: microkernel("gram16_avx512vnni", x, c, s, k, o, t),
-    "gram16_avxvnni": lambda x, c, s, k, o, t: microkernel("gram16_avxvnni", x, c, s, k, o, t),
-    "gram16_avx2": lambda x, c, s, k, o, t: microkernel("gram16_avx2", x, c, s, k, o, t),
-    "gram16_generic": lambda x, c, s, k, o, t: microkernel("gram16_generic", x, c, s, k, o, t),
-}
-# fmt: on
 
 
 class Layout(NamedTuple):
@@ -109,9 +59,32 @@ def layout_of(name):
 
 
 def signature(name):
-    """Its arguments: addresses and bytes, see `tiles`."""
-    listed = name.startswith(("dot", "manhattan"))
-    return types.void(*(types.intp,) * (7 if listed else 6))
+    """Its arguments: addresses and bytes, see `microkernels`."""
+    return types.void(*(types.intp,) * (7 if _is_listed(name) else 6))
+
+
+def _is_listed(name):
+    """Whether a list tells the steps to take (see `packing.strips_of`)."""
+    return name.startswith(("dot", "manhattan"))
+
+
+def _function(name):
+    """The micro-kernel as a Python function that Numba compiles."""
+    if name == "dot_amx":
+        return amx.dot_amx
+    if _is_listed(name):
+
+        def call(x, places, c, c_stride, steps, out, out_stride):
+            listed_microkernel(name, x, places, c, c_stride, steps, out, out_stride)
+
+    else:
+        build = partial_tile if name.startswith(("partial", "single")) else microkernel
+
+        def call(x, c, c_stride, steps, out, out_stride):
+            build(name, x, c, c_stride, steps, out, out_stride)
+
+    call.__qualname__ = name  # the disk cache knows it by this
+    return call
 
 
 @once
@@ -120,7 +93,7 @@ def compiled(name):
     if name in ("enter_amx", "leave_amx"):
         function = amx.enter if name == "enter_amx" else amx.leave
         return cached_cfunc(types.void(types.intp))(function)
-    return cached_cfunc(signature(name))(_FUNCTIONS[name])
+    return cached_cfunc(signature(name))(_function(name))
 
 
 def address(name):
