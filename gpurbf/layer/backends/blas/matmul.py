@@ -27,7 +27,7 @@ from gpurbf.runtime.stages import count, stage
 
 # Samples of a tile, and what the tuner tries besides. A product reorders its operands first, which
 # few samples do not pay for, and many leave the caches before they are activated
-# (docs/design.md has the measurements).
+# (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024
 _TRIED = tuple(Tile(M=rows) for rows in (256, 512, 2048))
 

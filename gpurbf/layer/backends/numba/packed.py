@@ -29,7 +29,7 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-# Reading the centers less often is worth more than a block that fits (docs/design.md).
+# Reading the centers less often is worth more than a block that fits (docs/notes/cpu-kernels.md).
 _FEWEST_ROWS = 96
 # The most bytes of a block where inputs are many more.
 _MOST_BYTES = 1 << 24
