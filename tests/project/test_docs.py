@@ -37,6 +37,18 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", ["architecture", "extend", "development"])
+def test_pages_on_the_code_name_files_that_are_there(page):
+    """A name is a path from the root or the end of one."""
+    folders = ("gpurbf", "benchmarks", "tests", "docs", "examples", "notebooks")
+    paths = [path for folder in folders for path in (ROOT / folder, *(ROOT / folder).rglob("*"))]
+    there = {f"/{name(path)}" + "/" * path.is_dir() for path in paths}
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/]+(?:\.py\b|/(?=`))", text))
+    missing = [file for file in named if not any(path.endswith(f"/{file}") for path in there)]
+    assert named and not missing, missing
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(p.read_text())], ids=name)
 def test_examples_run_from_top_to_bottom(page, capsys):
     namespace = {}
