@@ -6,13 +6,15 @@ import pytest
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import backend, cpu_kernel, indexed, packed
+from gpurbf.layer.backends.numba import backend, cpu_kernel, packed
 from gpurbf.runtime.linalg import mirror
 from tests import reference
 
 PIXELS = Quantization(1.0, 0)
 DISTANCE = Activation("euclidean", "identity")
 SHAPES = [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)]
+
+INDEXED = backend._INDEXED
 
 
 def codes(N, m, n, seed=0):
@@ -113,9 +115,9 @@ def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monk
     activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
     before = X.copy()
-    like, held = indexed.like(X, activation, out, quantization)
+    like, held = INDEXED.like(X, activation, out, quantization)
     H = np.full((80, 47), np.inf, out)
-    indexed.outputs(indexed.prepare(like, held, centers), held, rows, H, places)
+    INDEXED.outputs(INDEXED.prepare(like, held, centers), held, rows, H, places)
     expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
     tolerance = 2e-5 if out == np.float32 else 1e-12
     np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
@@ -131,24 +133,24 @@ def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, 
     X, quantization = sparse_rows(500, 60), PIXELS
     if dtype != np.uint8:
         X, quantization = (X + 2).astype(dtype), None
-    like, held = indexed.like(
+    like, held = INDEXED.like(
         X, Activation(metric, "gaussian", 1e-5), np.dtype(np.float32), quantization
     )
 
     def outputs(operand, n):
         H = np.empty((90, n), np.float32)
-        indexed.outputs(operand, held, np.arange(90), H)
+        INDEXED.outputs(operand, held, np.arange(90), H)
         return H
 
     order = np.random.default_rng(0).permutation(500)
     before, after = order[:256], order[:256].copy()
     after[fresh] = order[256 : 256 + len(after[fresh])]
-    operand = indexed.prepare(like, held, before)
-    renewed = indexed.prepare(operand, held, after, fresh)
+    operand = INDEXED.prepare(like, held, before)
+    renewed = INDEXED.prepare(operand, held, after, fresh)
     assert (renewed is operand) == (fresh.start != 100)
-    anew = indexed.prepare(like, held, after)
+    anew = INDEXED.prepare(like, held, after)
     np.testing.assert_array_equal(outputs(renewed, 256), outputs(anew, 256))
-    fewer = indexed.prepare(renewed, held, after[:64], slice(0, 64))
+    fewer = INDEXED.prepare(renewed, held, after[:64], slice(0, 64))
     np.testing.assert_array_equal(outputs(fewer, 64), outputs(anew, 256)[:, :64])
 
 

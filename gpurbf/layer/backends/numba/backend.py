@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpurbf.layer.backends import Backend, Tile
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import Backend, Indexed, Tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.epilogue import epilogue
 from gpurbf.layer.backends.numba.matvec import consumer, pack_weights, times
-from gpurbf.layer.backends.numba.packed import PackedCenters, Part, prepare, taken
+from gpurbf.layer.backends.numba.packed import (
+    PackedCenters,
+    Part,
+    prepare,
+    renew,
+    shifted,
+    taken,
+    with_centers,
+)
 from gpurbf.layer.distance import ALL
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
@@ -182,17 +193,55 @@ def normal(
         gram.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
 
 
+def _samples_and_centers(
+    X: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
+) -> tuple[PackedCenters, np.ndarray] | None:
+    """What `_with_chosen` makes operands of; None if their inputs come in several parts."""
+    operand = prepare(X[:1], activation, dtype, quantization, among=X)
+    return shifted(operand, X) if operand.fused else None
+
+
+def _with_chosen(
+    operand: PackedCenters,
+    X: np.ndarray,
+    chosen: np.ndarray,
+    fresh: slice | None = None,
+) -> PackedCenters:
+    """The operand with X[chosen] for centers, shifted as its own.
+
+    The operand itself, renewed in place, if none but the fresh ones are others than they were.
+    """
+    if fresh is not None and renew(operand.parts[0], taken(X, operand.exact), chosen, fresh):
+        return operand
+    part = with_centers(operand.parts[0], taken(X, operand.exact), chosen)
+    return replace(operand, parts=(part,), m=len(chosen))
+
+
+def _chosen_outputs(
+    operand: PackedCenters,
+    X: np.ndarray,
+    chosen: np.ndarray,
+    out: np.ndarray,
+    places: np.ndarray | None = None,
+) -> None:
+    """H of X[chosen], written into `out`, or into those rows of it."""
+    if len(chosen):
+        store = consumer(out.dtype, "store", out=out, places=ALL if places is None else places)
+        run(operand, operand.parts[0], taken(X, operand.exact), store, chosen)
+
+
+_INDEXED = Indexed(_samples_and_centers, _with_chosen, _chosen_outputs)
+
+
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
-    from gpurbf.layer.backends.numba import indexed
-
     kernel, reason = cpu_kernel.choose_kernel()
     # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
     counts = dict.fromkeys((None, cpu.cores()))
     tried = tuple(Tile(M=M, threads=threads) for threads in counts for M in _TRIED)
     return Backend(
         "numba", np, f"{kernel}: {reason}", prepare, outputs, scores, normal,
-        weights=weights, indexed=indexed.INDEXED, tiled=kernel != "generic",
+        weights=weights, indexed=_INDEXED, tiled=kernel != "generic",
         exact_sums=lambda: True,
         tiles={"euclidean": tried, "manhattan": tried},
     )  # fmt: skip

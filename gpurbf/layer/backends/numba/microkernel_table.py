@@ -74,17 +74,19 @@ def _function(name):
         return amx.dot_amx
     if _is_listed(name):
 
-        def call(x, places, c, c_stride, steps, out, out_stride):
+        def listed(x, places, c, c_stride, steps, out, out_stride):
             listed_microkernel(name, x, places, c, c_stride, steps, out, out_stride)
 
+        function = listed
     else:
         build = partial_tile if name.startswith(("partial", "single")) else microkernel
 
-        def call(x, c, c_stride, steps, out, out_stride):
+        def plain(x, c, c_stride, steps, out, out_stride):
             build(name, x, c, c_stride, steps, out, out_stride)
 
-    call.__qualname__ = name  # the disk cache knows it by this
-    return call
+        function = plain
+    function.__qualname__ = name  # the disk cache knows it by this
+    return function
 
 
 @once

@@ -293,14 +293,9 @@ def _mma_steps():
     return step
 
 
-def products(product, R):
-    """zeros, step and finish of a product, for R × R outputs a lane."""
-    finished = None
-    if product == "wgmma":
-        from gpurbf.layer.backends.cuda.kernels.wgmma import finished, steps
-
-        step_body = steps()
-    else:
+def products(product, R, step_body=None, finished=None):
+    """zeros, step and finish of a product, for R × R outputs a lane; `wgmma` brings its own."""
+    if step_body is None:
         step_body = _mma_steps() if product == "mma" else _scalar_steps(product, R)
 
     @intrinsic

@@ -22,7 +22,7 @@ if SIMULATED:
     def _largest(x):
         return x
 else:
-    from numba.cuda.libdevice import dmul_rn as product  # noqa: F401 - for SVC's steps
+    from numba.cuda.libdevice import dmul_rn as product  # type: ignore[no-redef] # noqa: F401
 
     from gpurbf.layer.backends.cuda.kernels.redux import largest as _largest
 
