@@ -1,6 +1,6 @@
 """
-How sure is it? Calibrated outputs
-==================================
+Calibrated probabilities: CalibratedClassifierCV
+================================================
 
 A support vector classifier returns distances to a border, not probabilities.
 ``CalibratedClassifierCV`` learns on held-out samples what a distance is worth. Wrapping the

@@ -1,6 +1,6 @@
 """
-Handwritten digits, read
-========================
+Classification: handwritten digits
+==================================
 
 A support vector classifier learns half of scikit-learn's 8 × 8 digits and reads the other half.
 """

@@ -1,6 +1,6 @@
 """
-Eigendigits: a projection, then an SVM
-======================================
+PCA before an SVC: eigendigits
+==============================
 
 Images are often projected on their principal components before a classifier sees them. With
 faces these are the eigenfaces. Faces would have to be downloaded, so here digits play their

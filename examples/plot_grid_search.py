@@ -1,6 +1,6 @@
 """
-A grid search over a pipeline
-=============================
+Grid search over a pipeline
+===========================
 
 The scaler, the kernel and its parameters are searched together; what the search never saw says
 how well it did.

@@ -1,6 +1,6 @@
 """
-Four kernels, four borders, one iris
-====================================
+Kernels: decision boundaries of four on iris
+============================================
 
 What a kernel can and cannot draw, on two of the four measures of scikit-learn's iris flowers.
 """

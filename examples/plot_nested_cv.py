@@ -1,6 +1,6 @@
 """
-A search flatters itself: nested cross-validation
-=================================================
+Nested cross-validation: the best score of a search is too good
+===============================================================
 
 The best score of a grid search is the best of many looks at the same folds. Searching anew
 inside each fold of an outer cross-validation gives the score that new data would see.

@@ -1,6 +1,6 @@
 """
-What C and gamma do, on one map
-===============================
+C and gamma: one map of the scores
+==================================
 
 ``gamma`` says how far a sample reaches, ``C`` how much an error costs. Neither can be chosen
 without the other: good pairs lie on a diagonal.

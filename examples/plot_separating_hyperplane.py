@@ -1,6 +1,6 @@
 """
-The line with the widest margin
-===============================
+Maximum margin: the separating line and its support vectors
+===========================================================
 
 Of all lines between two classes, a linear support vector classifier takes the one that stays
 farthest from both. Only the samples on the margin decide: its support vectors.

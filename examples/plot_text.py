@@ -1,6 +1,6 @@
 """
-Whose words? Text in sparse matrices
-====================================
+Text classification: sparse TF-IDF matrices
+===========================================
 
 Documents as TF-IDF weights of their words are long, mostly empty rows. They go into the
 classifier as the sparse matrix that scikit-learn's vectorizer returns.

@@ -1,6 +1,6 @@
 """
-A rare class: class_weight moves the border
-===========================================
+Unbalanced classes: class_weight moves the boundary
+===================================================
 
 With a thousand samples against a hundred the cheapest border gives the rare class away. Weights
 of the classes make its errors as dear as those of the others.

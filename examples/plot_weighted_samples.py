@@ -1,6 +1,6 @@
 """
-Some samples weigh more
-=======================
+Sample weights: some samples weigh more
+=======================================
 
 ``sample_weight`` multiplies what an error on a sample costs. Here ten that come out wrong are
 made to count thirty times, and the border moves out of their way.

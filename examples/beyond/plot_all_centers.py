@@ -1,6 +1,6 @@
 """
-From ten centers to all samples
-===============================
+Number of centers: from ten to all samples
+==========================================
 
 The more centers an RBF network has, the more it can say; the ridge keeps it from saying too
 much. With every sample a center it is kernel ridge regression on classes.

@@ -1,6 +1,6 @@
 """
-A million rows by partial_fit
-=============================
+Out-of-core learning: a million rows by partial_fit
+===================================================
 
 ``RBFClassifier`` trains on sums over the samples, which batch after batch adds to. The result
 is that of one fit on everything with the same centers, yet no more than a batch is ever in
