@@ -37,7 +37,10 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", ["architecture", "extend", "development"])
+CODE = ("architecture", "extend", "development", "svc", "fsvc", "reliability")
+
+
+@pytest.mark.parametrize("page", CODE)
 def test_pages_on_the_code_name_files_that_are_there(page):
     """A name is a path from the root or the end of one."""
     folders = ("gpurbf", "benchmarks", "tests", "docs", "examples", "notebooks")
