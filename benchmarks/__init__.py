@@ -25,7 +25,6 @@ BENCHMARKS = {
     "defaults": "benchmarks.defaults",
     "pipelines": "benchmarks.pipelines",
     "profile": "benchmarks.profile",
-    "tune": "benchmarks.tune",
     "paper": "benchmarks.paper",
     "scale": "benchmarks.scale",
     "dask": "benchmarks.dask",

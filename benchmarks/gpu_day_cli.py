@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from gpurbf.cli import UserError
 
-_TESTS = Path(__file__).parents[2] / "tests"
+_ROOT = Path(__file__).parents[1]
+_TESTS = _ROOT / "tests"
 # Seconds.
 _LIMITS = {"versions": 120, "table": 300}
 _LIMIT = 180
@@ -144,7 +145,7 @@ def _run(step: Step) -> tuple[str, str]:
     """What came of a step and what it printed; all that it started ends with it."""
     process = subprocess.Popen(
         step.command,
-        env=os.environ | step.environment,
+        env=os.environ | {"PYTHONPATH": str(_ROOT)} | step.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -15,7 +15,7 @@ from benchmarks import data, figures, ways
 from benchmarks.timing import Times, in_turn, once
 from benchmarks.ways import Evaluation
 from gpurbf.layer.backends import Tile, available_backends
-from gpurbf.layer.backends.tile import forced, state
+from gpurbf.layer.backends.tile import forced
 from gpurbf.profiling.tables import Report
 
 TITLE = "The paper's experiment"
@@ -97,8 +97,6 @@ def _verify(report: Report) -> None:
         f"backend of this CPU is `{ways.compared()[0]}`. Every way was compared with float64 "
         f"first: the largest error of H is {max(errors.values()):.1e}."
     )
-    tiles = {name: "tuned" if state(name).tuned else "default" for name in ways.there()}
-    report.text("Tiles: " + ", ".join(f"{name} {said}" for name, said in tiles.items()) + ".")
 
 
 Sweep = dict[str, dict[int, float]]
@@ -244,7 +242,7 @@ def _tiles(report: Report, N: int) -> None:
             for tile, value in series.items()
         ]
     report.text(
-        f"## B: the block inside a launch, {N} × {N} × 784\n\nWhat a backend's tuner may choose: "
+        f"## B: the block inside a launch, {N} × {N} × 784\n\nWhat a backend may be told: "
         "on a GPU the M and B of the paper; on a CPU the samples of a block that stays in cache "
         "(`numba`) or of a product that is then activated (`numpy`, `mkl`)."
     )

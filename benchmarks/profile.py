@@ -13,7 +13,7 @@ from benchmarks.naive import scaled
 from benchmarks.timing import in_turn, run_python
 from gpurbf.cli.classify import images
 from gpurbf.profiling.ceilings import bandwidth, compute, limit, scale_rate
-from gpurbf.profiling.profile import PHASES, Profile
+from gpurbf.profiling.profiler import PHASES, Profile
 from gpurbf.profiling.tables import Report
 from gpurbf.runtime.stages import Recorder
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpurbf.runtime import clock
 
 REST = 0.3  # seconds before a call, see `in_turn`
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 
 
 class Times(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpurbf.estimators.rbf_cv import RBFClassifierCV
     from gpurbf.estimators.svc import SVC
     from gpurbf.patching import patch_sklearn, unpatch_sklearn
-    from gpurbf.profiling.profile import profile
+    from gpurbf.profiling.profiler import profile
     from gpurbf.runtime.config import config_context, get_config
     from gpurbf.runtime.errors import BackendUnavailable
 
@@ -52,7 +52,7 @@ _HOMES = {
     "RBFLayer": "gpurbf.estimators.layer",
     "FSVC": "gpurbf.estimators.fsvc",
     "SVC": "gpurbf.estimators.svc",
-    "profile": "gpurbf.profiling.profile",
+    "profile": "gpurbf.profiling.profiler",
     "patch_sklearn": "gpurbf.patching",
     "unpatch_sklearn": "gpurbf.patching",
     "BackendUnavailable": "gpurbf.runtime.errors",

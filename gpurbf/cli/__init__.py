@@ -18,7 +18,7 @@ __all__ = ["COMMANDS", "UserError", "main", "module_of"]
 # add_arguments(parser), run(arguments), and a docstring that begins with these words.
 COMMANDS = {
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
-    "info": "Show the machine, its CPU's instructions, each backend, its tiles, and versions.",
+    "info": "Show the machine, its CPU's instructions, each backend, and versions.",
     "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",
     "run": "Run a program, its code unchanged, with scikit-learn's SVC replaced by ours.",
     "warmup": "Compile now what the estimators use on this CPU, so that no first call waits.",

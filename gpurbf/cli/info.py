@@ -1,4 +1,4 @@
-"""Show the machine, its CPU's instructions, each backend, its tiles, and versions."""
+"""Show the machine, its CPU's instructions, each backend, and versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def run(arguments: argparse.Namespace) -> None:
     sections = {
         "machine": machine.hardware(),
         "backends": machine.backends(),
-        "tiles": machine.tuned(),
         "versions": machine.versions(),
     }
     for title, lines in sections.items():

@@ -14,7 +14,7 @@ from gpurbf.cli.classify import ESTIMATORS
 from gpurbf.layer.backends import LOADERS, get_backend
 
 if TYPE_CHECKING:
-    from gpurbf.profiling.profile import Profile
+    from gpurbf.profiling.profiler import Profile
 
 
 # The parameter that says how many centers there are, or may be.
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Profile one estimator, print the table and write what was asked for."""
     from gpurbf.cli.classify import images
-    from gpurbf.profiling.profile import profile_from
+    from gpurbf.profiling.profiler import profile_from
 
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(found: Profile, out: Path) -> None:
     """The picture or the rows."""
-    from gpurbf.profiling.profile import Row
+    from gpurbf.profiling.profiler import Row
 
     try:
         if out.suffix == ".csv":

@@ -6,6 +6,6 @@ result.py    both put together: a table, a frame, a sentence
 plot.py      and a picture
 """
 
-from gpurbf.profiling.profile import Profile, Row, profile, profile_from
+from gpurbf.profiling.profiler import Profile, Row, profile, profile_from
 
 __all__ = ["Profile", "Row", "profile", "profile_from"]

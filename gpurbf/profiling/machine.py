@@ -10,7 +10,7 @@ import platform
 from threadpoolctl import threadpool_info
 
 from gpurbf import __version__
-from gpurbf.layer.backends import LOADERS, get_backend, tile
+from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, choose_kernel, missing
 from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
@@ -103,18 +103,6 @@ def backends() -> dict[str, str]:
             report[name] = f"available: {backend.kernel}"
             if name == "auto":
                 report[name] = f"{backend.name} ({reason})"
-    return report
-
-
-def tuned() -> dict[str, str]:
-    """For each backend that can be used and tuned: where its tiles come from, and since when."""
-    report = {}
-    for name in LOADERS:
-        try:
-            if get_backend(name)[0].tiles:
-                report[name] = tile.state(name).said
-        except (BackendUnavailable, ValueError):  # said among the backends
-            continue
     return report
 
 

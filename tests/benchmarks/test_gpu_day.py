@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks import gpu_day_cli
-from gpurbf.cli import main
+from benchmarks.__main__ import main
 from gpurbf.layer.backends import no_gpu
 
 

@@ -11,17 +11,9 @@ import numba
 import pytest
 from hypothesis import strategies as st
 
-from gpurbf.layer.backends import Tile, tile
-from gpurbf.layer.backends.tile import Tuned
-from gpurbf.runtime import cache
 from gpurbf.runtime.jit import caching
 from tests.campaign.cases import SEEDS
 from tests.campaign.rounds import campaign
-
-TUNED = (
-    Tuned("euclidean", "exact", 128.0, Tile(M=48)),
-    Tuned("manhattan", "float32", 32.0, Tile()),
-)
 
 
 def triple(x):
@@ -40,20 +32,6 @@ def damaged(content, seed, share):
     length = draw.randint(1, 50)
     other = bytes(length) if kind == "zero" else draw.randbytes(length)
     return content[:place] + other + content[place + length :]
-
-
-@campaign("faults", 60, seed=SEEDS, share=st.floats(0, 1))
-def test_a_damaged_tuning_is_none(seed, share):
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(cache.VARIABLE, folder)
-        path = tile.store("numba", TUNED)
-        path.write_bytes(damaged(path.read_bytes(), seed, share))
-        tile._state.cache_clear()
-        try:
-            M = tile.tile_for("numba", "euclidean", "exact", 10).M
-            assert M is None or M > 0
-        finally:
-            tile._state.cache_clear()
 
 
 @campaign("faults", 8, seed=SEEDS, share=st.floats(0, 0.1), index=st.booleans())

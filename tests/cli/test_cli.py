@@ -1,7 +1,6 @@
 """The commands do what README says; what a user can put right is one line and exit code 2."""
 
 import csv
-import gc
 import gzip
 import importlib
 import os
@@ -13,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import benchmarks
 import gpurbf
-from benchmarks import paper, tune
 from gpurbf import BackendUnavailable, datasets
 from gpurbf.cli import COMMANDS, classify, main, module_of, warmup
 from gpurbf.layer import backends
@@ -123,7 +120,7 @@ def test_worst_mistakes_are_the_most_confident_ones():
         (("classify", "--data", "/no/such/folder"), "/no/such/folder"),
         (("classify", "--backend", "abacus"), "invalid choice: 'abacus'"),
         (("classify", "--estimator", "forest"), "invalid choice: 'forest'"),
-        (("bench", "lunch"), "invalid choice: 'lunch'"),
+        (("classify", "--data", "lunch", "--estimator", "lunch"), "invalid choice: 'lunch'"),
         (("profile", "--out", "picture.gif"), "must end in .png, .svg or .csv"),
         (("profile", "--estimator", "svc", "--centers", "9"), "svc chooses its own"),
         (("profile", "--quick", "--centers", "0"), "n_centers must be >= 1"),
@@ -369,30 +366,3 @@ def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without
     arguments = ("profile", "--quick", "--centers", 50, "--out", tmp_path / "profile.png")
     assert call(*arguments) == 0
     assert "python -m pip install matplotlib" in capsys.readouterr().out
-
-
-@pytest.fixture
-def frozen():
-    """Garbage is sought among what the test makes, not in all that thousands of tests have made."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", benchmarks.BENCHMARKS)
-def test_quick_benchmarks_run_and_leave_the_pages_alone(
-    capsys, monkeypatch, tmp_path, frozen, name
-):
-    if name == "dask":
-        pytest.importorskip("dask.array", reason="no Dask")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
-    # Quick for a user is a minute or two of these.
-    monkeypatch.setattr(paper, "QUICK", paper.Sizes(64, 64, 64, 64, 128, slow=1 << 20))
-    monkeypatch.setattr(paper, "_LEAST", 1e-4)
-    monkeypatch.setattr(tune, "_SHAPES", tune._SHAPES[1:2])
-    assert call("bench", name, "--quick") == 0
-    assert "| " in capsys.readouterr().out
-    assert not list((tmp_path / "docs" / "benchmarks").iterdir())

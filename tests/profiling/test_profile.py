@@ -378,7 +378,7 @@ def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):
 
 
 def test_a_kind_without_a_ceiling_has_no_efficiency(digits, monkeypatch):
-    monkeypatch.setattr("gpurbf.profiling.profile.compute", lambda kind, xp: None)
+    monkeypatch.setattr("gpurbf.profiling.profiler.compute", lambda kind, xp: None)
     found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
     gram = next(row for row in found.rows if row.part == "HᵀH")
     assert np.isnan(gram.efficiency) and gram.ceiling == ""

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from gpurbf.layer.backends.tile import Tile
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.once import once
@@ -55,22 +56,6 @@ __all__ = [
 # second over PCI Express 4 from pinned memory, less than its 25 GB/s because samples are first
 # copied there. The second is an assumption: not measured on a GPU.
 _CORE_RATE, _BUS_RATE = 1e11, 1.2e10
-
-
-class Tile(NamedTuple):
-    """How a layer is cut; a backend has some of these, and None is its default.
-
-    ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
-    ``threads``: CPU threads, or GPU streams, at work at a time.
-    """
-
-    M: int | None = None
-    B: int | None = None
-    threads: int | None = None
-
-    def __str__(self) -> str:
-        stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]
-        return ", ".join(stated) or "default"
 
 
 class Indexed(NamedTuple):
@@ -104,9 +89,8 @@ class Backend:
     ``indexed`` is None where rows would have to be copied first.
 
     ``device`` names the GPU, or is empty for the CPU. ``tiled``: activations are used where they
-    are made and do not go through memory. ``tiles`` are the candidates that the tuner measures for
-    layers of a metric, "euclidean" or "manhattan"; ``prepare`` asks ``tuning.tile_for`` which to
-    take.
+    are made and do not go through memory. ``tiles`` are candidates for
+    layers of a metric, "euclidean" or "manhattan", that the paper's experiment compares.
 
     A backend whose ``xp`` is not NumPy takes host arrays too, and gives back what it was given:
     host arrays for host samples, its own for samples that are on the device. ``out``, ``T`` and

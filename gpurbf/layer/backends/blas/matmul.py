@@ -20,7 +20,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend, Tile
 from gpurbf.layer.backends.numba import gram
 from gpurbf.layer.backends.numba.gram import Grid
-from gpurbf.layer.backends.tile import precision_of, tile_for
+from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.stages import count, stage
@@ -184,7 +184,7 @@ class MatrixProduct:
         """Shift and convert the centers (m, n), once per fitted layer."""
         dtype, n, exact = np.dtype(dtype), C.shape[1], quantization is not None
         product = self.products(dtype, n, exact, **options)
-        M = tile_for(self.name, activation.metric, precision_of(dtype, exact), n).M or _ROWS
+        M = forced_tile().M or _ROWS
         return shifted_centers(self._moved, product, C, activation, dtype, quantization, M)
 
     def outputs(self, operand: ShiftedCenters, X: Any, out: Any) -> Any:

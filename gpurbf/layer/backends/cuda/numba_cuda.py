@@ -25,7 +25,7 @@ from gpurbf.layer.backends import Backend, Tile
 from gpurbf.layer.backends.cuda.device import on_device
 from gpurbf.layer.backends.cuda.gram import add_sums
 from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
-from gpurbf.layer.backends.tile import precision_of, tile_for
+from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import Coefficients, pieces, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -43,7 +43,7 @@ _PADDED = 128
 _LAUNCH_ROWS = 65_535 * 64
 # Shares of the centers that are thought of, more where there are few bands of samples.
 _SHARES = 8
-# Tiles that the tuner tries: those of all products.
+# Tiles that the paper's experiment tries: those of all products.
 _TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
 
 
@@ -90,7 +90,6 @@ class Tiles(NamedTuple):
     device: Device
     add: Callable[[Any, Any], Any]
     sums: Callable[..., None]
-    tile_for: Callable[[str, str, int], Tile]
     codes: str
 
 
@@ -134,7 +133,7 @@ def _prepare(
         alpha=rest.alpha,
         factor=unit(metric, quantization),
         exact=exact,
-        shape=_stated(tiles.tile_for(metric, precision_of(dtype, exact), n), product),
+        shape=_stated(forced_tile(), product),
         nothing=tuple(map(cuda_api.argument, nothing)),
     )
 
@@ -392,16 +391,16 @@ def load() -> Backend:
     if not cuda_api.cuda.is_available():
         why = " ".join(str(cuda_api.cuda.cuda_error()).split())
         raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
-    tiles = of_cupy(xp, device, partial(tile_for, "numba-cuda"))
+    tiles = of_cupy(xp, device)
     kernel = f"tiles: {tiles.codes} quantized, float32/float64 off it; {device.name}"
     return on_device(raw(tiles, kernel, device.name), needs)
 
 
-def of_cupy(xp: ModuleType, device: Device, tile_for: Callable[[str, str, int], Tile]) -> Tiles:
+def of_cupy(xp: ModuleType, device: Device) -> Tiles:
     """The tiles on CuPy's arrays."""
     total = xp.ReductionKernel("T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares")
     add, sums = partial(total, axis=0), partial(add_sums, xp, device)
-    return Tiles(xp, device, add, sums, tile_for, codes_product(device))
+    return Tiles(xp, device, add, sums, codes_product(device))
 
 
 VARIABLE = "GPURBF_GPU_KERNEL"

@@ -32,7 +32,7 @@ driver = lazy_module("gpurbf.layer.backends.numba.driver")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
-# Rows of a block that the tuner tries.
+# Rows of a block that the paper's experiment tries.
 _TRIED = (24, 48, 96, 192, 384)
 # Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
 # an activation costs about as much as 64 of its inputs).

@@ -11,7 +11,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.layer.backends.numba.epilogue import compiled
-from gpurbf.layer.backends.tile import precision_of, tile_for
+from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import ALL, pieces, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
@@ -94,7 +94,7 @@ def prepare(
     kernel, reason = cpu_kernel.choose_kernel()
     task = "manhattan" if activation.metric == "manhattan" else "dot"
     name = cpu_kernel.kernel_for(task, np.uint8 if exact else dtype, kernel)
-    tile = tile_for("numba", activation.metric, precision_of(dtype, exact), n)
+    tile = forced_tile()
     several = pieces(n, quantization)
     parts = tuple(
         _pack(

@@ -1,0 +1,125 @@
+"""Tiles: forced ones belong to a thread and to the layers prepared meanwhile; no result changes."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import reference
+
+from gpurbf import config_context
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.tile import Tile, forced, forced_tile
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime import cache
+
+DEFAULT = Tile()
+
+
+WRITER = """
+import sys
+from gpurbf.layer.backends.tile import Tuned
+from gpurbf.layer.backends import Tile
+from gpurbf.layer.backends.tile import store
+for i in range(40):
+    tiles = (Tuned("euclidean", "exact", 64.0 + k, Tile(M=int(sys.argv[1]))) for k in range(200))
+    store("numpy", tuple(tiles))
+"""
+
+
+def test_forced_tiles_nest_and_belong_to_a_thread():
+    seen = []
+    with forced(Tile(M=24)):
+        with forced(DEFAULT):
+            assert forced_tile() == DEFAULT
+        assert forced_tile() == Tile(M=24)
+        other = threading.Thread(target=lambda: seen.append(forced_tile()))
+        other.start()
+        other.join()
+    assert seen == [DEFAULT] == [forced_tile()]
+    with pytest.raises(ValueError, match="> 0"), forced(Tile(M=0)):
+        pass
+
+
+def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
+    rng = np.random.default_rng(0)
+    X, C = (rng.integers(0, 256, (size, 9)).astype(np.uint8) for size in (500, 20))
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-5), backend="numba")
+    with forced(Tile(M=96, threads=1)):
+        layer.outputs(X)  # worker threads have no forced tile, and need none
+    layer.outputs(X)
+    (operand,) = layer._operands.values()
+    assert {part.block for part in operand.parts} == {96} and operand.threads == 1
+
+
+def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
+    C = np.random.default_rng(0).normal(size=(2, 300_000))
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend="numba")
+    with forced(Tile(M=5000)):
+        layer.outputs(C)
+    (operand,) = layer._operands.values()
+    assert operand.parts[0].block < 100
+
+
+@pytest.mark.parametrize("precision", ("exact", "float32", "float64"))
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_no_tile_changes_a_result(backend, metric, precision):
+    tiles = get_backend(backend)[0].tiles.get(metric, ())
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (900, 21)).astype(np.uint8 if precision == "exact" else precision)
+    X, C = X[:600], X[600:]
+    gamma = 1e-4 / X.shape[1] / (X.shape[1] if metric == "manhattan" else 1)
+    H = reference.hidden(X, C, metric, "gaussian", gamma)
+    W, T = rng.normal(size=(len(C), 3)), rng.normal(size=(len(X), 2))
+    odd = (Tile(M=1, threads=1000), Tile(M=37), Tile(M=5000))
+    for cut in (DEFAULT, *tiles, *odd):
+        activation = Activation(metric, "gaussian", gamma)
+        layer = HiddenLayer(C, activation, backend=backend, precision=precision)
+        within = reference.TOLERANCE[layer.dtype]
+        with forced(cut):
+            found = layer.outputs(X), layer.scores(X, W), *layer.normal(X, T)
+        for value, expected in zip(found, (H, H @ W, H.T @ H, H.T @ T)):
+            scale = max(1.0, np.abs(expected).max())
+            np.testing.assert_allclose(value, expected, rtol=0, atol=10 * within * scale)
+
+
+@pytest.mark.parametrize(("memory", "largest"), [(0.25, 96), (4, 1632), (256, 4000)])
+def test_a_tile_of_a_product_stays_within_the_memory_budget(memory, largest):
+    sizes = []
+
+    def multiply(A, B, out):
+        sizes.append(len(out))
+        np.matmul(A, B.T, out=out)
+
+    numpy = get_backend("numpy")[0]
+    X, C = np.ones((5000, 5), np.float32), np.ones((160, 5), np.float32)
+    with forced(Tile(M=4000)):
+        operand = numpy.prepare(C, Activation("euclidean", "gaussian"), np.float32, None)
+    watched = replace(operand, product=operand.product._replace(multiply=multiply))
+    with config_context(memory=memory):
+        H = numpy.outputs(watched, X, np.empty((5000, 160), np.float32))
+    assert max(sizes) == largest and sum(sizes) == len(X)
+    np.testing.assert_array_equal(H, 1)
+
+
+def test_a_failed_write_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    with pytest.raises(TypeError):
+        cache.write("thing.json", {"a": object()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_cache_is_in_the_users_place_unless_a_variable_says_otherwise(monkeypatch):
+    monkeypatch.delenv(cache.VARIABLE)
+    assert cache.folder().name in ("gpurbf", "Cache")
+    monkeypatch.setenv(cache.VARIABLE, "here")
+    assert str(cache.folder()) == "here"
+
+
+def test_every_backend_has_tiles_of_its_own_parameters(backend):
+    for metric, tiles in get_backend(backend)[0].tiles.items():
+        assert metric in ("euclidean", "manhattan")
+        assert len(set(tiles)) == len(tiles) > 1 and DEFAULT not in tiles
+        stated = [{key for key, value in tile._asdict().items() if value} for tile in tiles]
+        assert set.union(*stated)
