@@ -86,6 +86,8 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
     for title, alpha in (("large", 1.0), ("hardly a ridge", 1e-12)):
         many = gpurbf.RBFClassifier(300, gamma=1e-4, alpha=alpha, backend=backend, random_state=0)
         yield f"RBFClassifier, {title}", many, 20
+    plain = gpurbf.RBFClassifier(300, gamma=1e-4, precision="float32", backend=backend)
+    yield "RBFClassifier, sums in float32", plain, 2
     yield "RBFClassifier, cg", gpurbf.RBFClassifier(300, solver="cg", backend=backend), 2
     yield "RBFClassifierCV", gpurbf.RBFClassifierCV(n_centers=50, backend=backend), 2
     yield "FSVC", gpurbf.FSVC(60.0, backend=backend, random_state=0), 2
