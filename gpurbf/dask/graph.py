@@ -12,7 +12,6 @@ import distributed
 from dask.delayed import Delayed, delayed
 from distributed.protocol.pickle import dumps
 
-from gpurbf.dask.heap import kept_heap
 from gpurbf.runtime.config import config_context, get_config
 from gpurbf.runtime.threads import limited
 
@@ -49,7 +48,7 @@ class Settings(NamedTuple):
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """The function called under these settings."""
-        with config_context(**self.config), limited(self.n_jobs), kept_heap():
+        with config_context(**self.config), limited(self.n_jobs):
             return function(*args)
 
 

@@ -7,14 +7,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.reused import borrowed
 from gpurbf.runtime.threads import AGAIN, parallel_for, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, begin_on_matrix, of_no_concern, solve_binary
@@ -103,19 +102,14 @@ def solve_pairs(
         else:
             parallel_for(task, len(problems.pairs), stop=problems.stop)
         return problems.solutions
-    lent: Any = (
-        borrowed(budget.size)
-        if kernel.xp is np
-        else nullcontext(kernel.xp.empty(budget.size, np.float32))
-    )
-    with lent as memory:
-        try:
-            parallel_for(
-                lambda _: problems.solve_in_blocks(kernel, memory), workers, stop=problems.stop
-            )
-        finally:
-            # Caches know their budget and it knows them: else they would wait for the collector.
-            budget.clear()
+    memory = kernel.xp.empty(budget.size, np.float32)
+    try:
+        parallel_for(
+            lambda _: problems.solve_in_blocks(kernel, memory), workers, stop=problems.stop
+        )
+    finally:
+        # Caches know their budget and it knows them: else they would wait for the collector.
+        budget.clear()
     return problems.solutions
 
 

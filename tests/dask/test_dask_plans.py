@@ -1,7 +1,5 @@
 """What work on a cluster is divided into, and what a task does to its worker's memory."""
 
-import os
-import platform
 import subprocess
 import sys
 
@@ -87,49 +85,6 @@ def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(ad
 
     tasks = Tasks(Client(), Settings.of(None))
     assert tasks.gathered(["future"]) == (["future"], direct)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="no glibc")
-def test_tasks_keep_the_memory_that_their_arrays_give_back_until_none_has_come():
-    code = """
-import resource
-import time
-import numpy as np
-from gpurbf.dask import heap
-from gpurbf.runtime.reused import borrowed
-from gpurbf.dask.heap import kept_heap
-
-heap._IDLE = 0.5
-
-def rows():
-    with borrowed(10_000_000) as array:
-        begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        array[::256] = 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
-
-def faults():
-    begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        np.ones(1 << 18)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
-
-before = faults()
-with kept_heap(), kept_heap():
-    inside = faults()
-    first, again = rows(), rows()
-soon = faults()
-while heap._waiting:
-    time.sleep(0.1)
-print(before, inside, soon, faults())
-print(first, again, rows())
-"""
-    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    before, inside, soon, after, first, again, last = map(int, done.stdout.split())
-    assert 5 * max(inside, soon) < min(before, after)
-    assert 5 * again < min(first, last)
 
 
 def test_without_dask_the_error_names_the_line_that_installs_it():

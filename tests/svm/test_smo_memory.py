@@ -1,6 +1,5 @@
 """Where the rows of SVC's solver are: nobody writes into another's, and memory is used again."""
 
-import importlib.util
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,27 +107,3 @@ def test_caches_that_nobody_uses_give_way_the_longest_unused_first():
     pieces, _ = budget.take(50, 100, 0)
     assert budget.fetch(1) is None and set(pieces) <= set(caches[1].pieces)
     assert budget.fetch(2) is caches[2] and budget.fetch(0) is caches[0]
-
-
-def test_memory_is_lent_once_more_where_somebody_keeps_it():
-    # One of its own: workers in this process may keep memory too.
-    spec = importlib.util.find_spec("gpurbf.runtime.reused")
-    reused = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reused)
-    with reused.borrowed(1000) as first, reused.borrowed(10) as other:
-        assert first is not other
-    with reused.borrowed(1000) as array:
-        assert array is not first and array is not other
-    reused.keep(True)
-    with reused.borrowed(1000) as first, reused.borrowed(10) as other:
-        first[:], other[:] = 1, 2
-    with reused.borrowed(500) as array:
-        assert array is first
-    with pytest.raises(KeyError), reused.borrowed(2000) as larger:
-        assert len(larger) == 2000
-        raise KeyError
-    with reused.borrowed(5) as array:
-        assert array is larger  # instead of the one that was too small
-    reused.keep(False)
-    with reused.borrowed(5) as array:
-        assert array is not larger and len(array) == 5
