@@ -1,13 +1,13 @@
 """A symmetric matrix as Q T Qᵀ with T tridiagonal, after which every shift of it is easy to solve.
 
-It takes a fraction of the time of the eigenvalues and -vectors, which start from it. A kernel of
-ours does it on the CPU, for large matrices LAPACK; libraries of devices have no such function but
-the eigenvalues, a T that is diagonal.
+It takes a fraction of the time of the eigenvalues and -vectors, which start from it. LAPACK does it
+on the CPU; libraries of devices have no such function but the eigenvalues, a T that is diagonal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -17,27 +17,19 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
-from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count
-from gpurbf.runtime.threads import map_single_threaded_blas, parallel_for
+from gpurbf.runtime.threads import map_single_threaded_blas, parallel_for, single_threaded_blas
 
-gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
-microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
-packing = lazy_module("gpurbf.layer.backends.numba.packing")
-householder_kernels = lazy_module("gpurbf.solvers.ridge._householder_kernels")
 tridiagonal_kernels = lazy_module("gpurbf.solvers.ridge._tridiagonal_kernels")
 
-
-# Reflectors that are applied at once, and rows that meet all weights while these are in cache.
-_BLOCK, _ROWS = 64, 128
-# Smaller matrices are reduced by our kernel. Half of it is a product with a vector for each row,
-# after which BLAS's threads meet: they have enough to do between only for so many rows.
-_OWN = 2000
-# The most powers of two by which a matrix is scaled.
-_POWERS = 1000
+# Rows that are rotated, or meet all weights, at a time.
+_ROWS = 128
+# From so many rows on BLAS's threads help LAPACK: half of its work is a product with a vector for
+# each row, after which threads meet.
+_THREADS = 2000
 
 
 @dataclass
@@ -104,127 +96,29 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
             lambda V: to_host(xp.asarray(V) @ vectors.T),
         )
     count(operations=4 * m**3 / 3, kind="float64", nbytes=8 * m**3 / 6)
-    diagonal, beside, taus, reflectors = (_reduced if m < _OWN else _by_lapack)(A)
-    starts = range(0, m - 1, _BLOCK)
-    blocks = map_single_threaded_blas(
-        [partial(_block, taus, i, partial(reflectors, i)) for i in starts]
-    )
-    return Tridiagonal(
-        diagonal,
-        beside,
-        lambda V: _reflected(V, [block for block, _ in blocks]),
-        lambda V: _reflected(V, [transposed for _, transposed in reversed(blocks)]),
-    )
+    with single_threaded_blas() if m < _THREADS else nullcontext():
+        work = int(lapack.dsytrd_lwork(m, lower=1)[0])
+        # A is symmetric: its transpose is the Fortran order that LAPACK works on in place.
+        reflected, diagonal, beside, taus, _ = lapack.dsytrd(
+            A.T, lower=1, lwork=work, overwrite_a=1
+        )
+    rotate = partial(_rotated, np.asfortranarray(reflected[1:, :-1]), taus)
+    return Tridiagonal(diagonal, beside, partial(rotate, "T"), partial(rotate, "N"))
 
 
-# The first of the columns that reflectors are on, and L and R of I - L Rᵀ in panels.
-_Block = tuple[int, np.ndarray, np.ndarray]
-# T, its reflectors' τ, and what gives the vectors of some of these from a number on, as columns.
-_Form = tuple[np.ndarray, np.ndarray, np.ndarray, Callable[[int, int], np.ndarray]]
+def _rotated(reflectors: np.ndarray, taus: np.ndarray, trans: str, V: np.ndarray) -> np.ndarray:
+    """Rows V (n, m) times Q, or with "N" times Qᵀ, of Q as LAPACK's dsytrd leaves it."""
+    rotated = np.array(V, np.float64)
+    parts = [rotated[i : i + _ROWS, 1:] for i in range(0, len(rotated), _ROWS)]
 
+    def apply(part: np.ndarray) -> None:
+        C = np.asfortranarray(part.T)
+        work = int(lapack.dormqr("L", trans, reflectors, taus, C, -1)[1][0])
+        part[:] = lapack.dormqr("L", trans, reflectors, taus, C, work, overwrite_c=1)[0].T
 
-def _reduced(A: np.ndarray) -> _Form:
-    """By our kernel, in a copy whose magnitude is about 1, so that squares are what they are."""
-
-    m, n = len(A), gram_kernels.padded_panels(len(A))
-    largest = float(A.diagonal().max())
-    power = np.clip(np.frexp(largest)[1], -_POWERS, _POWERS)
-    room = packing.aligned((n * microkernels.LANES,) * 2, np.float64)
-    np.multiply(A, 2.0**-power, out=room[:m, :m])
-    room[m:], room[:, m:] = 0, 0
-    kernel = cpu_kernel.micro_kernel("gram", np.float64)
-    state = packing.aligned(householder_kernels.STATE, np.int64)
-    pending, turned = packing.aligned(
-        (2, n, 2 * householder_kernels.PANEL, microkernels.LANES), np.float64
-    )
-    x, Y = (packing.aligned((k, len(room)), np.float64) for k in (1, householder_kernels.PARTS))
-    state[:], x[:] = 0, 0
-    shared = householder_kernels.Shared(room, m, kernel, state, pending, turned, x[0], Y)
-    diagonal, beside, taus = np.empty(m), np.empty(m - 1), np.empty(m - 1)
-
-    def task(i: int) -> None:
-        if i == 0:
-            householder_kernels.lead(shared, diagonal, beside, taus)
-        else:
-            householder_kernels.help_out(shared)
-
-    parallel_for(task, 2)
-    scale = 2.0**power
-    return diagonal * scale, beside * scale, taus, lambda i, k: room[i : i + k, i + 1 : m].T
-
-
-def _by_lapack(A: np.ndarray) -> _Form:
-    work = int(lapack.dsytrd_lwork(len(A), lower=1)[0])
-    # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-    reflected, diagonal, beside, taus, _ = lapack.dsytrd(A.T, lower=1, lwork=work, overwrite_a=1)
-
-    def reflectors(i: int, k: int) -> np.ndarray:
-        Y = np.tril(reflected[i + 1 :, i : i + k], -1)
-        Y[np.arange(k), np.arange(k)] = 1
-        Y[:, taus[i : i + k] == 0] = 0  # a reflector that is none
-        return Y
-
-    return diagonal, beside, taus, reflectors
-
-
-def _block(
-    taus: np.ndarray, i: int, reflectors: Callable[[int], np.ndarray]
-) -> tuple[_Block, _Block]:
-    """Reflectors i, i + 1, … in one, I - Y S Yᵀ on all columns from i + 1 on, and its transpose.
-
-    S⁻¹ is the upper triangle of YᵀY with 1 / τ as its diagonal (Schreiber and Van Loan, 1989).
-    """
-    t = taus[i : i + _BLOCK]
-    Y = reflectors(len(t))
-    upper = np.triu(Y.T @ Y, 1)
-    np.fill_diagonal(upper, 1 / np.where(t == 0, 1, t))
-    S = scipy.linalg.solve_triangular(upper, np.eye(len(t)), check_finite=False)
-    YS = Y @ S
-    return (i + 1, _columns(YS), _rows(Y)), (i + 1, _columns(Y), _rows(YS))
-
-
-def _columns(Y: np.ndarray) -> np.ndarray:
-    """Columns of Y (m, k) in panels (·, m, LANES), with zeros beyond, as many as `_BLOCK`."""
-
-    panels = np.zeros((_BLOCK // microkernels.LANES, len(Y), microkernels.LANES))
-    for i in range(0, Y.shape[1], microkernels.LANES):
-        part = Y[:, i : i + microkernels.LANES]
-        panels[i // microkernels.LANES, :, : part.shape[1]] = part
-    return panels
-
-
-def _rows(Y: np.ndarray) -> np.ndarray:
-    """Rows of Y (m, k) in panels (·, _BLOCK, LANES), with zeros beyond."""
-
-    m, k = Y.shape
-    panels = np.zeros((-(-m // microkernels.LANES), _BLOCK, microkernels.LANES))
-    whole = m // microkernels.LANES
-    panels[:whole, :k] = (
-        Y[: whole * microkernels.LANES].reshape(whole, microkernels.LANES, k).swapaxes(1, 2)
-    )
-    if rest := m % microkernels.LANES:
-        panels[whole, :k, :rest] = Y[-rest:].T
-    return panels
-
-
-def _reflected(V: np.ndarray, blocks: list[_Block]) -> np.ndarray:
-    """Rows V (n, m) times I - L Rᵀ for the (i, L, R) of each block, in their order."""
-
-    n, m = V.shape
-    turned, kernel = np.empty((n, m)), cpu_kernel.micro_kernel("gram", np.float64)
-
-    def task(i: int) -> None:
-        rows = slice(i * microkernels.LANES, min((i + 1) * microkernels.LANES, n))
-        panel = packing.aligned((m + microkernels.LANES, microkernels.LANES), np.float64)
-        panel[:m, : rows.stop - rows.start], panel[:m, rows.stop - rows.start :] = V[rows].T, 0
-        panel[m:] = 0
-        for first, left, right in blocks:
-            householder_kernels.reflect(panel, first, left, right, kernel)
-        turned[rows] = panel[:m, : rows.stop - rows.start].T
-
-    parallel_for(task, -(-n // microkernels.LANES))
-    count(operations=2 * turned.size * m, kind="float64", nbytes=2 * turned.nbytes)
-    return turned
+    map_single_threaded_blas([partial(apply, part) for part in parts])
+    count(operations=2 * rotated.size * rotated.shape[1], kind="float64", nbytes=2 * rotated.nbytes)
+    return rotated
 
 
 def products(Z: np.ndarray, W: np.ndarray) -> np.ndarray:
