@@ -18,20 +18,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import Samples, quantize_or_keep
-from gpurbf.fsvc import device_walk
-from gpurbf.fsvc.device_walk import Rule
 from gpurbf.fsvc.units import Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import staged
 
 kernels = lazy_module("gpurbf.fsvc._kernels")
@@ -169,7 +165,7 @@ class Pass:
         rule = Rule(self.overlap, self.margin, doubt)
         layer = self.layer(samples, self.unit.activation())
         with layer.working():
-            walk = _walk(layer, samples, A, columns, rule, room)
+            walk = Walk(A, layer.outputs(samples), columns, rule, room)
             while (position := walk.go_on()) < len(rows):
                 walk.settle(self._direct(rows, columns, walk.taken, position))
         taken = walk.taken
@@ -237,18 +233,6 @@ class Pass:
         elif metric == "euclidean" and kernel == "triangular":
             relative = math.sqrt(relative)
         return (1 + self.overlap) * (1e-9 + relative)
-
-
-def _walk(
-    layer: Layer, samples: Samples, A: np.ndarray, columns: np.ndarray, rule: Rule, room: int
-) -> Walk | device_walk.Walk:
-    """The walk over candidates that are a layer of their own: where it computes, if they fit."""
-    xp, b = layer.xp, len(samples)
-    needed = layer.dtype.itemsize * b * b + 2 * samples.values.nbytes
-    if xp is np or 2 * needed > layer.room():
-        return Walk(A, layer.outputs(samples), columns, rule, room)
-    K = activations(layer, replace(samples, values=xp.asarray(samples.values)))
-    return device_walk.Walk(xp, A, K, columns, rule, room)
 
 
 class Selection:
@@ -382,6 +366,14 @@ class Selection:
     def labels(self) -> np.ndarray:
         """Class numbers of the centers (m,)."""
         return np.concatenate([np.array(one.labels, np.int64) for one in self.passes])
+
+
+class Rule(NamedTuple):
+    """What makes a candidate a center, and where that is in doubt; see `Walk`."""
+
+    overlap: float
+    margin: float
+    doubt: float
 
 
 class Walk:

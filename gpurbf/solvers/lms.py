@@ -5,22 +5,18 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from gpurbf.layer.backends.cuda.graphs import Repeated
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, thread_limit
-from gpurbf.solvers.device_lms import BLOCK, Rows
 
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 lms_kernels = lazy_module("gpurbf.solvers._lms_kernels")
@@ -118,7 +114,7 @@ class LMS(BaseEstimator):
             If the learning rate was too high and the weights are not finite.
         """
         order = np.arange(X.shape[0]) if order is None else order
-        rule = (_OnHost if layer.xp is np else _OnDevice)(layer, X, T, weights, start, order)
+        rule = _Rule(layer, X, T, weights, start, order)
         rate = self.learning_rate
         for epoch in range(1, self.n_epochs + 1):
             with stage("output training"), layer.working():
@@ -132,8 +128,8 @@ class LMS(BaseEstimator):
             yield W
 
 
-class _OnHost:
-    """The rule by rows of a tile, see `LMS.epochs`."""
+class _Rule:
+    """The rule by rows of a tile, see `LMS.epochs`; a GPU's activations come to the host."""
 
     def __init__(
         self,
@@ -189,54 +185,7 @@ class _OnHost:
             if Z.shape[1] == m:
                 self.layer.outputs(self.X[rows[piece]], out=Z[piece])
             else:  # a backend writes whole rows only
-                Z[piece, :m] = self.layer.outputs(self.X[rows[piece]])
-
-
-class _OnDevice:
-    """The same with W, targets and activations on the layer's device.
-
-    The activations are kept there if they fit, and what rows change for later ones with them; X
-    crosses once then, and an epoch is one launch. Else all is computed anew in every epoch.
-    """
-
-    def __init__(
-        self,
-        layer: Layer,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        start: np.ndarray | None,
-        order: np.ndarray,
-    ) -> None:
-        self.layer, self.X, self.order = layer, X, order
-        xp, m, k = layer.xp, len(layer.centers), T.shape[1]
-        w = np.ones(X.shape[0]) if weights is None else weights
-        with layer.working():
-            W = np.zeros((m, k)) if start is None else start
-            self.W = xp.asarray(np.ascontiguousarray(W.T, np.float64))
-            self.targets = xp.asarray(T[order], np.float64)
-            self.weights = xp.asarray(w[order], np.float64)
-            row_bytes, room = m * layer.dtype.itemsize + 8 * BLOCK, layer.room()
-        kept = len(order) * row_bytes <= room / 2
-        self.n_rows = len(order) if kept else max(1, min(_ROWS, int(room / 8 / row_bytes)))
-        self.known: Repeated | None = None
-
-    def epoch(self, rate: float | None) -> tuple[np.ndarray, float]:
-        """W (m, k), on the host, after one more look at all rows, and the rate."""
-        for start in range(0, len(self.order), self.n_rows):
-            update = self.known
-            if update is None:
-                part = slice(start, start + self.n_rows)
-                H = activations(self.layer, self.X[self.order[part]])
-                rows = Rows(self.layer.xp, H, self.targets[part], self.weights[part])
-                rate = 1 / max(rows.largest(), 1e-300) if rate is None else rate
-                rows.learn_at(rate)
-                update = Repeated(self.layer.xp, partial(rows.update, self.W))
-                if self.n_rows == len(self.order):
-                    self.known = update
-            update()
-        assert rate is not None  # there are rows
-        return to_host(self.W).T, rate
+                Z[piece, :m] = to_host(self.layer.outputs(self.X[rows[piece]]))
 
 
 # Updates of one weight that take longer than it takes to wake a thread.

@@ -1,4 +1,4 @@
-"""SVC's sequential loops for `network`: the Numba kernels, imported when they are called."""
+"""SVC's sequential loops: Numba kernels on the arrays of a pair, and how threads share them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import weakref
 from functools import partial
 
 import numpy as np
-import scipy.linalg
 
 from standin.machine import RaceError
 
@@ -169,50 +168,6 @@ class RawKernel:
         assert a.grid[0] * self.sizes["R"] >= a.N and a.grid[1] * self.sizes["Q"] >= a.k
         assert a.weights.shape == (a.k, a.m)
         a.scores[...] = self.activations(a) @ a.weights.T
-
-    def factors(self, a):
-        B = self.sizes["B"]
-        assert a.block == (B,) and a.systems.shape == (a.grid[0], B, B)
-        assert a.weights.shape == (a.N,) and (a.grid[0] - 1) * B < a.N <= a.grid[0] * B
-        for b, S in enumerate(a.systems):
-            w = a.weights[b * B : (b + 1) * B]
-            gram = S[: len(w), : len(w)].copy()
-            squares = gram.diagonal()
-            whole = np.floor(w)
-            left = (1 - a.rate * squares) ** whole * (1 - a.rate * (w - whole) * squares)
-            r = np.where((w == 1) | (squares == 0), a.rate * w, (1 - left) / squares)
-            inverse = scipy.linalg.solve_triangular(
-                np.tril(gram, -1) * r, np.eye(len(w)), lower=True, unit_diagonal=True,
-                check_finite=False,
-            )  # fmt: skip
-            S[: len(w), : len(w)] = inverse * r[:, None]
-
-    def errors(self, a):
-        assert a.block == (32 * self.sizes["WARPS"],) and a.z.shape == (a.N, a.m)
-        assert a.grid[0] * self.sizes["R"] >= a.N and a.grid[1] * self.sizes["Q"] >= a.k
-        assert a.W.shape == (a.k, a.m) and a.targets.shape == (a.N, a.k)
-        assert a.errors.shape[0] >= a.N
-        a.errors[: a.N] = a.targets - a.z @ a.W.T
-
-    def steps(self, a):
-        assert a.block[0] == 32 and a.grid[0] * a.block[1] >= a.N and a.grid[1] == a.k
-        assert a.system.shape == (self.sizes["B"],) * 2 and a.errors.shape[1] == a.k
-        a.steps[: a.N] = np.tril(a.system[: a.N, : a.N]) @ a.errors[: a.N]
-
-    def update(self, a):
-        assert a.block == (32, self.sizes["WARPS"]) and a.grid[0] * 32 >= a.m
-        assert a.grid[1] * self.sizes["Q"] >= a.k and a.W.shape == (a.k, a.m)
-        a.W += a.steps[: a.N].T @ a.z
-
-    def walk(self, a):
-        from gpurbf.fsvc import _kernels
-
-        assert a.grid == (1,) and a.block == (32 * self.sizes["WARPS"],)
-        assert a.A.shape == (a.N, a.k) and a.K.shape == (a.N, a.N) and a.found.shape == (a.N + 2,)
-        taken = np.zeros(a.N, bool)
-        given = a.A, a.K, a.labels, np.arange(a.N) == a.certain, a.overlap, a.margin, a.doubt
-        a.found[:2] = _kernels.walk(a.begin, *given, a.room, taken)
-        a.found[2:][taken] = 1
 
 
 def _again(kind, array, buffer):

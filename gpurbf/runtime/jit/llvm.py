@@ -235,18 +235,6 @@ def put(typing_context, words, i, number):
 
 
 @intrinsic
-def exchange(typing_context, words, i, old, new):
-    """Make one of an array's int64 the new if it is the old; whether it was."""
-
-    def generate(context, builder, signature, args):
-        place = _word(context, builder, words, args)
-        pair = builder.cmpxchg(place, args[2], args[3], "acq_rel", "acquire")
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(words, types.intp, types.int64, types.int64), generate
-
-
-@intrinsic
 def pause(typing_context):
     """Let the other thread of this core go on for a moment."""
 

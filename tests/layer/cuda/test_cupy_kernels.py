@@ -6,18 +6,15 @@ NVRTC needs no GPU. g++ compiles the same text with each thread of a block as a 
 import ctypes
 import shutil
 import subprocess
-from functools import partial
 
 import numpy as np
 import pytest
 import standin
 from standin.kernels import TYPES
 
-from gpurbf.fsvc import device_walk, passes
 from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import cupy_kernels
-from gpurbf.solvers import device_lms
 
 GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
 ACTIVATIONS = [
@@ -52,9 +49,6 @@ def sources():
     for activation in ACTIVATIONS:
         text = cupy_kernels.rule(activation, 1, 1.0).statements
         yield "gpurbf_scores", cupy_kernels.scores_source(text, *KINDS["codes"], 16)
-    for name in ("factors", "errors", "steps", "update"):
-        yield f"gpurbf_{name}", device_lms.source(name, np.float32)
-    yield "gpurbf_walk", device_walk.source()
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
@@ -186,8 +180,6 @@ def both(tmp_path, monkeypatch):
     second.RawKernel = OnHost
     yield first, second
     cupy_kernels._kernel.cache_clear()
-    device_lms._kernel.cache_clear()
-    device_walk._kernel.cache_clear()
 
 
 @pytest.mark.slow
@@ -229,54 +221,3 @@ def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     for H, S in results:
         np.testing.assert_allclose(H, exact, rtol=1e-4, atol=1e-30)
         np.testing.assert_allclose(S, exact @ W.T, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_an_epoch_of_lms_is_what_the_stand_in_makes_of_it(both, monkeypatch):
-    # Few threads; blocks that are not full of rows, centers or outputs.
-    for name, value in {"BLOCK": 32, "_R": 2, "_Q": 2, "_WARPS": 2}.items():
-        monkeypatch.setattr(device_lms, name, value)
-    rng = np.random.default_rng(0)
-    H, T = rng.random((45, 37)).astype(np.float32), rng.normal(size=(45, 3))
-    w, start = np.array([1, 0, 2, 0.5, *[1.0] * 41]), rng.normal(size=(3, 37))
-    results = []
-    for xp in both:
-        rows = device_lms.Rows(xp, *map(xp.asarray, (H, T, w)))
-        rows.learn_at(0.05)
-        W = xp.asarray(start)
-        rows.update(W)
-        results.append(W.get())
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "k, rule, room",
-    [
-        (1, device_walk.Rule(0.7, np.inf, 0.05), 90),
-        (3, device_walk.Rule(0.9, 0.1, 0.0), 90),
-        (3, device_walk.Rule(0.9, 0.1, 0.01), 5),
-    ],
-)
-def test_a_walk_decides_as_the_one_on_the_host_does(both, monkeypatch, k, rule, room):
-    """Where it stops in doubt, and the activities that it leaves, to the bit."""
-    monkeypatch.setattr(device_walk, "_WARPS", 2)
-    rng, b = np.random.default_rng(k), 90
-    X = rng.normal(size=(b, 2))
-    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2))
-    K[9] = K[:, 9] = 0.0  # nothing near it: activity 0, and infinity times it
-    labels, before = rng.integers(0, k, b), rng.random((b, k)) / 4
-    before[9] = 0.0
-    makers = passes.Walk, partial(device_walk.Walk, both[1])
-    walks = []
-    for make, values in zip(makers, (K, both[1].asarray(K)), strict=True):
-        walk, stops = make(before.copy(), values, labels, rule, room), []
-        while (position := walk.go_on()) < b:
-            stops.append(position)
-            walk.settle(before[position] + K[position, walk.taken].sum() / k)
-        walks.append((walk, stops))
-    (host, expected), (there, stops) = walks
-    assert stops == expected and stops
-    np.testing.assert_array_equal(there.taken, host.taken)
-    assert 5 <= host.taken.sum() <= room
-    np.testing.assert_array_equal(there._A.get(), host.A)

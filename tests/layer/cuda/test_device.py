@@ -13,12 +13,11 @@ from standin.samples import GAUSSIAN, RNG, close, data
 import gpurbf
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.cuda import cupy_, device
+from gpurbf.layer.backends.cuda import cupy_, cupy_kernels, device
 from gpurbf.layer.backends.cuda.graphs import Repeated
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
 from gpurbf.runtime.stages import FENCES, Recorder
-from gpurbf.solvers import device_lms
 from gpurbf.solvers.lms import LMS
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -265,30 +264,14 @@ def test_a_forked_process_is_told_so(cupy, monkeypatch):
         layer.outputs(X)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_block_form_is_the_delta_rule(cupy, monkeypatch, weighted):
-    monkeypatch.setattr(device_lms, "BLOCK", 11)
-    Z, T, W = RNG.normal(size=(30, 7)), RNG.normal(size=(30, 2)), RNG.normal(size=(7, 2))
-    Z[3] = 0
-    w = RNG.integers(1, 4, 30).astype(float) if weighted else np.ones(30)
-    repeats = w.astype(int)
-    expected = reference.lms(Z.repeat(repeats, 0), T.repeat(repeats, 0), W, 0.05, 1)
-    rows = device_lms.Rows(cupy, *map(cupy.asarray, (Z, T, w)))
-    rows.learn_at(0.05)
-    got = cupy.asarray(np.ascontiguousarray(W.T))
-    rows.update(got)
-    np.testing.assert_allclose(got.get().T, expected, rtol=1e-10)
-
-
 def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
-    kernel = cupy.RawKernel(device_lms.source("steps", np.float32), "gpurbf_steps")
-    B = device_lms.BLOCK
-    given = [cupy.asarray(np.eye(B)), cupy.asarray(np.ones((B, 1)))]
-    out = cupy.empty((B, 1))
+    given = [cupy.asarray(np.zeros(shape, np.int32)) for shape in ((4, 16), 4, 16)]
+    out = cupy.empty((4, 16), np.float32)
+    rule = cupy_kernels.rule(GAUSSIAN, 1, 1.0)
 
     def launches():
         for _ in range(5):
-            kernel((B, 1), (32, 1), (*given, np.int64(B), np.int64(1), out))
+            cupy_kernels.write_outputs(cupy, rule, *given, out)
 
     repeated, counts = Repeated(cupy, launches), []
     for _ in range(3):
@@ -331,8 +314,7 @@ def test_what_cannot_be_recorded_is_launched_one_by_one(cupy, forbidden, error):
 
 
 @pytest.mark.parametrize("megabytes", [None, 1])
-def test_lms_on_the_device(cupy, monkeypatch, megabytes):
-    monkeypatch.setattr(device_lms, "BLOCK", 32)
+def test_lms_learns_on_the_host_what_a_device_activates(cupy, megabytes):
     X, C = data(np.float64, N=3000, m=40, n=8)
     T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
     activation = Activation("euclidean", "gaussian", 0.1)

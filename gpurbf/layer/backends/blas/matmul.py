@@ -25,7 +25,7 @@ from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.stages import count, stage
 
-# Samples of a tile, and what the tuner tries besides. A product reorders its operands first, which
+# Samples of a tile. A product reorders its operands first, which
 # few samples do not pay for, and many leave the caches before they are activated
 # (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024

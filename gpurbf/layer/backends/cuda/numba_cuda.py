@@ -82,8 +82,8 @@ class DeviceCenters:
 class Tiles(NamedTuple):
     """What the functions work with beside their operands.
 
-    ``tile_for`` tells the tile for metric, precision and n; ``add(shares, out)`` writes the sum of
-    the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`), ``codes`` is the product of 8-bit codes.
+    ``add(shares, out)`` writes the sum of the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`),
+    ``codes`` is the product of 8-bit codes, ``stated()`` the tile that is asked for.
     """
 
     xp: ModuleType
@@ -91,6 +91,7 @@ class Tiles(NamedTuple):
     add: Callable[[Any, Any], Any]
     sums: Callable[..., None]
     codes: str
+    stated: Callable[[], Tile] = forced_tile
 
 
 def _prepare(
@@ -133,13 +134,13 @@ def _prepare(
         alpha=rest.alpha,
         factor=unit(metric, quantization),
         exact=exact,
-        shape=_stated(forced_tile(), product),
+        shape=_stated(tiles.stated(), product),
         nothing=tuple(map(cuda_api.argument, nothing)),
     )
 
 
 def _stated(stated: Tile, product: str) -> Any:
-    """The shape of tile that was tuned or forced, None if none was."""
+    """The shape of the tile that is asked for, None if none is."""
 
     if stated.M is None:
         return tile.SHAPES["large"] if product == "wgmma" else None
@@ -396,11 +397,11 @@ def load() -> Backend:
     return on_device(raw(tiles, kernel, device.name), needs)
 
 
-def of_cupy(xp: ModuleType, device: Device) -> Tiles:
+def of_cupy(xp: ModuleType, device: Device, stated: Callable[[], Tile] = forced_tile) -> Tiles:
     """The tiles on CuPy's arrays."""
     total = xp.ReductionKernel("T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares")
     add, sums = partial(total, axis=0), partial(add_sums, xp, device)
-    return Tiles(xp, device, add, sums, codes_product(device))
+    return Tiles(xp, device, add, sums, codes_product(device), stated)
 
 
 VARIABLE = "GPURBF_GPU_KERNEL"

@@ -25,7 +25,7 @@ microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
-# Untuned, a block of packed rows leaves room for the centers that it meets in an L2 cache, taken
+# A block of packed rows leaves room for the centers that it meets in an L2 cache, taken
 # for 1 MiB where the system does not tell.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192

@@ -36,7 +36,7 @@ def loaded(cupy, monkeypatch):
     monkeypatch.setattr(cuda_api, "argument", lambda array: wrapped.append(array.shape) or array._a)
     cupy.gpu.wrapped = wrapped
     simulated = memory.Device("simulated", (8, 0), 1, 1 << 20)
-    tiles = numba_cuda.of_cupy(cupy, simulated, lambda *_: Tile(M=64, B=8))
+    tiles = numba_cuda.of_cupy(cupy, simulated, lambda: Tile(M=64, B=8))
     raw = numba_cuda.raw(tiles, "simulated")
     backend = device.on_device(raw, numba_cuda.needs)
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)

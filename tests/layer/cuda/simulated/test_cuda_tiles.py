@@ -25,9 +25,7 @@ METRICS = ["euclidean", "manhattan", "dot"]
 def tiles(shape=TINY, capability=TURING, multiprocessors=1, codes=None):
     device = memory.Device("simulated", capability, multiprocessors, 1 << 20)
     stated = Tile() if shape is None else Tile(*shape)
-    return numba_cuda.Tiles(
-        np, device, add, sums, lambda *_: stated, codes or codes_product(device)
-    )
+    return numba_cuda.Tiles(np, device, add, sums, codes or codes_product(device), lambda: stated)
 
 
 def add(shares, out):
