@@ -181,7 +181,7 @@ def test_probabilities_are_calibrated_and_ordered_as_scores(fitted):
 def test_probabilities_are_calibrated_where_most_samples_are_centers():
     """Centers answer to themselves as to no new sample: they are left out with their samples."""
     losses = []
-    for seed in range(4):
+    for seed in range(10):
         train, test = np.split(np.random.default_rng(seed).permutation(len(X)), [1200])
         model = RBFClassifier(1000, random_state=0).fit(X[train], y[train])
         outputs = model.decision_function(X[test])
@@ -189,7 +189,7 @@ def test_probabilities_are_calibrated_where_most_samples_are_centers():
         pair = model.temperature_, best
         losses.append([log_loss(y[test], probabilities(outputs, t)) for t in pair])
     found, least = np.sum(losses, axis=0)
-    assert found < 1.15 * least
+    assert found < 1.1 * least
 
 
 def test_two_classes_of_strings():
