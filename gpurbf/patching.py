@@ -134,6 +134,6 @@ def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str,
 
 
 def _fitted(model: Any) -> dict[str, Any]:
-    """What fit has set."""
+    """The attributes that fit has set."""
     parameters = model.get_params(deep=False)
     return {name: value for name, value in vars(model).items() if name not in parameters}

@@ -100,7 +100,7 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
 
 
 def center_finder(C: Any) -> Callable[[Any], np.ndarray]:
-    """What finds the center (a row of C, dense or CSR) that each row of X is, -1 for none."""
+    """A function that finds the center (a row of C, dense or CSR) equal to a row, -1 for none."""
     hashes = row_hashes(C, 0)
     order = np.argsort(hashes, kind="stable")
 

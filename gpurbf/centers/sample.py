@@ -149,7 +149,7 @@ class Race:
         return over_rows(self, self.merged, X, own, weights, rows=_BLOCK, name="centers")
 
     def merged(self, *found: Distinct) -> Distinct:
-        """What is found in all parts of which these were."""
+        """Join what was found in two parts of the rows."""
         first, *others = found
         return self._kept(first.merged(*others))
 

@@ -31,7 +31,7 @@ def module_of(command: str) -> str:
 
 
 class UserError(Exception):
-    """What the user can put right: shown as one line, without a traceback."""
+    """An error that the user can put right: shown as one line, without a traceback."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -21,7 +21,7 @@ from gpurbf.profiling.tables import markdown_table
 
 
 class Task(NamedTuple):
-    """What there is to classify; images are (N, height, width)."""
+    """Data to classify; images are (N, height, width)."""
 
     title: str
     train: np.ndarray

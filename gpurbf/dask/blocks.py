@@ -132,7 +132,7 @@ class Blocks:
         return self if there else None
 
     def with_class_weights(self, class_weight: Any, *, bounds: bool = False) -> Blocks:
-        """The same rows, weighted by class besides; see `class_factors`."""
+        """These rows, weighted by class too; see `class_factors`."""
         if class_weight is None:
             return self
         assert self.classes is not None

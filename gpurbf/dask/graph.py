@@ -116,7 +116,7 @@ class Tasks:
             return self.client.compute(tasks, **options)
 
     def results(self, tasks: Any) -> Any:
-        """What the tasks return, here."""
+        """Results of the tasks, on the client."""
         self._before = self.start(tasks)
         return self.gathered(self._before)
 

@@ -25,7 +25,7 @@ _ROW = 40
 
 
 class Facts(NamedTuple):
-    """What is known of a block: rows given and those of weight > 0, what must agree, labels."""
+    """Facts of a block: its rows, those of weight > 0, what must agree, labels."""
 
     n_given: int
     n_rows: int
@@ -53,7 +53,7 @@ class Looked(NamedTuple):
 
     @classmethod
     def joined(cls, *looks: Looked) -> Looked:
-        """What all of them found; of blocks without rows only what they are."""
+        """Join what several blocks found; blocks without rows only say what they are."""
         facts = {i: fact for look in looks for i, fact in look.facts.items()}
         some = [look for look in looks if any(fact.n_rows for fact in look.facts.values())]
         if not some:

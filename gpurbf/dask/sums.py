@@ -105,7 +105,7 @@ class _Some(NamedTuple):
 
     @classmethod
     def of(cls, normal: NormalEquations, sample: Rows) -> _Some:
-        """What is to travel of sums, and of the rows."""
+        """Parts of the sums and of the rows that travel to the client."""
         G, starts = to_host(normal.G), range(0, len(normal.G), _BAND)
         bands = [G[i : i + _BAND, : i + _BAND].copy() for i in starts]
         return cls(bands, to_host(normal.B), normal.targets, normal.weight, sample)

@@ -1,4 +1,4 @@
-"""What the estimators on a cluster have in common: parameters, lazy predictions, the way home."""
+"""Base of the estimators on a cluster: parameters, lazy predictions, results for the client."""
 
 from __future__ import annotations
 

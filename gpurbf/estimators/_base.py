@@ -1,4 +1,4 @@
-"""What all estimators share: transactions, pickles, callbacks and links to the documentation."""
+"""Base of all estimators: transactions, pickles, callbacks, links to the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fitted estimator keeps of its layer: NumPy arrays, and a cache no pickle carries."""
+"""State of a fitted layer: NumPy arrays, and a cache that no pickle carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FSVC's public methods are made of: radii, centers, outputs, scores."""
+"""Steps of FSVC's public methods: radii, centers, outputs, scores."""
 
 from __future__ import annotations
 

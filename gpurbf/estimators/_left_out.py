@@ -110,7 +110,7 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
         self.classes_, self.codes, self.weights = classes, codes, weights
 
     def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
-        """What the scorer says, told the weights where they differ."""
+        """The scorer's value; it gets the weights where they differ."""
         equal = np.ptp(self.weights) == 0
         options = {} if equal else {"sample_weight": self.weights}
         score = float(scorer(self, outputs, self.classes_[self.codes], **options))

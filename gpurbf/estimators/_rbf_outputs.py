@@ -1,4 +1,4 @@
-"""What RBFClassifier and RBFClassifierCV share: rows into sums, and outputs to labels."""
+"""Methods of RBFClassifier and RBFClassifierCV: rows into sums, and outputs to labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trained SVC is: support vectors, the layer rebuilt from them, the outputs of the pairs."""
+"""A trained SVC: support vectors, the layer rebuilt from them, the outputs of the pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KERNELS = {
 
 
 class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
-    """What follows from the support vectors: attributes, outputs, a cache no pickle carries."""
+    """Attributes and outputs that follow from support vectors; no pickle carries their cache."""
 
     # Parameters and what fit sets.
     kernel: Any
@@ -154,7 +154,7 @@ class SupportVectorsMixin(ScoreMixin, DocLinkMixin, StateMixin):
 
 
 class _Prepared(NamedTuple):
-    """What predictions are made with, and what it was made of."""
+    """The layer and weights of predictions, and the attributes that they were made of."""
 
     V: Any
     dual_coef: np.ndarray

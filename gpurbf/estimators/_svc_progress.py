@@ -1,4 +1,4 @@
-"""What SVC tells while it trains: callbacks and printed lines; and afterwards: warnings."""
+"""Messages of SVC: callbacks and printed lines during a fit, warnings after it."""
 
 from __future__ import annotations
 

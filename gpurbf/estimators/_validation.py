@@ -302,7 +302,7 @@ def check_finite(estimator: Any, X: Any, **results: Any) -> None:
 
 
 def overflow(estimator: Any, X: Any, name: str) -> ValueError:
-    """What to raise where squares of X, or sums of them, are beyond all numbers or vanish."""
+    """The error for data whose squares, or sums of them, overflow or vanish."""
     largest = abs(X).max(axis=0)
     largest = np.asarray(largest.toarray() if sp.issparse(largest) else on_host(largest)).ravel()
     column = int(largest.argmax())

@@ -351,7 +351,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 
 
 class Trial(NamedTuple):
-    """What one width gave: scores of all penalties, and of the best number, outputs, weights."""
+    """Result of one width: scores of all penalties; outputs and weights of the best one."""
 
     layer: HiddenLayer
     scores: np.ndarray

@@ -369,7 +369,7 @@ class Selection:
 
 
 class Rule(NamedTuple):
-    """What makes a candidate a center, and where that is in doubt; see `Walk`."""
+    """Rule by which a candidate becomes a center, and its range of doubt; see `Walk`."""
 
     overlap: float
     margin: float

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Activation(NamedTuple):
-    """What a hidden unit computes: ``profile(gamma, metric(x, c))``, all scalars."""
+    """A hidden unit: ``profile(gamma, metric(x, c))``, all scalars."""
 
     metric: str
     profile: str | Callable

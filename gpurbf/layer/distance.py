@@ -49,7 +49,7 @@ class Terms(NamedTuple):
 def terms_of(
     metric: str, n: int, quantization: Quantization | None, s: int = 0, t: int = 0
 ) -> Terms:
-    """What products of n inputs lack, samples shifted by s and centers by t; see the module."""
+    """Terms to add to products of n inputs, samples shifted by s and centers by t."""
     if metric == "manhattan":
         return Terms(Coefficients(0, 0, 0), Coefficients(0, 0, 0), 1)
     if metric == "euclidean":
@@ -61,7 +61,7 @@ def terms_of(
 
 
 def unit(metric: str, quantization: Quantization | None) -> float:
-    """What a value of codes is multiplied by to be one of the data: the only change of units."""
+    """Factor from distances of codes to distances of data: the only change of units."""
     if quantization is None:
         return 1.0
     return quantization.denominator ** (-1.0 if metric == "manhattan" else -2.0)

@@ -50,7 +50,7 @@ class OutputWeights:
         self._ready: dict[int, tuple[Any, Any]] = {}
 
     def ready(self, backend: Backend, operand: Any) -> Any:
-        """What the backend's ``scores`` takes with that operand."""
+        """Weights in the form that the backend's ``scores`` takes with that operand."""
         known = self._ready.get(id(operand))
         if known is None:
             # The operand is kept: its number is its own as long as it lives.
@@ -180,7 +180,7 @@ class HiddenLayer:
         return self.precision not in FORCED and self.backend.exact_sums()
 
     def in_float64(self, backend: str | None = None) -> HiddenLayer:
-        """The same layer with activations in float64, on another backend if one is named."""
+        """This layer with activations in float64, on another backend if one is named."""
         return HiddenLayer(
             self.centers,
             self.activation,
@@ -195,7 +195,7 @@ class HiddenLayer:
         return self.backend.room()
 
     def describe(self) -> str:
-        """What runs and why, in a line."""
+        """Backend, kernel and arithmetic in use, and the reason, in a line."""
         arithmetic = "tf32" if self.precision == "tf32" else self.dtype.name
         if self.quantization is not None:
             arithmetic = f"exact integers / {self.quantization.denominator:g}, then {arithmetic}"

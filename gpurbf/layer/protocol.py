@@ -1,4 +1,4 @@
-"""What a hidden layer is to those who use it: center rules, solvers, kernel rows."""
+"""Layer: the protocol of a hidden layer for center rules, solvers and kernel rows."""
 
 from __future__ import annotations
 

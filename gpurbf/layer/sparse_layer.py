@@ -47,7 +47,7 @@ class SparseLayer:
         return math.inf
 
     def describe(self) -> str:
-        """What ran and why."""
+        """Backend and arithmetic in use, and the reason."""
         return "SciPy [sparse products], float64 (the data are too wide to be made dense)"
 
     @staged("hidden layer", "sparse products")

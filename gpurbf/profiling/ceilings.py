@@ -1,4 +1,4 @@
-"""What the machine can do at most: arithmetic by kind, and memory; measured once a process."""
+"""Ceilings of the machine: arithmetic by kind, and memory; measured once a process."""
 
 from __future__ import annotations
 

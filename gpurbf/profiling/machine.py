@@ -1,4 +1,4 @@
-"""What this machine is and has: hardware, backends, versions; for `info` and benchmark pages."""
+"""Facts of this machine: hardware, backends, versions; for `info` and benchmark pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile found: rows, a table, a data frame, the bottleneck in words."""
+"""Profile of a fit and a prediction: rows, a table, a data frame, the bottleneck in words."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Profile:
 
     @property
     def title(self) -> str:
-        """What was fitted, on how much, and what ran."""
+        """The estimator, the size of its data, and the backend that ran."""
         N, n = (*self.shape, 1)[:2]
         text = f"{type(self.estimator).__name__}: {N:,} × {n:,} samples"
         for name, noun in (("centers_", "centers"), ("support_", "support vectors")):

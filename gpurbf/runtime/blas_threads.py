@@ -40,7 +40,7 @@ def blas_libraries() -> Any:
 
 
 def found() -> list[int]:
-    """What others have set for this thread, our own limits apart."""
+    """Threads that others have set for this thread, without our own limits."""
     numbers = []
     with _lock:
         for library in blas_libraries().lib_controllers:

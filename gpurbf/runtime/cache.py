@@ -26,7 +26,7 @@ def _folder(stated: str | None) -> Path:
 
 
 def read(name: str) -> Any:
-    """What a file holds; OSError or ValueError where there is no such file or it is damaged."""
+    """Content of a file; OSError or ValueError if it is missing or damaged."""
     return json.loads((folder() / name).read_text(encoding="utf-8"))
 
 

@@ -47,7 +47,7 @@ def check_room(n_bytes: int, what: str, cure: str) -> None:
 
 
 def _free_bytes() -> float:
-    """What the system says that processes may still take; no limit where it does not say."""
+    """Bytes of memory that are free, by the system; infinite where it does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

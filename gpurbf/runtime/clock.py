@@ -10,7 +10,7 @@ Name = TypeVar("Name")
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Of one call."""
+    """Seconds of one call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -14,7 +14,7 @@ jit = lazy_module("gpurbf.runtime.jit")
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """What this CPU has, its system saves and Numba compiles for, in LLVM's names."""
+    """Features that the CPU has, its system saves and Numba compiles for, in LLVM's names."""
     import llvmlite.binding as llvm
 
     try:

@@ -1,4 +1,4 @@
-"""What is made once in a process, whoever asks at the same time and whatever forks meanwhile."""
+"""Objects made once in a process, with threads that ask at the same time and with forks."""
 
 from __future__ import annotations
 

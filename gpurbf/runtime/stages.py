@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Entry:
-    """What was counted for a part of a stage."""
+    """Counts of a part of a stage."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -102,7 +102,7 @@ def thread_limit() -> int:
 
 
 def _own_limit(cores: int) -> int:
-    """Of so many cores, what this thread's limits allow it."""
+    """Cores that this thread's limits allow it, of so many."""
     limits = [cores]
     if (limit := _limit.get()) is not None:
         limits.append(limit.most)
@@ -337,7 +337,7 @@ def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
 
 
 def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each of some works returns, which are products of BLAS; the threads are ours."""
+    """Results of some works that call BLAS, each on one BLAS thread; the threads are ours."""
     results: dict[int, Any] = {}
 
     def task(i: int) -> None:

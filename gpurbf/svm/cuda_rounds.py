@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is known of each problem."""
+    """State of each problem."""
 
     running: np.ndarray
     doubted: np.ndarray
@@ -69,7 +69,7 @@ class Report(NamedTuple):
 
 
 def rounds_on(backend: Backend) -> tuple[Callable[..., Rounds] | None, str]:
-    """What makes `Rounds` on the arrays of a backend; None where the CPU steps, and why."""
+    """A maker of `Rounds` on a backend's arrays, or None where the CPU steps, and the reason."""
     if backend.xp is np:
         return None, ""
     try:
@@ -213,7 +213,7 @@ class Rounds:
         return [some[:count] for some, count in zip(members, counts)]
 
     def report(self) -> Report:
-        """What came of the rounds so far: waits for them."""
+        """Report of the rounds so far; waits for them."""
 
         table = to_host(self._progress).T
         state = table[cuda_smo_kernels.STATE].astype(int)

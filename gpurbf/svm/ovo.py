@@ -135,7 +135,7 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
 
 @functools.cache
 def _changes(n_classes: int) -> np.ndarray:
-    """What a pair won by its first class changes in the classes' points (n_pairs, n_classes)."""
+    """Points of classes that a pair won by its first class changes (n_pairs, n_classes)."""
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))
     change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact

@@ -1,4 +1,4 @@
-"""What SVC's solver asks of a kernel, and what it makes of it for one pair of classes."""
+"""KernelMatrix: the protocol of kernel values for SVC's solver, and its part for one pair."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RowCache:
 
     @property
     def pieces(self) -> list[int]:
-        """What it has taken of the budget."""
+        """Pieces of the budget's array that it has taken."""
         return self.slots.pieces
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:

@@ -42,7 +42,7 @@ class TwoStep:
         return self._points[0]
 
     def forget(self) -> None:
-        """What was known of changes holds no more."""
+        """Forget the changes that were remembered."""
         self._known = 0
 
     def add(self, beta: np.ndarray, f: np.ndarray) -> None:

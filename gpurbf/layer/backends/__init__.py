@@ -185,7 +185,7 @@ def _no_gpu() -> str | None:
 
 @once
 def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
-    """What the loader gives, or why it cannot: a failure may be slow to find, and so is kept."""
+    """The backend, or the error of its loader, which is kept: a failure may be slow to find."""
     try:
         return loader()
     except Exception as error:  # libraries that are half installed fail in every way

@@ -25,7 +25,7 @@ _OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
 
 
 class Cache(FunctionCache):
-    """What cannot be read is compiled anew, and takes the place of what was there."""
+    """A disk cache that compiles anew, and replaces, what it cannot read."""
 
     def __init__(self, py_func):
         super().__init__(py_func)

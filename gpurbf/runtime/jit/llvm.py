@@ -1,4 +1,4 @@
-"""What Numba cannot say in Python: calls by address, attributes of the function at hand."""
+"""LLVM for what Numba's Python lacks: calls by address, attributes of the function."""
 
 import platform
 
@@ -95,7 +95,7 @@ def call_product(typing_context, function, x, c, c_stride, steps, out, out_strid
 
 @intrinsic
 def call_listed(typing_context, function, x, places, c, c_stride, steps, out, out_stride):
-    """The same for one that takes the steps of a list."""
+    """Call a micro-kernel that takes the steps of a list, by its address."""
     return types.void(*(types.intp,) * 8), call_by_address
 
 
@@ -206,43 +206,6 @@ def widen16(typing_context, word, source, target, ahead):
         return context.get_dummy_value()
 
     return types.void(word, types.intp, types.intp, types.intp), generate
-
-
-def _word(context, builder, array, args):
-    """A pointer to one of an array's 64-bit words."""
-    return builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
-
-
-@intrinsic
-def look(typing_context, words, i):
-    """One of an array's int64 that other threads write; what they wrote before it is seen too."""
-
-    def generate(context, builder, signature, args):
-        return builder.load_atomic(_word(context, builder, words, args), "acquire", 8)
-
-    return types.int64(words, types.intp), generate
-
-
-@intrinsic
-def put(typing_context, words, i, number):
-    """Write one of an array's int64, and let others see what was written before it."""
-
-    def generate(context, builder, signature, args):
-        builder.store_atomic(args[2], _word(context, builder, words, args), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(words, types.intp, types.int64), generate
-
-
-@intrinsic
-def pause(typing_context):
-    """Let the other thread of this core go on for a moment."""
-
-    def generate(context, builder, signature, args):
-        add_pause(builder)
-        return context.get_dummy_value()
-
-    return types.void(), generate
 
 
 def add_pause(builder):

@@ -27,7 +27,7 @@ _NOISE, _NOISE_TOL = 0.1, 10
 
 @dataclass
 class CGSolution:
-    """What `CG` has found after ``n_iter`` iterations, with this relative residual."""
+    """Solution of `CG` after ``n_iter`` iterations, with this relative residual."""
 
     system: System
     V: np.ndarray
@@ -36,7 +36,7 @@ class CGSolution:
 
     @property
     def info(self) -> str:
-        """What was solved and how far, in a line."""
+        """The system solved and its residual, in a line."""
         return (
             f"{self.system.name}, {self.system.info}, {self.n_iter} iterations, relative residual "
             f"{self.residual:.1e}"
@@ -211,7 +211,7 @@ def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray)
 
 
 def _norms(B: np.ndarray) -> np.ndarray:
-    """Of the columns, and 1 of those that are zero."""
+    """Norms of the columns; 1 for those that are zero."""
     norms = np.linalg.norm(B, axis=0)
     return np.where(norms == 0, 1, norms)
 

@@ -53,7 +53,7 @@ class System(Protocol):
 
     @property
     def preconditioner(self) -> Preconditioner:
-        """What is nearly the inverse of A + λI."""
+        """The preconditioner, nearly the inverse of A + λI."""
 
     def product(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V."""

@@ -183,7 +183,7 @@ class NormalEquations:
         self.weight: Any = 0
 
     def copy(self) -> NormalEquations:
-        """The same sums, to be added to while these stay as they are."""
+        """A copy of the sums, to be added to while these stay as they are."""
         other = copy.copy(self)
         with self.working():
             other.G, other.B = self.G.copy(), self.B.copy()
@@ -349,7 +349,7 @@ class NormalEquations:
         )
 
     def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
-        """What is to be solved, in the arrays of where the layer computes; see `solve`."""
+        """The system to be solved, in arrays of the layer's library; see `solve`."""
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
         m, n, sums_of_targets = len(self.G), float(self.weight), self.targets.astype(float)
@@ -376,7 +376,7 @@ class NormalEquations:
         return System(A, B, mean, target_mean, scale, xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
-        """What gives H as it went into the sums, for those roots of weights or weights of 1."""
+        """A function of H that gives it as it was summed, for these roots of weights or 1."""
         if self.grid is None or self.shift is None:
             return lambda H: H
         return partial(self.grid.nearest, mean=self.shift, roots=roots)

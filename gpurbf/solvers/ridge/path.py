@@ -46,7 +46,7 @@ class RidgePath:
         self.copies = 1 / float(normal.weight) if fit_intercept else 0.0
 
     def _lacking(self, least: float) -> float:
-        """What all penalties need to be positive definite in floating point, if anything."""
+        """Shift by which all penalties are positive definite in floating point; 0 if none."""
         lacking = max(0.0, _ROUNDING * self.form.norm() - self.form.lowest())
         if lacking > least:
             warn(

@@ -16,7 +16,7 @@ class Borrowed(NamedTuple):
 
 
 def with_manhattan(backend: Backend, tiles: Callable[[], Backend]) -> Backend:
-    """The same backend with layers of metric "manhattan" evaluated by the backend ``tiles()``."""
+    """The backend with layers of metric "manhattan" evaluated by the backend ``tiles()``."""
 
     def choose(function: str) -> Any:
         own = getattr(backend, function)

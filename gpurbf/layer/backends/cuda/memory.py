@@ -1,4 +1,4 @@
-"""What a GPU is to a backend: its properties, its memory within a budget, and its streams."""
+"""Properties of a GPU, its memory within a budget, and its streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARE = 0.8
 
 
 class Device(NamedTuple):
-    """What backends choose by: products, shapes of tiles and of chunks."""
+    """Properties by which backends choose products, shapes of tiles and of chunks."""
 
     name: str
     capability: tuple[int, int]

@@ -196,7 +196,7 @@ def normal(
 def _samples_and_centers(
     X: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
 ) -> tuple[PackedCenters, np.ndarray] | None:
-    """What `_with_chosen` makes operands of; None if their inputs come in several parts."""
+    """Operand for `_with_chosen`; None if its inputs come in several parts."""
     operand = prepare(X[:1], activation, dtype, quantization, among=X)
     return shifted(operand, X) if operand.fused else None
 

@@ -81,7 +81,7 @@ def kernel_for(task: str, dtype: Any, kernel: str) -> str:
 
 
 def micro_kernel(task: str, dtype: Any) -> Any:
-    """What loops need to call the micro-kernel of this CPU; see `kernel_for`."""
+    """The micro-kernel of this CPU, as loops call it; see `kernel_for`."""
 
     return microkernel_table.kernel(kernel_for(task, dtype, choose_kernel()[0]))
 

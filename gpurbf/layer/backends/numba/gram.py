@@ -67,7 +67,7 @@ class Grid(NamedTuple):
 
 
 def kind_for(dtype: np.dtype, m: int) -> np.dtype:
-    """What sums over m centers are made of without a grid, for activations of that dtype."""
+    """Dtype of sums over m centers without a grid, for activations of ``dtype``."""
     return np.dtype(np.float64) if m < FEW else dtype
 
 

@@ -41,7 +41,7 @@ class Weights(NamedTuple):
     products: int  # of a row of activations with W
 
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
-        """Who adds to the float64 sums ``scores`` (N, k), for activations of that dtype."""
+        """The consumer that adds to the float64 sums ``scores`` (N, k), for that dtype of H."""
         return consumer(dtype, self.name, scores=scores, **self.fields)
 
 
@@ -60,7 +60,7 @@ def consumer(dtype: Any, name: str, **given: Any) -> Any:
 
 @cache
 def _absent(of: np.dtype) -> dict[str, np.ndarray]:
-    """What a consumer of activations of that dtype is not given; nobody writes to nothing."""
+    """Empty arrays for the fields that a consumer does not use, by the dtype of activations."""
     return {
         "out": np.empty((0, 0), of),
         "places": np.empty(0, np.intp),

@@ -104,7 +104,7 @@ def address(name):
 
 
 def kernel(name):
-    """What loops need to call the kernel `name`."""
+    """The kernel `name`, as loops call it."""
     return Kernel(address(name), _LAYOUTS[name].rows, _LAYOUTS[name].panels)
 
 

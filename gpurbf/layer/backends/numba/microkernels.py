@@ -47,7 +47,7 @@ AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
 
 
 class Kind(NamedTuple):
-    """What a micro-kernel computes and the shape of its block of registers."""
+    """The operation of a micro-kernel and the shape of its block of registers."""
 
     operation: str  # a key of OPERATIONS
     width: int  # sums a vector register
