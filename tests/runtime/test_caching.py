@@ -14,8 +14,7 @@ from numba import types
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
-from gpurbf.runtime.jit import caching
-from gpurbf.runtime.jit.collecting import without_collecting
+from gpurbf.runtime.jit import caching, without_collecting
 
 FOLDER = Path(caching.__file__).parent
 
@@ -118,7 +117,7 @@ def test_what_was_made_meanwhile_is_old_and_garbage_is_found_as_ever():
 def test_what_somebody_has_frozen_stays_frozen():
     code = """
 import gc
-from gpurbf.runtime.jit.collecting import without_collecting
+from gpurbf.runtime.jit import without_collecting
 gc.freeze()
 before = gc.get_freeze_count()
 with without_collecting():

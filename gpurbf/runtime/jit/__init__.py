@@ -1,34 +1,47 @@
-"""Numba kernels: one topic a file, scalars as arguments, every function serial and without the GIL.
+"""Numba's functions as the kernels of all rooms need them: kept on disk, without the GIL.
 
-Each function works on a range of rows; `backends.threads` hands out the ranges. What is chosen at
-run time (the product of a CPU, a profile) is called by its address, so that a driver is compiled
-and cached once for all of them.
-
-    layer.py       the tile driver: packs rows, calls a micro-kernel, activates, hands to a consumer
-    consumers.py   who takes the tiles: H stored, H @ W summed, H packed for HᵀH
-    packing.py     operands in the order in which the micro-kernels read them
-    tiles.py       the micro-kernels: tables of what they are, one builder for all of them
-    amx.py         the one that is different; scores.py: those of H @ W; gram.py: HᵀH
-    products.py    all of them by name: layout, address
-    activation.py  profiles on a buffer; the pass from a product tile to activations
-    epilogue.py    the numbers of that pass, which a GPU shares
-    sparse.py      products of CSR rows with CSC centers
-    moments.py     sums of bytes and of their squares; hashes.py: of a row's bits
-    scalar.py      exp, log, tanh on one number, written so that loops over them become vectors
-    llvm.py        what Numba lacks: calls by address, alignment, vector instructions
-    compiling.py   a line on stderr while they are compiled; caching.py: where they are kept
-    collecting.py  no garbage collection meanwhile
-    cuda/          the tiles of an NVIDIA GPU; the rest is for CPUs
+caching.py    kernels kept on disk, compiled again where a file that they need has changed
+compiling.py  a line on stderr while they are compiled
+llvm.py       what Numba lacks: calls by address, attributes of functions, vector instructions
+gil_spin.py   threads that come back from kernels wait for each other without going to sleep
+cuda_api.py   the one import of numba.cuda
 """
 
-from gpurbf.runtime.jit.collecting import without_collecting
-from gpurbf.runtime.jit.compiling import announce
+import gc
+from contextlib import contextmanager
 
-__all__ = ["cpu_target", "numba"]
+__all__ = ["cpu_target", "numba", "without_collecting"]
+
+# Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
+_FEW = 2000
+
+
+@contextmanager
+def without_collecting():
+    """No garbage is looked for inside, in the whole process; reference counts work as ever.
+
+    Numba makes some hundred thousand objects that stay when it is imported, and more when it
+    compiles. Looking in between for garbage among them and all those of scikit-learn takes as long
+    as making them: half of the time to a first fit, and a sixth of a compilation. To look soon
+    after is no better: then all of them are new and looked at twice.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            if gc.get_freeze_count() < _FEW:
+                # All that is there is old from now on, without being looked at.
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 with without_collecting():
     import numba
     from numba.core.registry import cpu_target
+
+    from gpurbf.runtime.jit.compiling import announce
 
 announce()

@@ -13,7 +13,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
-from gpurbf.runtime.jit.collecting import without_collecting
+from gpurbf.runtime.jit import without_collecting
 
 _said = False
 # Where the package is, and how a file imports: `from a.b import c, d` and `import a`.

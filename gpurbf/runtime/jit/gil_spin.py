@@ -87,5 +87,5 @@ def enter():
 
 @cached()
 def leave():
-    """It is no more."""
+    """This thread no longer runs Python between two kernels."""
     begin_kernel()
