@@ -59,7 +59,7 @@ def _direct(report: Report, images: datasets.Images, quick: bool) -> None:
         with config_context(memory=1_000):
             model = RBFClassifier(m, solver=solver, random_state=0).fit(X_train, y_train)
         # In float64: float32 sums of such large weights differ by more than the solutions do.
-        H = model._layer().outputs(X_test).astype(np.float64)
+        H = model._layer().activations(X_test).astype(np.float64)
         change = H @ (model.coef_ - direct.coef_).T + model.intercept_ - direct.intercept_
         accuracy = 100 * float(np.mean(model.predict(X_test) == y_test))
         rows.append((f"{tol:g}", model.n_iter_, f"{np.abs(change).max():.1e}", f"{accuracy:.2f}"))

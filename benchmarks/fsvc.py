@@ -184,7 +184,7 @@ def lms(report: Report, images: datasets.Images, quick: bool) -> None:
         # As the solver keeps them: rows padded to whole vectors.
         H, V = (aligned((rows_, -(-m // 8) * 8), np.float64) for rows_ in (N, 10))
         H[:, m:], V[:, m:] = 0, 0
-        H[:, :m], V[:, :m] = model._layer().outputs(X[:N]), model.coef_
+        H[:, :m], V[:, :m] = model._layer().activations(X[:N]), model.coef_
         W, Z = model.coef_.T.copy(), H[:, :m].copy()
         python_epoch(Z, T[:N], W, 0.05)
         lms_rows(H, T[:N], V, 0.05, None)

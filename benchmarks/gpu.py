@@ -123,7 +123,7 @@ def _errors(bench: Bench) -> None:
     rows = []
     for way, (name, precision, _) in list(bench.ways.items()):
         try:
-            H = ways.layer(C, name, precision).outputs(X)
+            H = ways.layer(C, name, precision).activations(X)
             error = f"{float(np.abs(H - expected).max()):.1e}"
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"
@@ -146,7 +146,7 @@ def _scores(
     x = X if transfers else bench.xp.asarray(X)
     w = W if transfers else bench.xp.asarray(W)
     return {
-        way: partial(ways.layer(C, name, precision).scores, x, w)
+        way: partial(ways.layer(C, name, precision).matvec, x, w)
         for way, (name, precision, _) in bench.ways.items()
     }
 
@@ -185,10 +185,12 @@ def _manhattan(bench: Bench) -> None:
     candidates: dict[str, Callable[[], Any]] = {}
     for precision in ("exact", "float32"):
         layer = HiddenLayer(C, data.MANHATTAN, backend="numba-cuda", precision=precision)
-        if not np.array_equal((1 - layer.outputs(X[:100])) * 2.0**18, expected):
+        if not np.array_equal((1 - layer.activations(X[:100])) * 2.0**18, expected):
             raise AssertionError(f"Manhattan distances, precision {precision}, are not exact")
         out = bench.xp.empty((N, m), np.float32)
-        candidates[f"numba-cuda, {precision}"] = partial(layer.outputs, bench.xp.asarray(X), out)
+        candidates[f"numba-cuda, {precision}"] = partial(
+            layer.activations, bench.xp.asarray(X), out
+        )
     rows = []
     for name, time in bench.times(candidates).items():
         rate = N * m * n / time.median
@@ -209,7 +211,7 @@ def _speed_ups(bench: Bench) -> None:
     times = in_turn(
         {
             ways.PLAIN: ways.plain("float32", X, C),
-            f"{cpu}, 8-bit": partial(ways.layer(C, cpu, "exact").outputs, X, host),
+            f"{cpu}, 8-bit": partial(ways.layer(C, cpu, "exact").activations, X, host),
         },
         rounds=3,
     )
@@ -218,8 +220,8 @@ def _speed_ups(bench: Bench) -> None:
     for way, (name, precision, _) in bench.ways.items():
         if precision != "float64":
             layer = ways.layer(C, name, precision)
-            candidates[f"{way}, with transfers"] = partial(layer.outputs, X, host)
-            candidates[f"{way}, on the device"] = partial(layer.outputs, resident, out)
+            candidates[f"{way}, with transfers"] = partial(layer.activations, X, host)
+            candidates[f"{way}, on the device"] = partial(layer.activations, resident, out)
     if "numba-cuda" in bench.names:
         x, c = resident.astype(np.float32), xp.asarray(C.astype(np.float32))
         untiled = partial(one_thread_a_pair, x, c, ways.gamma(C), out)
@@ -271,7 +273,7 @@ def _memory(bench: Bench) -> None:
             with config_context(gpu_memory=megabytes):
                 layer = ways.layer(C, name, "exact")
                 with pool_peak(bench.xp) as peak:
-                    seconds = once(partial(layer.outputs, X))
+                    seconds = once(partial(layer.activations, X))
             rows.append((name, megabytes, f"{peak() / 2**20:.1f}", f"{seconds:.3f}"))
     bench.report.text("## Memory: the budget and the largest size of the pool, megabytes")
     bench.report.table(("backend", "budget", "pool", "seconds"), rows)

@@ -92,9 +92,9 @@ def products(data_home: str | None) -> None:
                 x = xp.asarray(x) if resident else x
                 label = f"{name}, {metric}, {precision}, {N} × {m} × {n}, resident {resident}"
                 tolerance = _TOLERANCE[precision]
-                _compare(f"H, {label}", layer.outputs(x), H, tolerance)
-                _compare(f"H @ W, {label}", layer.scores(x, W), H @ W, tolerance)
-                G, B = layer.normal(x, T)
+                _compare(f"H, {label}", layer.activations(x), H, tolerance)
+                _compare(f"H @ W, {label}", layer.matvec(x, W), H @ W, tolerance)
+                G, B = layer.gram(x, T)
                 _compare(f"HᵀH, {label}", G, H.T @ H, tolerance)
                 _compare(f"HᵀT, {label}", B, H.T @ T, tolerance)
 
@@ -106,12 +106,14 @@ def profiles(data_home: str | None) -> None:
         for profile in PROFILES:
             gamma = 1 / float(np.sqrt(data.distances(X, C, "euclidean").max()))
             activation = Activation("euclidean", profile, gamma if "l" in profile else gamma**2)
-            expected = HiddenLayer(C, activation, backend="numpy", precision="float64").outputs(X)
+            expected = HiddenLayer(C, activation, backend="numpy", precision="float64").activations(
+                X
+            )
             for precision in ("exact", "float32", "float64"):
                 layer = HiddenLayer(C, activation, backend=name, precision=precision)
                 x = X if precision == "exact" else X.astype(layer.dtype)
                 label = f"{name}, {profile}, {precision}"
-                _compare(label, layer.outputs(x), expected, _TOLERANCE[precision])
+                _compare(label, layer.activations(x), expected, _TOLERANCE[precision])
 
 
 def streams(data_home: str | None) -> None:
@@ -119,12 +121,12 @@ def streams(data_home: str | None) -> None:
     X, C = data.pixels(20_000 if gpus() else 500, 64, 100)
     for name in _names():
         layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-6), backend=name)
-        expected = layer.outputs(X)
+        expected = layer.activations(X)
         for count in (1, 2, 3):
             for megabytes in (None, 8):
                 with config_context(n_streams=count, gpu_memory=megabytes):
                     label = f"{name}, {count} streams, {megabytes} MB"
-                    _compare(label, layer.outputs(X), expected, 0)
+                    _compare(label, layer.activations(X), expected, 0)
 
 
 def estimators(data_home: str | None) -> None:
@@ -165,7 +167,7 @@ def svc(data_home: str | None) -> None:
     rows = []
     for name in _names():
         model = SVC(C=10, gamma=activation.gamma, backend=name).fit(X, y)
-        K = HiddenLayer(X, activation, backend=name, dtype=np.dtype(np.float32)).outputs(X)
+        K = HiddenLayer(X, activation, backend=name, dtype=np.dtype(np.float32)).activations(X)
         same = SVC(C=10, kernel="precomputed").fit(to_host(K), y)
         if not np.array_equal(model.n_iter_, same.n_iter_):
             raise AssertionError(f"{name}: steps {model.n_iter_} are not {same.n_iter_}")
@@ -223,10 +225,10 @@ def _rows(name: str, N: int, m: int, n: int, few: int, data_home: str | None) ->
     targets = np.eye(10)[X[:, 0] % 10]
     x, W, T = (xp.asarray(A) for A in (X, rng.normal(size=(m, 10)), targets))
     out = xp.empty((N, m), layer.dtype)
-    yield _Row("H", partial(layer.outputs, x, out), 0.33, 0.45)
-    yield _Row("H @ W, 10 outputs", partial(layer.scores, x, W), 0.195, 0.45)
+    yield _Row("H", partial(layer.activations, x, out), 0.33, 0.45)
+    yield _Row("H @ W, 10 outputs", partial(layer.matvec, x, W), 0.195, 0.45)
     sums = xp.zeros((m, m)), xp.zeros((m, 10))
-    yield _Row("HᵀH", partial(layer.normal, x, T, out=sums), 15, 20)
+    yield _Row("HᵀH", partial(layer.gram, x, T, out=sums), 15, 20)
     A = xp.asarray(np.cov(rng.normal(size=(2 * m, m)), rowvar=False))
     cholesky = factorizations(xp).cholesky
     yield _Row("Cholesky, float64", lambda: cholesky(A.copy()), 0.4, 4)

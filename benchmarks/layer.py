@@ -62,7 +62,7 @@ def _errors(report: Report, X: np.ndarray, C: np.ndarray, gamma: float, names: l
         errors = []
         for name in names:
             layer = ways.layer(c, name, scale=factor)
-            errors.append(float(np.abs(layer.outputs(x) - expected).max()))
+            errors.append(float(np.abs(layer.activations(x) - expected).max()))
         worst = max(worst, *errors)
         rows.append((form, *(f"{error:.1e}" for error in errors)))
     report.text(f"## Largest error of H against float64, {len(X):,} × {len(C):,}")
@@ -90,7 +90,7 @@ def _outputs(
 
     candidates: dict[str, Callable[[], Any]] = {"scikit-learn rbf_kernel, float32": peer}
     for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.outputs, X, out)
+        candidates[name] = functools.partial(layer.activations, X, out)
     times = in_turn(candidates, rounds)
     report.text("## H returned")
     lines = (f"* {name}: {layer.describe()}" for name, layer in layers.items())
@@ -127,7 +127,7 @@ def _scores(
     scale = np.abs(expected).max()
     candidates: dict[str, Callable[[], Any]] = {"NumPy: sgemm, exp, product": plain}
     for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.scores, X, W)
+        candidates[name] = functools.partial(layer.matvec, X, W)
     for name, candidate in candidates.items():
         error = float(np.abs(candidate()[:100] - expected).max() / scale)
         if not error <= 1e-4:
@@ -143,17 +143,17 @@ def _products(report: Report, X: np.ndarray, C: np.ndarray, rounds: int) -> None
     candidates: dict[str, Callable[[], Any]] = {}
     for name in ways.there():
         layer = HiddenLayer(C, dot, backend=name, precision="exact")
-        if not np.array_equal(layer.outputs(X[:50]), exact.astype(np.float32)):
+        if not np.array_equal(layer.activations(X[:50]), exact.astype(np.float32)):
             raise AssertionError(f"the products of {name} are not exact")
         if name == "numba":
             # No output weights: the tile is made, converted to float32 and dropped.
             nothing = np.empty((len(C), 0), np.float32)
-            candidates["numba, tile dropped"] = functools.partial(layer.scores, X, nothing)
+            candidates["numba, tile dropped"] = functools.partial(layer.matvec, X, nothing)
             # Images have inputs in which all centers near each other are black.
             rng = np.random.default_rng(0)
             x, c = (rng.integers(0, 256, A.shape).astype(np.uint8) for A in (X, C))
             full = HiddenLayer(c, dot, backend=name, precision="exact")
-            candidates["numba, random bytes"] = functools.partial(full.scores, x, nothing)
+            candidates["numba, random bytes"] = functools.partial(full.matvec, x, nothing)
     x, c = X.astype(np.float32), C.astype(np.float32)
     P = np.empty((len(X), len(C)), np.float32)
     candidates["NumPy sgemm"] = lambda: np.matmul(x, c.T, out=P)
@@ -185,7 +185,7 @@ def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], r
     layers = {name: HiddenLayer(C, data.MANHATTAN, backend=name) for name in names}
     expected = data.distances(X[:100], C, "manhattan")
     for name, layer in layers.items():
-        if not np.array_equal((1.0 - layer.outputs(X[:100])) * 2.0**18, expected):
+        if not np.array_equal((1.0 - layer.activations(X[:100])) * 2.0**18, expected):
             raise AssertionError(f"Manhattan distances of {name} are not exact")
     out = np.empty((len(X), len(C)), np.float32)
     x, c = X.astype(np.float32), C.astype(np.float32)
@@ -193,7 +193,7 @@ def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], r
         "scikit-learn manhattan_distances": lambda: manhattan_distances(x, c)
     }
     for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.outputs, X, out)
+        candidates[name] = functools.partial(layer.activations, X, out)
     times = in_turn(candidates, rounds)
     report.text("## Manhattan distances, exact in every entry verified")
     work = X.shape[1] * out.size
@@ -243,8 +243,8 @@ W = np.random.default_rng(1).normal(size=(len(C), 10)).astype(np.float32)
 try:
     layers = {{name: ways.layer(C, name, scale={gamma!r}) for name in ("numba", "numpy")}}
     expected = np.exp(-{gamma!r} * data.distances(X[:100], C, "euclidean"))
-    assert np.abs(layers["numba"].outputs(X[:100]) - expected).max() <= 1e-6
-    run = {{name: lambda layer=layer: layer.scores(X, W) for name, layer in layers.items()}}
+    assert np.abs(layers["numba"].activations(X[:100]) - expected).max() <= 1e-6
+    run = {{name: lambda layer=layer: layer.matvec(X, W) for name, layer in layers.items()}}
     times = in_turn(run, {rounds})
     print(json.dumps({{name: str(time) for name, time in times.items()}} | {{
         "ratio": times["numpy"].median / times["numba"].median,
@@ -307,7 +307,7 @@ def _series(
     """Times of H @ W for each (N, m), all in turn."""
     layers = {m: ways.layer(X[:m], scale=gamma) for _, m in shapes}
     candidates: dict[str, Callable[[], Any]] = {
-        f"{N} {m}": functools.partial(layers[m].scores, X[:N], np.ones((m, 10), np.float32))
+        f"{N} {m}": functools.partial(layers[m].matvec, X[:N], np.ones((m, 10), np.float32))
         for N, m in shapes
     }
     times = in_turn(candidates, rounds=3)
@@ -328,7 +328,7 @@ def _inputs(report: Report, quick: bool) -> None:
         W = np.ones((m, 10), np.float32)
         layers = {name: ways.layer(C, name) for name in names}
         run: dict[str, Callable[[], Any]] = {
-            name: functools.partial(layer.scores, X, W) for name, layer in layers.items()
+            name: functools.partial(layer.matvec, X, W) for name, layer in layers.items()
         }
         times = in_turn(run, rounds=5)
         work = N * m * n

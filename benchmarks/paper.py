@@ -6,7 +6,7 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +14,10 @@ import numpy as np
 from benchmarks import data, figures, ways
 from benchmarks.timing import Times, in_turn, once
 from benchmarks.ways import Evaluation
-from gpurbf.layer.backends import Tile, available_backends
-from gpurbf.layer.backends.tile import forced
+from gpurbf.layer.backends import available_backends
+from gpurbf.layer.backends.tile import Tile, forced
 from gpurbf.profiling.tables import Report
+from gpurbf.runtime import cpu
 
 TITLE = "The paper's experiment"
 # Nanoseconds, as their authors state them.
@@ -216,14 +217,26 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
+@cache
+def tiles_to_try(name: str) -> tuple[Tile, ...]:
+    """The tiles that are compared with a backend's own."""
+    if name == "numba-cuda":  # those of all products
+        return Tile(M=128, B=16), Tile(M=64, B=8)
+    if name == "numba":
+        # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
+        counts = dict.fromkeys((None, cpu.cores()))
+        return tuple(Tile(M=M, threads=n) for n in counts for M in (24, 48, 96, 192, 384))
+    return tuple(Tile(M=M) for M in (256, 512, 2048))
+
+
 def _tiles(report: Report, N: int) -> None:
     """B and its likes: each backend's own candidates for the block inside a launch."""
     X, C = data.pixels(N, N, 784)
     found: dict[str, dict[Tile, float]] = {}
-    for name, backend in ways.there().items():
+    for name in ways.there():
         for label, precision in ways.PRECISIONS.items():
             evaluations = {}
-            for tile in dict.fromkeys((Tile(), *backend.tiles.get("euclidean", ()))):
+            for tile in dict.fromkeys((Tile(), *tiles_to_try(name))):
                 with forced(tile):
                     evaluations[tile] = ways.evaluation(name, precision, X, C)
                     evaluations[tile]()
@@ -290,7 +303,7 @@ def _grid(X: np.ndarray, C: np.ndarray, M: int, backend: str, precision: str) ->
         hidden = ways.layer(C[j : j + M], backend, precision)
         for i in range(0, len(X), M):
             out = np.empty((M, M), hidden.dtype)
-            found.append(partial(hidden.outputs, x[i : i + M], out))
+            found.append(partial(hidden.activations, x[i : i + M], out))
     return found
 
 

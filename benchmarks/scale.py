@@ -253,7 +253,7 @@ def _overlap(report: Report, plan: Plan, file: Any) -> None:
         shape = plan.overlap * _MB // n, n
         _, C = data.pixels(0, m, n)
         layer, W = ways.layer(C), np.ones((m, 10), np.float32)
-        layer.scores(C, W)
+        layer.matvec(C, W)
         for tile in plan.tiles:
             step = max(1, tile * _MB // n)
             parts = [slice(i, min(i + step, shape[0])) for i in range(0, shape[0], step)]
@@ -331,7 +331,7 @@ def _streams(report: Report, quick: bool) -> None:
 
 def _with(n_streams: int, layer: HiddenLayer, X: np.ndarray, W: np.ndarray) -> None:
     with config_context(n_streams=n_streams):
-        layer.scores(X, W)
+        layer.matvec(X, W)
 
 
 def _pass(
@@ -340,8 +340,8 @@ def _pass(
     """H @ W part by part."""
     if pipelined:
         for _, block in row_blocks.read_ahead(X, parts):
-            layer.scores(block, W)
+            layer.matvec(block, W)
         return
     for part in parts:
         row_blocks.read(X[part])
-        layer.scores(X[part], W)
+        layer.matvec(X[part], W)

@@ -40,7 +40,7 @@ def evaluation(backend: str, precision: str, X: np.ndarray, C: np.ndarray) -> Ev
     """H from a backend's layer, into the same array each time; for a GPU that is host memory."""
     hidden = layer(C, backend, precision)
     x = X if precision == "exact" else X.astype(precision)
-    return partial(hidden.outputs, x, np.empty((len(X), len(C)), hidden.dtype))
+    return partial(hidden.activations, x, np.empty((len(X), len(C)), hidden.dtype))
 
 
 def naive(X: np.ndarray, C: np.ndarray) -> Evaluation:
@@ -113,7 +113,7 @@ def without_transfers(X: np.ndarray, C: np.ndarray) -> dict[str, Evaluation]:
             hidden = layer(C, name, precision)
             x = xp.asarray(X if precision == "exact" else X.astype(precision))
             out = xp.empty((len(X), len(C)), hidden.dtype)
-            evaluate = partial(_synchronised, xp, partial(hidden.outputs, x, out))
+            evaluate = partial(_synchronised, xp, partial(hidden.activations, x, out))
             found[f"{name}, {label}, without transfers"] = evaluate
         if name == "numba-cuda":
             x, c = xp.asarray(X.astype(np.float32)), xp.asarray(C.astype(np.float32))

@@ -90,7 +90,7 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     """
     if not positive_definite(layer.activation):
         return None
-    find = center_finder(layer.compact)
+    find = center_finder(layer.sparse_centers)
     places = np.empty(X.shape[0], np.intp)
     for start in range(0, len(places), _ROWS):
         found = places[start : start + _ROWS] = find(X[start : start + _ROWS])

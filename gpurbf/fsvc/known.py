@@ -66,7 +66,7 @@ def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
     """The distances (N, m) that the unit takes, float32 if that holds their squares."""
     inside = "manhattan" if metric == "manhattan" else "euclidean"
     dtype = np.float32 if holds_squares(np.float32, X, C) else np.float64
-    D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).outputs(X)
+    D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).activations(X)
     D = D.astype(dtype, copy=False)  # a forced precision decides otherwise
     if not np.isfinite(D.max()):
         raise FloatingPointError("squared distances")
@@ -125,29 +125,29 @@ class KnownLayer:
         return np
 
     @property
-    def compact(self) -> np.ndarray:
+    def sparse_centers(self) -> np.ndarray:
         """The centers: they are row numbers, as samples are."""
         return self.centers
 
-    def working(self) -> AbstractContextManager[None]:
+    def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""
         return nullcontext()
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """Nobody counts."""
         return math.inf
 
     @staged("hidden layer", "known distances")
-    def outputs(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    def activations(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """H of some rows."""
         D = self.D[np.ix_(X, self.centers)]
         return self.unit.of_distance(D, out=D if out is None else out)
 
-    def scores(self, X: np.ndarray, W: np.ndarray) -> np.ndarray:
+    def matvec(self, X: np.ndarray, W: np.ndarray) -> np.ndarray:
         """H @ W."""
-        return self.outputs(X) @ W.astype(self.dtype)
+        return self.activations(X) @ W.astype(self.dtype)
 
-    def normal(
+    def gram(
         self,
         X: np.ndarray,
         T: np.ndarray,
@@ -159,7 +159,7 @@ class KnownLayer:
         """Add HᵀH and HᵀT of weighted rows, H less its mean, to the two arrays."""
         m = len(self.centers)
         G, B = out or (np.zeros((m, m)), np.zeros((m, T.shape[1])))
-        H = self.outputs(X)
+        H = self.activations(X)
         if mean is not None:
             H -= mean.astype(self.dtype)
         if weights is not None:

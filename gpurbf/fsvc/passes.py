@@ -164,8 +164,8 @@ class Pass:
         room = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
         rule = Rule(self.overlap, self.margin, doubt)
         layer = self.layer(samples, self.unit.activation())
-        with layer.working():
-            walk = Walk(A, layer.outputs(samples), columns, rule, room)
+        with layer.allocator():
+            walk = Walk(A, layer.activations(samples), columns, rule, room)
             while (position := walk.go_on()) < len(rows):
                 walk.settle(self._direct(rows, columns, walk.taken, position))
         taken = walk.taken
@@ -180,7 +180,7 @@ class Pass:
         A = np.zeros((len(block), self.n_classes))
         open_ = np.arange(len(block))
         for layer, W in self._current_layers():
-            A[open_] += layer.scores(block[open_], W)
+            A[open_] += layer.matvec(block[open_], W)
             open_ = open_[A[open_].sum(axis=1) < self.overlap + doubt]
         return A
 

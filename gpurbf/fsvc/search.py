@@ -95,7 +95,7 @@ def tune(
     def result(layer: KnownLayer, W: np.ndarray, epoch: int) -> _Result:
         if np.abs(W).max() > _HUGE:
             return _Result(0.0, 1.0, epoch)
-        scores = layer.scores(valid_rows, W)
+        scores = layer.matvec(valid_rows, W)
         predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)

@@ -58,26 +58,19 @@ FORMULAS: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
 }
 
 
-def form(activation: Activation, whole: bool = True) -> str:
-    """How the metric's value becomes the profile's argument (kernels/epilogue.py, FORMS).
-
-    Of a part of the inputs (not ``whole``) it is the plain sum, to be added to the others'.
-    """
-    if activation.metric == "dot" or (not whole and activation.metric == "manhattan"):
+def form(activation: Activation) -> str:
+    """The key of `FORMS` by which the metric's value becomes the profile's argument."""
+    if activation.metric == "dot":
         return "dot"
-    if not whole:
-        return "squared"
     of_distance = activation.profile in OF_DISTANCE
     if activation.metric == "manhattan":
         return "dot" if of_distance else "square"
     return "root" if of_distance else "squared"
 
 
-def in_tile(activation: Activation, whole: bool = True) -> str:
-    """The profile that a kernel applies: none where a callable, or other inputs, follow."""
-    if callable(activation.profile) or not whole:
-        return "identity"
-    return activation.profile
+def in_tile(activation: Activation) -> str:
+    """The profile that a kernel applies: none where a callable follows."""
+    return "identity" if callable(activation.profile) else activation.profile
 
 
 def positive_definite(activation: Activation) -> bool:

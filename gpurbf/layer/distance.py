@@ -25,9 +25,9 @@ ALL = np.empty(0, np.intp)
 # Inputs in which centers are equal are looked for in so many numbers, and left out if they are this
 # part of all in a strip; centers that tell, every other of them as many as a strip has.
 _WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
-# Largest n for which 255² n stays below 2³¹, and the same in whole groups and slices of any kernel.
+# Largest n for which 255² n stays below 2³¹. Distances of codes in more inputs are computed in
+# float64, which holds them exactly.
 INT32_FEATURES = 33_025
-PIECE = INT32_FEATURES // 64 * 64
 
 
 class Coefficients(NamedTuple):
@@ -68,25 +68,15 @@ def unit(metric: str, quantization: Quantization | None) -> float:
 
 
 def evaluate(
-    xp: Any,
-    coefficients: Coefficients,
-    A: Any,
-    sums: Callable[[Any, int, Any], Any],
-    dtype: Any,
-) -> Any:
+    coefficients: Coefficients, A: Any, sums: Callable[[Any, int, Any], np.ndarray], dtype: Any
+) -> np.ndarray:
     """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` is asked for what counts."""
-    terms = xp.zeros(A.shape[0], dtype)
+    terms = np.zeros(A.shape[0], dtype)
     if coefficients.quadratic:
         terms += coefficients.quadratic * sums(A, 2, dtype)
     if coefficients.linear:
         terms += coefficients.linear * sums(A, 1, dtype)
     return terms + coefficients.constant if coefficients.constant else terms
-
-
-def pieces(n: int, quantization: Quantization | None) -> list[slice]:
-    """The inputs in parts whose distances of codes 32-bit sums hold; not quantized in one."""
-    step = max(1, n) if quantization is None else PIECE
-    return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
 
 
 def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:

@@ -14,9 +14,9 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.data.row_blocks import read_ahead, split
 from gpurbf.data.samples import FORCED, Samples, by_row, quantize_or_keep
 from gpurbf.layer.activation import PRECISIONS, Activation
-from gpurbf.layer.backends import Backend, get_backend
+from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
 from gpurbf.layer.backends.blas import sparse
-from gpurbf.layer.backends.blas.sparse import sparse_or_dense
+from gpurbf.layer.backends.blas.sparse import SparseProductLayer, sparse_or_dense
 from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.errors import BackendUnavailable
@@ -27,18 +27,16 @@ from gpurbf.runtime.stages import staged
 _FLOAT64 = np.dtype(np.float64)
 
 
-class _Part(NamedTuple):
-    """Some rows as a backend takes them, and the arithmetic that they get."""
+class _Block(NamedTuple):
+    """Some rows of X as a prepared layer takes them."""
 
-    backend: Backend
     rows: slice | np.ndarray
-    operand: Any
+    layer: PreparedLayer[Any]
     values: Any
-    dtype: np.dtype
 
 
 class OutputWeights:
-    """Weights W (m, k) of a layer's outputs, made ready once for all the scores they are used in.
+    """Weights W (m, k) of a layer's outputs, packed once for all the products they are used in.
 
     An array, or `GroupedWeights` on a CPU.
 
@@ -47,15 +45,13 @@ class OutputWeights:
 
     def __init__(self, W: Any) -> None:
         self.W, self.shape = W, W.shape
-        self._ready: dict[int, tuple[Any, Any]] = {}
+        self._packed: dict[PreparedLayer[Any], Any] = {}
 
-    def ready(self, backend: Backend, operand: Any) -> Any:
-        """Weights in the form that the backend's ``scores`` takes with that operand."""
-        known = self._ready.get(id(operand))
-        if known is None:
-            # The operand is kept: its number is its own as long as it lives.
-            known = self._ready[id(operand)] = operand, backend.weights(operand, self.W)
-        return known[1]
+    def packed(self, layer: PreparedLayer[Any]) -> Any:
+        """The weights as that layer's ``matvec`` takes them."""
+        if layer not in self._packed:
+            self._packed[layer] = layer.pack_weights(self.W)
+        return self._packed[layer]
 
 
 class HiddenLayer:
@@ -118,10 +114,10 @@ class HiddenLayer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
-        self._compact: Any = None
+        self._sparse_centers: Any = None
         if sp.issparse(C):
-            self._compact = sparse_or_dense(C)
-            C = C.toarray() if sp.issparse(self._compact) else self._compact
+            self._sparse_centers = sparse_or_dense(C)
+            C = C.toarray() if sp.issparse(self._sparse_centers) else self._sparse_centers
         elif not isinstance(C, Samples):
             C = np.asarray(to_host(C))
         self.centers = C
@@ -153,26 +149,26 @@ class HiddenLayer:
                     "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
                 )
             self._options = {"tf32": True}
-        # Operands of the backend, by arithmetic; made when they are first needed, by one thread.
-        self._operands: dict[tuple[str, Quantization | None, np.dtype], Any] = {}
+        # The centers prepared for each arithmetic when it is first needed, by one thread.
+        self._prepared: dict[tuple[bool, Quantization | None, np.dtype], PreparedLayer[Any]] = {}
         self._lock = Lock()
-        self._known: OutputWeights | None = None
+        self._last_weights: OutputWeights | None = None
 
     @property
     def xp(self) -> ModuleType:
         """The library of the backend's arrays."""
         return self.backend.xp
 
-    def working(self) -> AbstractContextManager[None]:
+    def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""
-        return self.backend.working()
+        return self.backend.allocator()
 
     @property
-    def compact(self) -> Any:
+    def sparse_centers(self) -> Any:
         """See :class:`gpurbf.layer.protocol.Layer`."""
-        if self._compact is None:  # threads that come at once make one each, all the same
-            self._compact = sparse_or_dense(self._numbers())
-        return self._compact
+        if self._sparse_centers is None:  # threads that come at once make one each, all the same
+            self._sparse_centers = sparse_or_dense(self._numbers())
+        return self._sparse_centers
 
     @property
     def exact_sums(self) -> bool:
@@ -190,9 +186,9 @@ class HiddenLayer:
             quantizations=self.quantizations,
         )
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """See :class:`gpurbf.layer.protocol.Layer`."""
-        return self.backend.room()
+        return self.backend.free_bytes()
 
     def describe(self) -> str:
         """Backend, kernel and arithmetic in use, and the reason, in a line."""
@@ -202,58 +198,56 @@ class HiddenLayer:
         return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
 
     @staged("hidden layer")
-    def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+    def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         if out is None:
             out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
-            # Backends write whole rows of their own dtype.
-            H = self.outputs(X)
+            # Prepared layers write whole rows of their own dtype.
+            H = self.activations(X)
             out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
             return out
-        for part in self._parts(X):
-            if isinstance(part.rows, slice) and part.dtype == self.dtype:
-                part.backend.outputs(part.operand, part.values, out[part.rows])
+        for rows, layer, values in self._blocks(X):
+            if isinstance(rows, slice) and layer.dtype == self.dtype:
+                layer.activations(values, out[rows])
             else:
-                H = xp.empty((part.values.shape[0], len(self.centers)), part.dtype)
-                part.backend.outputs(part.operand, part.values, H)
-                out[part.rows] = self.backend.xp.asarray(H) if is_resident(out) else H
+                H = xp.empty((values.shape[0], len(self.centers)), layer.dtype)
+                layer.activations(values, H)
+                out[rows] = self.backend.xp.asarray(H) if is_resident(out) else H
         return out
 
     @staged("hidden layer")
-    def scores(self, X: Any, W: Any) -> np.ndarray:
+    def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         S = None
-        for rows, part in self.scored(X, W):
+        for rows, part in self.matvec_blocks(X, W):
             if len(part) == X.shape[0]:  # all of them, in their order
                 return part
             S = xp.empty((X.shape[0], W.shape[1]), self.dtype) if S is None else S
             S[rows] = part
         return xp.empty((0, W.shape[1]), self.dtype) if S is None else S
 
-    def scored(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
-        """Rows and their part of H @ W, part by part, where all of it is too much to keep."""
+    def matvec_blocks(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
+        """Rows and their part of H @ W, block by block, where all of it is too much to keep."""
         W = self._weights(W)
-        for part in self._parts(X, 16 * W.shape[1]):
-            ready = W.ready(part.backend, part.operand)
-            S = part.backend.scores(part.operand, part.values, ready)
-            yield part.rows, S.astype(self.dtype, copy=False)
+        for rows, layer, values in self._blocks(X, 16 * W.shape[1]):
+            yield rows, layer.matvec(values, W.packed(layer)).astype(self.dtype, copy=False)
 
     def _weights(self, W: Any) -> OutputWeights:
-        """W made ready; what the last call had, if it is of the same numbers, as mostly."""
+        """W to be packed; those of the last call, if they are the same numbers, as mostly."""
         if isinstance(W, OutputWeights):
             return W
         if self.xp is not np:
             return OutputWeights(W)
-        known = self._known
-        if known is None or not np.array_equal(known.W, W):
-            known = self._known = OutputWeights(W.copy(order="K"))
-        return known
+        last = self._last_weights
+        if last is None or not np.array_equal(last.W, W):
+            last = self._last_weights = OutputWeights(W.copy(order="K"))
+        return last
 
     @staged("output training")
-    def normal(
+    def gram(
         self,
         X: Any,
         T: np.ndarray,
@@ -269,36 +263,35 @@ class HiddenLayer:
         alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact.
         """
         m, xp = len(self.centers), self.backend.xp
-        with self.backend.working():
+        with self.backend.allocator():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             mean = np.zeros(m) if mean is None else mean
-            for backend, rows, operand, values, _ in self._parts(X):
+            for rows, layer, values in self._blocks(X):
                 w = None if weights is None else weights[rows]
-                backend.normal(operand, values, T[rows], w, mean, G, B, grid)
+                layer.gram(values, T[rows], w, mean, G, B, grid)
             if out:
                 return out
             G, B = to_host(G), to_host(B)
             mirror(G)
             return G, B
 
-    def _parts(self, X: Any, row_bytes: float = 0) -> Iterator[_Part]:
-        """The rows of X as a backend takes them.
+    def _blocks(self, X: Any, row_bytes: float = 0) -> Iterator[_Block]:
+        """The rows of X as prepared layers take them: sparse ones apart, dense ones by arithmetic.
 
         ``row_bytes`` of memory a row are taken by those who use them.
         """
-        few = self.thin(X)
-        if few is None:
-            yield from self._dense_parts(X, row_bytes)
+        thin = self.sparse_rows(X)
+        if thin is None:
+            yield from self._dense_blocks(X, row_bytes)
             return
-        rows = slice(0, X.shape[0]) if few.all() else np.flatnonzero(few)
-        operand = self._operand(None, self.dtype, sparse.load())
-        yield _Part(sparse.load(), rows, operand, X[rows], self.dtype)
-        if not few.all():
-            rows = np.flatnonzero(~few)
-            for part in self._dense_parts(X[rows], row_bytes):
-                yield part._replace(rows=rows[part.rows])
+        rows = slice(0, X.shape[0]) if thin.all() else np.flatnonzero(thin)
+        yield _Block(rows, self._prepare(sparse=True), X[rows])
+        if not thin.all():
+            rows = np.flatnonzero(~thin)
+            for block in self._dense_blocks(X[rows], row_bytes):
+                yield block._replace(rows=rows[block.rows])
 
-    def thin(self, X: Any) -> np.ndarray | None:
+    def sparse_rows(self, X: Any) -> np.ndarray | None:
         """Which rows (N,) of X are left to sparse products, where any are; the others are dense."""
         if (
             self.quantization is not None
@@ -309,10 +302,10 @@ class HiddenLayer:
             return None
         return sparse.sparse_rows(X)
 
-    def _dense_parts(self, X: Any, row_bytes: float) -> Iterator[_Part]:
+    def _dense_blocks(self, X: Any, row_bytes: float) -> Iterator[_Block]:
         """The rows dense, as codes or numbers."""
         if isinstance(X, Samples):
-            yield self._part(slice(0, len(X)), X)
+            yield self._block(slice(0, len(X)), X)
             return
         if is_resident(X):
             if self.backend.xp is np:
@@ -323,56 +316,54 @@ class HiddenLayer:
             if self.quantization is None or X.dtype not in (np.uint8, np.int8):
                 if self.precision == "exact":
                     raise _not_quantized("samples")
-                operand = self._operand(None, self.dtype)
-                yield _Part(self.backend, slice(0, len(X)), operand, X, self.dtype)
+                yield _Block(slice(0, len(X)), self._prepare(), X)
             else:
                 for rows, samples in by_row(X, self.quantization):
-                    yield self._part(rows, samples)
+                    yield self._block(rows, samples)
             return
-        # What is made dense, contiguous or encoded here.
+        # Rows are made dense, contiguous or encoded here.
         loose = sp.issparse(X) or not X.flags.c_contiguous
         row_bytes += (8 if loose else X.dtype != np.uint8) * X.shape[1]
         for rows, block in read_ahead(X, split(X, row_bytes)):
             dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
             if self.quantization is None:
-                operand = self._operand(None, self.dtype)
-                yield _Part(self.backend, rows, operand, dense, self.dtype)
+                yield _Block(rows, self._prepare(), dense)
                 continue
             for some, samples in by_row(dense, self.quantization):
                 whole = isinstance(some, slice)
-                yield self._part(rows if whole else rows.start + some, samples)
+                yield self._block(rows if whole else rows.start + some, samples)
 
-    def _part(self, rows: slice | np.ndarray, samples: Samples) -> _Part:
+    def _block(self, rows: slice | np.ndarray, samples: Samples) -> _Block:
         """Samples on the layer's quantization, or off it."""
         if samples.quantization == self.quantization:
-            operand = self._operand(self.quantization, self.dtype)
-            return _Part(self.backend, rows, operand, samples.values, self.dtype)
+            return _Block(rows, self._prepare(self.quantization), samples.values)
         if self.precision == "exact":
             raise _not_quantized("samples")
         dtype = self.dtype if self.quantization is None else _FLOAT64
-        return _Part(self.backend, rows, self._operand(None, dtype), samples.numbers(), dtype)
+        return _Block(rows, self._prepare(dtype=dtype), samples.numbers())
 
-    def _operand(
-        self, quantization: Quantization | None, dtype: np.dtype, backend: Backend | None = None
-    ) -> Any:
-        """The operand of a backend, by default the layer's, for that arithmetic."""
-        backend = self.backend if backend is None else backend
-        key = backend.name, quantization, dtype
-        operand = self._operands.get(key)
-        if operand is None:
+    def _prepare(
+        self,
+        quantization: Quantization | None = None,
+        dtype: np.dtype | None = None,
+        sparse: bool = False,
+    ) -> PreparedLayer[Any]:
+        """The centers prepared for that arithmetic, by default for numbers in the layer's dtype."""
+        key = sparse, quantization, self.dtype if dtype is None else dtype
+        if key not in self._prepared:
             with self._lock.held:
-                operand = self._operands.get(key)
-                if operand is None:
-                    operand = self._operands[key] = self._prepare(backend, quantization, dtype)
-        return operand
+                if key not in self._prepared:
+                    self._prepared[key] = self._make_prepared(*key)
+        return self._prepared[key]
 
     @staged("prepare", "centers packed, norms")
-    def _prepare(self, backend: Backend, quantization: Quantization | None, dtype: np.dtype) -> Any:
-        if backend is sparse.load():
-            C = self.compact
-        else:
-            C = self._numbers() if quantization is None else self._samples.values
-        return backend.prepare(C, self.activation, dtype, quantization, **self._options)
+    def _make_prepared(
+        self, sparse: bool, quantization: Quantization | None, dtype: np.dtype
+    ) -> PreparedLayer[Any]:
+        if sparse:
+            return SparseProductLayer(self.sparse_centers, self.activation, dtype)
+        C = self._numbers() if quantization is None else self._samples.values
+        return self.backend.prepare(C, self.activation, dtype, quantization, **self._options)
 
     def _numbers(self) -> np.ndarray:
         """The centers dense, as numbers."""

@@ -14,8 +14,8 @@ class Layer(Protocol):
 
     Samples X (N, n) are whatever the layer was made for: arrays, CSR, row numbers of known
     distances. ``centers`` (m, …) are its centers, ``dtype`` is that of the activations and ``xp``
-    the library of the arrays that it computes with. Inside ``working()`` arrays of that library
-    count against its memory budget, of which ``room()`` bytes are left.
+    the library of the arrays that it computes with. Inside ``allocator()`` arrays of that
+    library count against its memory budget, of which ``free_bytes()`` are left.
     """
 
     centers: Any
@@ -25,27 +25,27 @@ class Layer(Protocol):
     def xp(self) -> ModuleType:
         """NumPy, or the library of a device."""
 
-    def working(self) -> AbstractContextManager[None]:
+    def allocator(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """Bytes of memory that are left for such work; infinite where nobody counts."""
 
     @property
-    def compact(self) -> Any:
+    def sparse_centers(self) -> Any:
         """The centers as samples: CSR if their rows are wide and their entries few, else dense."""
 
     @property
     def exact_sums(self) -> bool:
-        """Whether `normal` takes a grid, on which its sums are exact."""
+        """Whether `gram` takes a grid, on which its sums are exact."""
 
-    def outputs(self, X: Any, out: Any = None) -> Any:
+    def activations(self, X: Any, out: Any = None) -> Any:
         """H, shape (N, m), in `dtype`; into ``out``, an array of that shape, if given."""
 
-    def scores(self, X: Any, W: Any) -> Any:
+    def matvec(self, X: Any, W: Any) -> Any:
         """H @ W, shape (N, k), for W (m, k); H is not stored."""
 
-    def normal(
+    def gram(
         self,
         X: Any,
         T: Any,
@@ -57,6 +57,6 @@ class Layer(Protocol):
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
 
         Where the first array of ``out`` is None, HᵀT alone is wanted; on a CPU its lower triangle
-        is what is added to. On a ``grid`` (`backends.sums.Grid`) the sums are exact, of H rounded
-        to it.
+        is what is added to. On a ``grid`` (`numba.gram.Grid`) the sums are exact, of H rounded to
+        it.
         """

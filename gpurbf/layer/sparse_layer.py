@@ -38,11 +38,11 @@ class SparseLayer:
         self._columns = Columns(self.centers)
         self._norms = _norms(self.centers)
 
-    def working(self) -> AbstractContextManager[None]:
+    def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""
         return nullcontext()
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """See :class:`gpurbf.layer.protocol.Layer`."""
         return math.inf
 
@@ -51,7 +51,7 @@ class SparseLayer:
         return "SciPy [sparse products], float64 (the data are too wide to be made dense)"
 
     @staged("hidden layer", "sparse products")
-    def outputs(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+    def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
         X = _csr(X)
         H = np.empty((X.shape[0], self.centers.shape[0])) if out is None else out
@@ -63,7 +63,7 @@ class SparseLayer:
         return H
 
     @staged("hidden layer", "sparse products")
-    def scores(self, X: Any, W: np.ndarray) -> np.ndarray:
+    def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
         X = _csr(X)
         S = np.empty((X.shape[0], W.shape[1]))

@@ -23,7 +23,7 @@ _COLUMNS = 128
 def activations(layer: Any, X: Any) -> Any:
     """H of some rows as an array of the layer's library, to be used where it is."""
     H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
-    return layer.outputs(X, H)
+    return layer.activations(X, H)
 
 
 class Factorizations(NamedTuple):

@@ -117,7 +117,7 @@ class LMS(BaseEstimator):
         rule = _Rule(layer, X, T, weights, start, order)
         rate = self.learning_rate
         for epoch in range(1, self.n_epochs + 1):
-            with stage("output training"), layer.working():
+            with stage("output training"), layer.allocator():
                 W, rate = rule.epoch(rate)
             if not np.isfinite(W).all():
                 raise DivergenceError(
@@ -183,9 +183,9 @@ class _Rule:
         for part in range(0, len(rows), _ROWS):
             piece = slice(part, part + _ROWS)
             if Z.shape[1] == m:
-                self.layer.outputs(self.X[rows[piece]], out=Z[piece])
+                self.layer.activations(self.X[rows[piece]], out=Z[piece])
             else:  # a backend writes whole rows only
-                Z[piece, :m] = to_host(self.layer.outputs(self.X[rows[piece]]))
+                Z[piece, :m] = to_host(self.layer.activations(self.X[rows[piece]]))
 
 
 # Updates of one weight that take longer than it takes to wake a thread.

@@ -64,9 +64,9 @@ def solve_side_by_side(
 
     All pairs have begun before any is done, so there are none that ``solved`` could leave out.
     """
-    with kernel.working():
+    with kernel.allocator():
         N = len(kernel.diagonal)
-        planned = plan(N, kernel.dtype.itemsize, problems, kernel.room())
+        planned = plan(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
         if planned is None or kernel.rounds is None:
             kernel.description += (
                 "; steps on the CPU: the GPU's memory budget is too small for them"

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from gpurbf.data.samples import FORCED, Samples
 from gpurbf.layer.activation import FORMULAS, Activation
-from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends import LayersAmong, get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse_layer import SparseLayer
@@ -76,8 +76,8 @@ class KernelRows:
         self.X, self.activation, self.precision = X, activation, precision
         self.n_samples = len(X) if n_samples is None else n_samples
         self.xp: ModuleType = np
-        self.working: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.room: Callable[[], float] = lambda: math.inf
+        self.allocator: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.free_bytes: Callable[[], float] = lambda: math.inf
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
@@ -91,10 +91,14 @@ class KernelRows:
             if steps and self._chosen[1].startswith("auto"):
                 self._chosen = get_backend(backend, self.n_samples, steps)
             chosen = self._chosen[0]
-            self.xp, self.working, self.room = chosen.xp, chosen.working, chosen.room
-            if self.xp is not np and X.values.nbytes < self.room() / 4:
+            self.xp, self.allocator, self.free_bytes = (
+                chosen.xp,
+                chosen.allocator,
+                chosen.free_bytes,
+            )
+            if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
                 # Rows are gathered where they are needed: samples cross once.
-                with self.working():
+                with self.allocator():
                     self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
         # Codes meet in less time as 8-bit products, a value for each pair of them.
         self.linear = activation.linear and X.quantization is None and self.xp is np
@@ -103,18 +107,14 @@ class KernelRows:
         probe = self._layer(X if whole else X[:1])
         if whole:  # asked for once, and for all of it
             self._layers[0, len(X)] = probe
-        # Where the backend takes rows and centers out of X by itself, and what it makes them like.
-        # Not for a matrix that is evaluated once: a first small fit compiles nothing for it.
+        # Where the backend takes rows and centers out of X by itself. Not for a matrix that is
+        # evaluated once: a first small fit compiles nothing for it.
         copied = self._sparse or whole or not X.values.flags.c_contiguous
         copied = copied or (X.quantization is None and X.values.dtype.kind != "f")
-        self._indexed = None if copied else chosen.indexed
-        if self._indexed is not None:
-            like = self._indexed.like(X.values, activation, self.dtype, X.quantization)
-            if like is None:
-                self._indexed = None
-            else:
-                self._like, self._rows = like
-        self.compiled = self._indexed is not None
+        self._among: LayersAmong[Any] | None = None
+        if not copied and chosen.among is not None:
+            self._among = chosen.among(X.values, activation, self.dtype, X.quantization)
+        self.compiled = self._among is not None
         self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
@@ -194,14 +194,14 @@ class KernelRows:
         if self.linear:
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], np.float64 if wide else None)
-        with self.working():
-            return to_host(layer.scores(rows, weights[:, None]))[:, 0]
+        with self.allocator():
+            return to_host(layer.matvec(rows, weights[:, None]))[:, 0]
 
     def between(self, samples: np.ndarray) -> np.ndarray:
         """K[samples][:, samples] in float64."""
         some = self.X[samples]
-        with self.working():
-            return to_host(self._layer(some, np.float64).outputs(some))
+        with self.allocator():
+            return to_host(self._layer(some, np.float64).activations(some))
 
     def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """X[rows] (X[samples]ᵀ weights) in float64."""
@@ -214,15 +214,13 @@ class KernelRows:
 
     @staged("prepare", "centers packed, norms")
     def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
-        """The layer whose centers are those samples, or its operand, for :meth:`values`.
+        """The layer whose centers are those samples, for :meth:`values`.
 
         Made of the one `before`, which changes, if that had the same but for the fresh ones.
         """
-        if self._indexed is None:
+        if self._among is None:
             return self._layer(self.X[samples])
-        if before is None:
-            before, fresh = self._like, None
-        return self._indexed.prepare(before, self._rows, samples, fresh)
+        return self._among.layer(samples, before, fresh)
 
     def values(
         self,
@@ -243,13 +241,13 @@ class KernelRows:
                 if layer is None:
                     layer = self.over(np.arange(columns.start, columns.stop))
                     self._layers[key] = layer
-        if self._indexed is None:
+        if self._among is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:
-            self._indexed.outputs(layer, self._rows, samples, out, places)
+            self._among.activations(layer, samples, out, places)
         else:
             H = np.empty((len(samples), out.shape[1]), self.dtype)
-            self._indexed.outputs(layer, self._rows, samples, H, None)
+            self._among.activations(layer, samples, H)
             out[slice(None) if places is None else places] = H
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
@@ -257,9 +255,9 @@ class KernelRows:
         rows = max(1, len(samples)) if places is None else _COPIED
         for start in range(0, len(samples), rows):
             part = samples[start : start + rows]
-            with self.working():
+            with self.allocator():
                 if places is None:
-                    layer.outputs(self.gathered(part), out)
+                    layer.activations(self.gathered(part), out)
                 else:
-                    H = layer.outputs(self.gathered(part))
+                    H = layer.activations(self.gathered(part))
                     out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)

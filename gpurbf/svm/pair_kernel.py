@@ -18,7 +18,7 @@ class KernelMatrix(Protocol):
 
     ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and nothing else is
     asked; otherwise values are evaluated block by block, in `dtype`, by a backend whose arrays are
-    those of the library `xp` (NumPy or a device's) and count against its memory in ``working()``.
+    those of the library `xp` (NumPy or a device's) and count against its memory in ``allocator()``.
 
     ``cost`` is that of evaluating a value, 1 for one of no inputs; a ``linear`` kernel is weighted
     without values. ``rounding`` is the error of a value, root mean square, beside that of exact
@@ -67,10 +67,10 @@ class KernelMatrix(Protocol):
     def between(self, samples: np.ndarray) -> np.ndarray:
         """K[samples][:, samples] in float64."""
 
-    def working(self) -> AbstractContextManager[None]:
+    def allocator(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """Bytes of memory that are left for such work; infinite where nobody counts."""
 
 

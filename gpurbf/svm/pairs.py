@@ -84,7 +84,7 @@ def solve_pairs(
     K = _matrix(kernel, cache_bytes, own if sizes is None else sizes)
     total, keeping = 0.0, set()  # classes whose rows are kept for some pair
     if K is None:
-        total = min(cache_bytes, kernel.room() / 4)
+        total = min(cache_bytes, kernel.free_bytes() / 4)
         for a, b in pairs:
             if _keeps_rows(kernel, int(own[a] + own[b]), total):
                 keeping |= {a, b}
@@ -184,7 +184,7 @@ class _Problems:
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
         with self._schedule.failing():
             while (p := self._schedule.take()) is not None:
-                with kernel.working(), taking_turns(kernel.compiled):
+                with kernel.allocator(), taking_turns(kernel.compiled):
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
                     if _keeps_rows(kernel, n, self.budget.total):

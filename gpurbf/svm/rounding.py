@@ -73,7 +73,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     rows = np.concatenate([spread[:: max(1, len(spread) // _ROWS)], far])
     columns = np.concatenate([spread, far])
     single, double = (
-        HiddenLayer(X[columns], activation, backend=backend, dtype=dtype).outputs(X[rows])
+        HiddenLayer(X[columns], activation, backend=backend, dtype=dtype).activations(X[rows])
         for dtype in (np.float32, np.float64)
     )
     with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, and nothing is below it

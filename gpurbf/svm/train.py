@@ -190,7 +190,7 @@ def solve_samples(
         n_samples = len(X) if sizes is None else int(sizes.sum())
         on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, n_pairs)
         kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
-    with kernel.working() if activation is not None else nullcontext():
+    with kernel.allocator() if activation is not None else nullcontext():
         solutions = solve_pairs(
             kernel,
             groups.class_starts,

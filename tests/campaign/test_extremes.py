@@ -86,7 +86,7 @@ def test_hardly_any_data(seed, name, values, N, n, storage, around):
     backend=st.sampled_from(BACKENDS),
 )
 def test_inputs_whose_sums_leave_32_bits(seed, more, backend):
-    n = distance.PIECE + more
+    n = distance.INT32_FEATURES + more
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 256, (3, n)).astype(np.uint8)
     X[0], X[1] = 0, 255

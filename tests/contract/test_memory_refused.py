@@ -24,7 +24,7 @@ def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
     X = np.random.default_rng(0).normal(size=(3000, 2))
     y = (X[:, 0] > 0).astype(int)
     monkeypatch.setattr(
-        "gpurbf.layer.layer.HiddenLayer.normal", lambda *_: pytest.fail("work began")
+        "gpurbf.layer.layer.HiddenLayer.gram", lambda *_: pytest.fail("work began")
     )
     with pytest.raises(MemoryError, match=r"3,000 centers.* 0\.1 GB, and 0\.1 GB are free.*lms"):
         model.fit(X, y)

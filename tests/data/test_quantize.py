@@ -92,20 +92,20 @@ def layer_of(C, backend="numpy", **options):
 def test_what_ran_is_reported_and_can_be_forced():
     X = PIXELS / 255
     layer = layer_of(X[:5])
-    layer.outputs(X)
+    layer.activations(X)
     assert "exact integers / 255" in layer.describe()
     layer = layer_of(X[:5], precision="float32")
-    assert layer.outputs(X).dtype == np.float32
+    assert layer.activations(X).dtype == np.float32
     assert "exact" not in layer.describe()
 
 
 def test_exact_refuses_other_data():
     layer = layer_of(PIXELS[:5] / 255, precision="exact")
-    layer.outputs(PIXELS / 255)
+    layer.activations(PIXELS / 255)
     with pytest.raises(ValueError, match="precision='exact' needs"):
-        layer.outputs(PIXELS / 255 + 1e-3)
+        layer.activations(PIXELS / 255 + 1e-3)
     with pytest.raises(ValueError, match="precision='exact' needs"):
-        layer_of(PIXELS[:5] / 7, precision="exact").outputs(PIXELS / 255)
+        layer_of(PIXELS[:5] / 7, precision="exact").activations(PIXELS / 255)
 
 
 def test_a_row_off_the_quantization_changes_no_other_bit(backend):
@@ -117,15 +117,15 @@ def test_a_row_off_the_quantization_changes_no_other_bit(backend):
             odd[[7, 200]] = value
             others = np.setdiff1d(np.arange(len(X)), [7, 200])
             layer = layer_of(X[:5].astype(dtype), backend=backend)
-            clean = layer.outputs(X[others].astype(dtype))
-            H = layer.outputs(odd)
+            clean = layer.activations(X[others].astype(dtype))
+            H = layer.activations(odd)
             np.testing.assert_array_equal(H[others], clean)
             expected = reference.hidden(odd, X[:5].astype(dtype), "euclidean", "gaussian", 0.1)
             np.testing.assert_allclose(H, expected, atol=reference.TOLERANCE[np.dtype(dtype)])
-            S = layer.scores(odd, W)
-            np.testing.assert_array_equal(S[others], layer.scores(X[others].astype(dtype), W))
+            S = layer.matvec(odd, W)
+            np.testing.assert_array_equal(S[others], layer.matvec(X[others].astype(dtype), W))
             np.testing.assert_allclose(S, expected @ W, atol=1e-5)
-            sparse = layer.outputs(sp.csr_array(odd))
+            sparse = layer.activations(sp.csr_array(odd))
             np.testing.assert_array_equal(sparse, H)
 
 
@@ -150,16 +150,16 @@ def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
 
     monkeypatch.setattr(samples, "encode", counted)
     off = layer_of(np.random.default_rng(0).normal(size=(5, 20)))
-    off.outputs(PIXELS / 255)
+    off.activations(PIXELS / 255)
     assert not calls
     layer = layer_of(PIXELS[:5] / 255)
     calls.clear()
-    layer.outputs(PIXELS / 255)
+    layer.activations(PIXELS / 255)
     assert calls == [PIXELS.shape]
     calls.clear()
     seen = quantize_or_keep(PIXELS / 255)
     assert calls == [PIXELS.shape] and seen.quantization == Quantization(255.0, 0)
-    np.testing.assert_array_equal(layer.outputs(seen), layer.outputs(PIXELS / 255))
+    np.testing.assert_array_equal(layer.activations(seen), layer.activations(PIXELS / 255))
     np.testing.assert_array_equal(seen.numbers(), PIXELS / 255)
 
 

@@ -1,6 +1,5 @@
 """Data in a mapped file: the same answers, within the budget, the next part read meanwhile."""
 
-import dataclasses
 import threading
 import time
 
@@ -160,15 +159,19 @@ def test_parts_in_use_and_ahead_keep_to_the_budget(tmp_path, dtype):
     X, _ = data(dtype, N=40_000)
     stored = on_file(tmp_path / "X", X)
     layer = HiddenLayer(X[:10], Activation("euclidean", "gaussian", 0.01))
-    seen, scores = [], layer.backend.scores
+    seen, prepared = [], layer._prepare()
 
-    def recorded(operand, part, W):
-        seen.append(len(part))
-        return scores(operand, part, W)
+    class Recorded:
+        dtype = prepared.dtype
+        pack_weights = prepared.pack_weights
 
-    layer.backend = dataclasses.replace(layer.backend, scores=recorded)
+        def matvec(self, X, W):
+            seen.append(len(X))
+            return prepared.matvec(X, W)
+
+    layer._prepare = lambda *_, **__: Recorded()
     with config_context(memory=1):
-        layer.scores(stored, np.ones((10, 2)))
+        layer.matvec(stored, np.ones((10, 2)))
     assert sum(seen) == len(X) and len(seen) > 1
     assert 2 * max(seen) * X.itemsize * X.shape[1] <= 2**20 / 4
 
@@ -178,8 +181,10 @@ def test_outputs_that_predict_drops_keep_to_the_budget():
     y = np.arange(9000) % 100
     model = RBFClassifier(20, random_state=0).fit(X, y)
     layer, seen = model._layer(), []
-    scored = layer.scored
-    layer.scored = lambda X, W: ((rows, seen.append(len(S)) or S) for rows, S in scored(X, W))
+    blocks = layer.matvec_blocks
+    layer.matvec_blocks = lambda X, W: (
+        (rows, seen.append(len(S)) or S) for rows, S in blocks(X, W)
+    )
     with config_context(memory=4):
         model.predict(X)
     assert sum(seen) == 9000

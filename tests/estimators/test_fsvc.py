@@ -300,8 +300,8 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection).fit(X, y)
     assert np.array_equal(taken, np.sort(model.center_indices_))
     layer = KnownLayer(D, taken, unit)
-    H = HiddenLayer(X[taken], unit.activation(), backend="numpy").outputs(X)
-    np.testing.assert_allclose(layer.outputs(np.arange(400)), H, atol=2e-5)
+    H = HiddenLayer(X[taken], unit.activation(), backend="numpy").activations(X)
+    np.testing.assert_allclose(layer.activations(np.arange(400)), H, atol=2e-5)
 
 
 def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples():

@@ -44,13 +44,7 @@ def test_every_table_of_profiles_has_the_same_names():
     assert OF_DISTANCE < set(FORMULAS)
 
 
-def test_a_part_of_the_inputs_and_a_callable_are_finished_outside_the_tile():
-    for metric, plain in (("euclidean", "squared"), ("manhattan", "dot"), ("dot", "dot")):
-        activation = Activation(metric, "laplacian")
-        assert (form(activation, whole=False), in_tile(activation, whole=False)) == (
-            plain,
-            "identity",
-        )
+def test_a_callable_is_applied_outside_the_tile():
     assert in_tile(Activation("euclidean", np.exp)) == "identity"
 
 
@@ -62,8 +56,8 @@ def test_terms_make_distances_of_products_of_shifted_codes(metric, shifts, quant
     U, V = (rng.integers(0, 256, (rows, 11)) for rows in (5, 6))
     s, t = shifts
     rest = distance.terms_of(metric, 11, quantization, s, t)
-    row = distance.evaluate(np, rest.row, U - s, matmul.row_sums, np.int64)
-    column = distance.evaluate(np, rest.column, V - t, matmul.row_sums, np.int64)
+    row = distance.evaluate(rest.row, U - s, matmul.row_sums, np.int64)
+    column = distance.evaluate(rest.column, V - t, matmul.row_sums, np.int64)
     value = row[:, None] + column + rest.alpha * ((U - s) @ (V - t).T)
     U, V = U - quantization.zero_point, V - quantization.zero_point
     exact = U @ V.T if metric == "dot" else np.square(U[:, None] - V).sum(axis=2)
@@ -81,10 +75,5 @@ def test_the_unit_turns_values_of_codes_into_those_of_the_data(metric):
     assert distance.unit(metric, quantization) == 255.0**-power and distance.unit(metric, None) == 1
 
 
-def test_pieces_cover_the_inputs_and_are_one_off_the_quantization():
-    n = 2 * distance.PIECE + 5
+def test_32_bits_hold_the_distances_of_so_many_codes():
     assert 255**2 * distance.INT32_FEATURES < 2**31 <= 255**2 * (distance.INT32_FEATURES + 1)
-    assert distance.pieces(n, None) == [slice(0, n)]
-    parts = distance.pieces(n, Quantization(1.0, 0))
-    assert [part.stop - part.start for part in parts] == [distance.PIECE, distance.PIECE, 5]
-    assert distance.pieces(0, Quantization(1.0, 0)) == [slice(0, 0)]

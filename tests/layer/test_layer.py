@@ -43,7 +43,7 @@ def test_outputs_are_the_definition(backend, metric, dtype):
     for profile in PROFILES:
         gamma = gamma_for(X, profile, metric)
         layer = HiddenLayer(C, Activation(metric, profile, gamma), backend=backend)
-        H = layer.outputs(X)
+        H = layer.activations(X)
         assert H.dtype == (np.float64 if dtype is np.float64 else np.float32)
         assert_close(H, reference.hidden(X, C, metric, profile, gamma), H.dtype)
 
@@ -58,11 +58,11 @@ def test_every_shape_and_consumer(backend, dtype, metric, N, m, n):
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     rng = np.random.default_rng(1)
     W, T, w = rng.normal(size=(m, 3)), rng.normal(size=(N, 2)), rng.random(N)
-    assert_close(layer.outputs(X), H, layer.dtype)
-    S = layer.scores(X, W)
+    assert_close(layer.activations(X), H, layer.dtype)
+    S = layer.matvec(X, W)
     assert S.dtype == layer.dtype
     assert_close(S, H @ W, layer.dtype)
-    G, B = layer.normal(X, T, w)
+    G, B = layer.gram(X, T, w)
     assert G.dtype == B.dtype == np.float64
     assert_close(G, (H.T * w) @ H, layer.dtype)
     assert_close(B, (H.T * w) @ T, layer.dtype)
@@ -76,16 +76,16 @@ def test_dot_product_kernels(backend, profile, dtype):
     gamma = 1 / (40 * np.square(X, dtype=float).mean())
     layer = HiddenLayer(C, Activation("dot", profile, gamma, 0.5, 3), backend=backend)
     expected = reference.hidden(X, C, "dot", profile, gamma, 0.5, 3)
-    assert_close(layer.outputs(X), expected, layer.dtype)
+    assert_close(layer.activations(X), expected, layer.dtype)
 
 
 def test_callable_profile_gets_squared_distances(backend):
     X, C = data(np.float64, 20, 9, 6)
     layer = HiddenLayer(C, Activation("manhattan", lambda s: 1 / (1 + s)), backend=backend)
     expected = reference.hidden(X, C, "manhattan", lambda s: 1 / (1 + s), 1.0)
-    assert_close(layer.outputs(X), expected, np.float64)
+    assert_close(layer.activations(X), expected, np.float64)
     W = np.random.default_rng(0).normal(size=(9, 2))
-    assert_close(layer.scores(X, W), expected @ W, np.float64)
+    assert_close(layer.matvec(X, W), expected @ W, np.float64)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -96,7 +96,7 @@ def test_an_offset_costs_no_digits(backend, dtype):
     activation = Activation("euclidean", "gaussian", 0.01)
     for offset in (0, 100):
         layer = HiddenLayer((C + offset).astype(dtype), activation, backend=backend)
-        H = layer.outputs((X + offset).astype(dtype))
+        H = layer.activations((X + offset).astype(dtype))
         assert np.abs(H - reference.hidden(X, C, "euclidean", "gaussian", 0.01)).max() < 1e-6
 
 
@@ -104,9 +104,9 @@ def test_a_sample_at_its_center_has_distance_zero(backend):
     rng = np.random.default_rng(0)
     X = (1000 + rng.normal(size=(40, 50))).astype(np.float32)
     layer = HiddenLayer(X, Activation("euclidean", "laplacian", 1e-3), backend=backend)
-    assert np.abs(layer.outputs(X).diagonal() - 1).max() < 1e-5
+    assert np.abs(layer.activations(X).diagonal() - 1).max() < 1e-5
     layer = HiddenLayer(X, Activation("manhattan", "laplacian", 1e-3), backend=backend)
-    np.testing.assert_array_equal(layer.outputs(X).diagonal(), 1)
+    np.testing.assert_array_equal(layer.activations(X).diagonal(), 1)
 
 
 def test_one_row_and_a_batch_give_the_same_answer(backend):
@@ -114,8 +114,8 @@ def test_one_row_and_a_batch_give_the_same_answer(backend):
         X, C = data(dtype, 70, 50, 30)
         activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))
         layer = HiddenLayer(C, activation, backend=backend)
-        H = layer.outputs(X)
-        single = np.vstack([layer.outputs(X[i : i + 1]) for i in range(len(X))])
+        H = layer.activations(X)
+        single = np.vstack([layer.activations(X[i : i + 1]) for i in range(len(X))])
         assert_close(single, H, layer.dtype)
         if dtype is np.uint8:
             np.testing.assert_array_equal(single, H)
@@ -125,11 +125,11 @@ def test_weights_changed_in_place_hold_at_once(backend):
     rng = np.random.default_rng(0)
     X, C, W = rng.random((5, 3)), rng.random((40, 3)), rng.random((40, 2))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend=backend)
-    H = layer.outputs(X)
+    H = layer.activations(X)
     for _ in range(3):
-        np.testing.assert_allclose(layer.scores(X, W), H @ W)
+        np.testing.assert_allclose(layer.matvec(X, W), H @ W)
         W *= -2
-    np.testing.assert_allclose(layer.scores(X, W[:, :1]), H @ W[:, :1])
+    np.testing.assert_allclose(layer.matvec(X, W[:, :1]), H @ W[:, :1])
 
 
 def test_tile_size_changes_no_score(backend):
@@ -140,7 +140,7 @@ def test_tile_size_changes_no_score(backend):
     for memory in (0.01, 256):
         with config_context(memory=memory):
             layer = HiddenLayer(C / 255.0, activation, backend=backend)
-            scores.append(layer.scores(X / 255.0, W))
+            scores.append(layer.matvec(X / 255.0, W))
     assert_close(scores[0], scores[1], np.float64)
 
 
@@ -150,7 +150,7 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     X[X < 0] = 0
     activation = Activation("euclidean", "gaussian", 0.05)
     layer = HiddenLayer(C, activation, backend=backend)
-    expected = layer.outputs(X)
+    expected = layer.activations(X)
     if layout.startswith("csr"):
         stored = getattr(sp, layout)(X)
     elif layout == "memmap":
@@ -160,21 +160,21 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     else:
         stored = np.asfortranarray(X) if layout == "fortran" else X[::-1].copy()[::-1]
     before = X.copy()
-    assert_close(layer.outputs(stored), expected, np.float32)
+    assert_close(layer.activations(stored), expected, np.float32)
     np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, before)
 
 
 def test_out_may_be_any_array_of_the_right_shape(backend):
     X, C = data(np.float32, 40, 12, 9)
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend)
-    expected = layer.outputs(X)
+    expected = layer.activations(X)
     for out in (
         np.zeros((40, 12), np.float32),
         np.zeros((40, 24), np.float32)[:, ::2],
         np.zeros((12, 40), np.float32).T,
         np.zeros((40, 12), np.float64),
     ):
-        assert layer.outputs(X, out) is out
+        assert layer.activations(X, out) is out
         np.testing.assert_array_equal(out, expected)
 
 
@@ -185,7 +185,7 @@ def test_threads_share_a_layer(backend):
     results = [None] * 4
 
     def work(i):
-        results[i] = layer.outputs(X)
+        results[i] = layer.activations(X)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -205,5 +205,5 @@ def test_features_beyond_the_exact_range_of_one_product(backend):
         C[2, 0] = 1
         activation = Activation("euclidean", lambda s: s)
         layer = HiddenLayer(C, activation, backend=backend, precision="exact", dtype=np.float64)
-        squared = layer.outputs(X)
+        squared = layer.activations(X)
         np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])

@@ -54,10 +54,10 @@ def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
     X, W = X.astype(dtype), rng.normal(size=(m, k))
     H = expected(X, C, activation)
     bound = reference.TOLERANCE[np.dtype(dtype)]
-    np.testing.assert_allclose(layer.outputs(X), H, rtol=bound, atol=bound)
-    np.testing.assert_allclose(layer.scores(X, W), H @ W, rtol=0, atol=20 * bound * np.abs(H).max())
+    np.testing.assert_allclose(layer.activations(X), H, rtol=bound, atol=bound)
+    np.testing.assert_allclose(layer.matvec(X, W), H @ W, rtol=0, atol=20 * bound * np.abs(H).max())
     w, T, mean = rng.uniform(1, 2, X.shape[0]), rng.normal(size=(X.shape[0], k)), H.mean(axis=0)
-    G, B = layer.normal(X, T, w, mean)
+    G, B = layer.gram(X, T, w, mean)
     V = (H - mean) * np.sqrt(w)[:, None]
     size = np.abs(V.T @ V).max()
     np.testing.assert_allclose(G, V.T @ V, rtol=0, atol=20 * bound * size)
@@ -69,14 +69,16 @@ def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
     layer = HiddenLayer(samples(np.float64, N=m).toarray(), activation, backend=backend)
     W = rng.normal(size=(m, k))
     thin = sparse.sparse_rows(X)  # others are a BLAS's, whose sums depend on where a row lies
-    H, S = layer.outputs(X), layer.scores(X, W)
+    H, S = layer.activations(X), layer.matvec(X, W)
     order = rng.permutation(X.shape[0])
     with limited(1), config_context(memory=0.1):
-        np.testing.assert_array_equal(layer.outputs(X[order])[thin[order]], H[order[thin[order]]])
-        np.testing.assert_array_equal(layer.scores(X[order], W)[thin[order]], S[order[thin[order]]])
+        np.testing.assert_array_equal(
+            layer.activations(X[order])[thin[order]], H[order[thin[order]]]
+        )
+        np.testing.assert_array_equal(layer.matvec(X[order], W)[thin[order]], S[order[thin[order]]])
     for i in (0, 69, 100):
-        np.testing.assert_array_equal(layer.outputs(X[i : i + 1]), H[i : i + 1])
-        np.testing.assert_array_equal(layer.scores(X[i : i + 1], W), S[i : i + 1])
+        np.testing.assert_array_equal(layer.activations(X[i : i + 1]), H[i : i + 1])
+        np.testing.assert_array_equal(layer.matvec(X[i : i + 1], W), S[i : i + 1])
 
 
 def test_a_classifier_says_what_it_says_of_dense_samples(X):
@@ -94,14 +96,14 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     C, T = samples(np.float32, N=m), rng.normal(size=(X.shape[0], k))
     activation = Activation("euclidean", "gaussian", 0.1)
     given, dense = (HiddenLayer(c, activation, backend=backend) for c in (C, C.toarray()))
-    assert sp.issparse(given.compact) and sp.issparse(dense.compact)
+    assert sp.issparse(given.sparse_centers) and sp.issparse(dense.sparse_centers)
     np.testing.assert_array_equal(given.centers, C.toarray())
-    np.testing.assert_array_equal(given.outputs(X), dense.outputs(X))
+    np.testing.assert_array_equal(given.activations(X), dense.activations(X))
     shift, grid = fixed_point(given, 1e-3, 1.0, 1.0, 1.0)
     again, same = fixed_point(dense, 1e-3, 1.0, 1.0, 1.0)
     np.testing.assert_array_equal(shift, again)
     assert grid == same
-    for got, expected in zip(given.normal(X, T), dense.normal(X, T)):
+    for got, expected in zip(given.gram(X, T), dense.gram(X, T)):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -129,15 +131,15 @@ def test_entries_given_in_two_parts_are_one():
 def test_what_is_left_to_sparse_products():
     activation = Activation("euclidean", "gaussian", 0.1)
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
-    assert HiddenLayer(C, activation).thin(X).all()
-    assert HiddenLayer(C, activation).thin(X.toarray()) is None
-    assert HiddenLayer(C[:, :1000], activation).thin(X[:, :1000]) is None
-    assert HiddenLayer(C, activation, precision="float32").thin(X) is None
-    assert HiddenLayer(C, activation._replace(metric="manhattan")).thin(X) is None
+    assert HiddenLayer(C, activation).sparse_rows(X).all()
+    assert HiddenLayer(C, activation).sparse_rows(X.toarray()) is None
+    assert HiddenLayer(C[:, :1000], activation).sparse_rows(X[:, :1000]) is None
+    assert HiddenLayer(C, activation, precision="float32").sparse_rows(X) is None
+    assert HiddenLayer(C, activation._replace(metric="manhattan")).sparse_rows(X) is None
     # Counts are codes, and dense tiles of those are faster still.
-    assert HiddenLayer(np.sign(C), activation).thin(X.sign()) is None
+    assert HiddenLayer(np.sign(C), activation).sparse_rows(X.sign()) is None
     full = samples(np.float64, 0.2)
-    assert HiddenLayer(C, activation).thin(full) is None
+    assert HiddenLayer(C, activation).sparse_rows(full) is None
     assert (
         sp.issparse(sparse.sparse_or_dense(C))
         and sparse.sparse_or_dense(full.toarray()) is not None

@@ -1,7 +1,6 @@
 """Tiles: forced ones belong to a thread and to the layers prepared meanwhile; no result changes."""
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,17 +14,6 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import cache
 
 DEFAULT = Tile()
-
-
-WRITER = """
-import sys
-from gpurbf.layer.backends.tile import Tuned
-from gpurbf.layer.backends import Tile
-from gpurbf.layer.backends.tile import store
-for i in range(40):
-    tiles = (Tuned("euclidean", "exact", 64.0 + k, Tile(M=int(sys.argv[1]))) for k in range(200))
-    store("numpy", tuple(tiles))
-"""
 
 
 def test_forced_tiles_nest_and_belong_to_a_thread():
@@ -47,38 +35,39 @@ def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
     X, C = (rng.integers(0, 256, (size, 9)).astype(np.uint8) for size in (500, 20))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-5), backend="numba")
     with forced(Tile(M=96, threads=1)):
-        layer.outputs(X)  # worker threads have no forced tile, and need none
-    layer.outputs(X)
-    (operand,) = layer._operands.values()
-    assert {part.block for part in operand.parts} == {96} and operand.threads == 1
+        layer.activations(X)  # worker threads have no forced tile, and need none
+    layer.activations(X)
+    (prepared,) = layer._prepared.values()
+    assert prepared.block == 96 and prepared.threads == 1
 
 
 def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
     C = np.random.default_rng(0).normal(size=(2, 300_000))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend="numba")
     with forced(Tile(M=5000)):
-        layer.outputs(C)
-    (operand,) = layer._operands.values()
-    assert operand.parts[0].block < 100
+        layer.activations(C)
+    (prepared,) = layer._prepared.values()
+    assert prepared.block < 100
 
 
 @pytest.mark.parametrize("precision", ("exact", "float32", "float64"))
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 def test_no_tile_changes_a_result(backend, metric, precision):
-    tiles = get_backend(backend)[0].tiles.get(metric, ())
     rng = np.random.default_rng(0)
     X = rng.integers(0, 256, (900, 21)).astype(np.uint8 if precision == "exact" else precision)
     X, C = X[:600], X[600:]
     gamma = 1e-4 / X.shape[1] / (X.shape[1] if metric == "manhattan" else 1)
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     W, T = rng.normal(size=(len(C), 3)), rng.normal(size=(len(X), 2))
-    odd = (Tile(M=1, threads=1000), Tile(M=37), Tile(M=5000))
-    for cut in (DEFAULT, *tiles, *odd):
+    tiles = (Tile(M=1, threads=1000), Tile(M=37), Tile(M=5000))
+    if backend == "numba-cuda":
+        tiles = (Tile(M=128, B=16), Tile(M=64, B=8))
+    for cut in (DEFAULT, *tiles):
         activation = Activation(metric, "gaussian", gamma)
         layer = HiddenLayer(C, activation, backend=backend, precision=precision)
         within = reference.TOLERANCE[layer.dtype]
         with forced(cut):
-            found = layer.outputs(X), layer.scores(X, W), *layer.normal(X, T)
+            found = layer.activations(X), layer.matvec(X, W), *layer.gram(X, T)
         for value, expected in zip(found, (H, H @ W, H.T @ H, H.T @ T)):
             scale = max(1.0, np.abs(expected).max())
             np.testing.assert_allclose(value, expected, rtol=0, atol=10 * within * scale)
@@ -95,10 +84,11 @@ def test_a_tile_of_a_product_stays_within_the_memory_budget(memory, largest):
     numpy = get_backend("numpy")[0]
     X, C = np.ones((5000, 5), np.float32), np.ones((160, 5), np.float32)
     with forced(Tile(M=4000)):
-        operand = numpy.prepare(C, Activation("euclidean", "gaussian"), np.float32, None)
-    watched = replace(operand, product=operand.product._replace(multiply=multiply))
+        layer = numpy.prepare(C, Activation("euclidean", "gaussian"), np.float32, None)
+    layer.product = layer.product._replace(multiply=multiply)
+    H = np.empty((5000, 160), np.float32)
     with config_context(memory=memory):
-        H = numpy.outputs(watched, X, np.empty((5000, 160), np.float32))
+        layer.activations(X, H)
     assert max(sizes) == largest and sum(sizes) == len(X)
     np.testing.assert_array_equal(H, 1)
 
@@ -115,11 +105,3 @@ def test_the_cache_is_in_the_users_place_unless_a_variable_says_otherwise(monkey
     assert cache.folder().name in ("gpurbf", "Cache")
     monkeypatch.setenv(cache.VARIABLE, "here")
     assert str(cache.folder()) == "here"
-
-
-def test_every_backend_has_tiles_of_its_own_parameters(backend):
-    for metric, tiles in get_backend(backend)[0].tiles.items():
-        assert metric in ("euclidean", "manhattan")
-        assert len(set(tiles)) == len(tiles) > 1 and DEFAULT not in tiles
-        stated = [{key for key, value in tile._asdict().items() if value} for tile in tiles]
-        assert set.union(*stated)

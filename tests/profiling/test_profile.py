@@ -197,15 +197,15 @@ def test_a_fence_is_waited_for_before_the_clock_is_read(clock, monkeypatch):
 def test_the_hidden_layer_counts_two_operations_a_synapse(backend, digits, metric):
     X, _ = digits
     layer = HiddenLayer(X[:m], Activation(metric, "gaussian", 0.001), backend=backend)
-    layer.outputs(X[:8])
+    layer.activations(X[:8])
     with Recorder() as recorder:
-        layer.outputs(X)
+        layer.activations(X)
     assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * n
     with Recorder() as recorder:
-        layer.scores(X, np.ones((m, k)))
+        layer.matvec(X, np.ones((m, k)))
     assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * (n + k)
     with Recorder() as recorder:
-        layer.normal(X, np.ones((N, k)))
+        layer.gram(X, np.ones((N, k)))
     assert sum(operations(recorder, "hidden layer").values()) == 2 * N * m * n
     assert sum(operations(recorder, "output training").values()) == N * m * (m + 1 + 2 * k)
 
@@ -219,7 +219,7 @@ def test_arithmetic_is_called_what_it_is(digits):
     ]:
         layer = HiddenLayer(data[:m], Activation("euclidean", "gaussian", 0.1), backend="numba")
         with Recorder() as recorder:
-            layer.outputs(data)
+            layer.activations(data)
         assert set(operations(recorder, "hidden layer")) == {kind}
         assert layer.dtype == dtype
 

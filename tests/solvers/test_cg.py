@@ -96,7 +96,7 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
     W, b = found.weights()
     outputs = found.left_out(W, b, rows)
     w, rest = np.ones(600) if weights is None else weights, np.delete(np.arange(600), rows)
-    H = layer.outputs(A).astype(float)
+    H = layer.activations(A).astype(float)
     if kernel:
         same = 1e-5 * w.sum() / w[rest].sum()
         V, c = kernel_ridge(H[np.ix_(rest, rest)], targets[rest], same, w[rest])
@@ -214,7 +214,7 @@ def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, sca
     )
     solver = CG(1e-3 if kernel else 1e-2, fit_intercept=kernel, **TIGHT)
     system = solver.system(layer, X[:120], T[:120], weights, np.arange(120) if kernel else None)
-    H = layer.outputs(X[:120])
+    H = layer.activations(X[:120])
     if not kernel:
         inverse = np.linalg.inv((weights[:, None] * H).T @ H + system.ridge * np.eye(40))
         system.preconditioner.solve = lambda V: inverse @ V
@@ -239,7 +239,7 @@ def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(al
     """Of fewer centers than samples, by a preconditioner that knows but the mean weight."""
     rng = np.random.default_rng(0)
     layer = HiddenLayer(X[:200], Activation("euclidean", "gaussian", GAMMA), precision="float64")
-    H, rows = layer.outputs(X), np.arange(200, 600)
+    H, rows = layer.activations(X), np.arange(200, 600)
     for power in (0, 1, 3):
         w, solver = scale * rng.exponential(1, 600) ** power, CG(alpha, **TIGHT)
         system = solver.system(layer, X, T, w)
@@ -271,7 +271,7 @@ def test_the_scale_of_weights_changes_nothing(n_centers, preconditioner):
 @pytest.mark.parametrize("alpha", [1e-3, 1e-5])
 def test_a_tolerance_that_16_bits_cannot_reach_is_reached_without_them(alpha):
     layer = HiddenLayer(X.astype(float), Activation("euclidean", "gaussian", GAMMA))
-    K = layer.outputs(X.astype(float))
+    K = layer.activations(X.astype(float))
     V, b = kernel_ridge(K, T, alpha)
     for tol in (1e-2, 1e-4, 1e-6, 1e-10):
         solver = CG(alpha, tol=tol)

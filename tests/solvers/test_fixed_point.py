@@ -110,7 +110,7 @@ def test_outliers_that_no_center_tells_of_are_summed_exactly():
         normal = NormalEquations(300, 3, 1e-6)
         normal.add(hidden, far[order], T[order], None)
         sums.append(normal.solve(1e-6, True).W)
-    assert np.abs(hidden.outputs(far) - normal.shift).max() > 32767 * normal.grid.step
+    assert np.abs(hidden.activations(far) - normal.shift).max() > 32767 * normal.grid.step
     np.testing.assert_array_equal(*sums)
 
 
@@ -120,7 +120,7 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     normal = NormalEquations(300, 3, 1e-6)
     normal.add(layer(0.01), X[C], T[C], None)
     assert normal.grid is not None
-    summed = normal.summed()(layer(0.01).outputs(X[C]))
+    summed = normal.summed()(layer(0.01).activations(X[C]))
     left = normal.solve(1e-6, True).leave_one_out(summed, T[C])
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
@@ -148,8 +148,8 @@ def test_products_with_targets_can_be_had_alone(backend, weights):
     hidden = layer(backend=backend)
     xp = hidden.xp
     both = xp.zeros((300, 300)), xp.zeros((300, 3))
-    hidden.normal(X, T, weights, np.full(300, 0.25), both)
-    G, B = hidden.normal(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
+    hidden.gram(X, T, weights, np.full(300, 0.25), both)
+    G, B = hidden.gram(X, T, weights, np.full(300, 0.25), (None, xp.zeros((300, 3))))
     assert G is None
     np.testing.assert_array_equal(to_host(B), to_host(both[1]))
 

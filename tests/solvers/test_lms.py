@@ -79,7 +79,7 @@ def layer_and_data(n=300, m=40):
 def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory_or_not(megabytes):
     layer, X, T = layer_and_data()
     order = np.random.default_rng(0).permutation(len(X))
-    expected = reference.lms(layer.outputs(X)[order], T[order], T[:40], 0.1, 4)
+    expected = reference.lms(layer.activations(X)[order], T[order], T[:40], 0.1, 4)
     with config_context(memory=megabytes):
         W = LMS(0.1, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
@@ -87,7 +87,7 @@ def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory_or
 
 def test_centers_that_are_no_samples_start_from_zero():
     layer, X, T = layer_and_data()
-    expected = reference.lms(layer.outputs(X), T, np.zeros((40, 3)), 0.1, 1)
+    expected = reference.lms(layer.activations(X), T, np.zeros((40, 3)), 0.1, 1)
     W = LMS(0.1, n_epochs=1).train(layer, X, T, None)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
@@ -98,7 +98,7 @@ def test_the_default_learning_rate_does_not_diverge_on_large_activations():
     T = np.eye(2)[(X[:, 0] > 0).astype(int)]
     layer = HiddenLayer(X[:100], Activation("euclidean", "multiquadric", 5.0), backend="numpy")
     W = LMS().train(layer, X, T, None)
-    assert np.mean((layer.outputs(X) @ W).argmax(axis=1) == T.argmax(axis=1)) > 0.8
+    assert np.mean((layer.activations(X) @ W).argmax(axis=1) == T.argmax(axis=1)) > 0.8
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_that_says_so():

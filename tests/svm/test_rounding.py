@@ -34,7 +34,7 @@ def test_sums_err_by_no_more_than_is_said(backend, spread, offset, kernel):
     W = np.array([rng.permutation(np.repeat([1.0, -1.0, 0.0], [400, 400, 700])) for _ in range(20)])
     single, double = (
         HiddenLayer(samples, activation, backend=backend, dtype=dtype)
-        .outputs(samples)
+        .activations(samples)
         .astype(np.float64)
         for dtype in (np.float32, np.float64)
     )
@@ -64,8 +64,8 @@ def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
         tol=1.0,
     )
     assert layer.dtype == np.float32
-    exact = HiddenLayer(V, activation, backend="numba", precision="float64").scores(X, W)
-    error = np.abs(layer.scores(X, weights) - exact)
+    exact = HiddenLayer(V, activation, backend="numba", precision="float64").matvec(X, W)
+    error = np.abs(layer.matvec(X, weights) - exact)
     assert (error < 3 * np.finfo(np.float32).eps * np.linalg.norm(W, axis=0)).all()
 
 

@@ -16,10 +16,10 @@ from gpurbf.svm.two_step import TwoStep
 class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
-    xp, working = np, staticmethod(nullcontext)
+    xp, allocator = np, staticmethod(nullcontext)
     cost, linear, rounding, blurred, compiled, rounds = 100.0, False, 0.0, 0.0, False, None
 
-    def room(self):
+    def free_bytes(self):
         return np.inf
 
     def __init__(self, K, ready):

@@ -1,12 +1,9 @@
 """Backends: where the hidden layer is evaluated, and how one is chosen.
 
-A backend is data, not a class: a name, an array namespace and four functions.
-
-    network ─► prepare(C, activation, dtype, quantization) ─► operand   once per fitted layer
-               outputs(operand, X, out)        H         (N, m)    H = phi(d(X, C))
-               scores(operand, X, W)           H @ W     (N, k)    H never stored
-               normal(operand, X, T, w, mean, G, B, grid=None)
-                                       G += HᵀH, B += HᵀT  of H - mean, never stored
+    layer ─► backend.prepare(C, activation, dtype, quantization) ─► PreparedLayer   once a layer
+                 .activations(X, out)    H      (N, m)   H = phi(d(X, C))
+                 .matvec(X, W)           H @ W  (N, k)   H never stored;  W = .pack_weights(W)
+                 .gram(X, T, …, G, B)    G += HᵀH, B += HᵀT  of H - mean, never stored
 
                                                  CPU             NVIDIA GPU
     distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
@@ -26,31 +23,21 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gpurbf.layer.backends.tile import Tile
+import numpy as np
+
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.once import once
 
-__all__ = [
-    "CPUS",
-    "GPUS",
-    "LOADERS",
-    "Activation",
-    "Backend",
-    "BackendUnavailable",
-    "Quantization",
-    "Tile",
-    "available_backends",
-    "get_backend",
-    "in_order",
-]
-
+if TYPE_CHECKING:
+    from gpurbf.layer.backends.numba.gram import Grid
+    from gpurbf.layer.backends.numba.matvec import GroupedWeights
 
 # Operations a second of one core in the float32 tiles (docs/benchmarks/layer.md), and bytes a
 # second over PCI Express 4 from pinned memory, less than its 25 GB/s because samples are first
@@ -58,65 +45,98 @@ __all__ = [
 _CORE_RATE, _BUS_RATE = 1e11, 1.2e10
 
 
-class Indexed(NamedTuple):
-    """The layer of samples and centers that are rows of one array, not copied.
+Packed = TypeVar("Packed")
+Prepared = TypeVar("Prepared")
 
-    ``like(X, activation, dtype, quantization)`` is an operand without centers and the array X
-    as the other two take it, or None where rows would have to be copied all the same;
-    ``prepare(operand, X, chosen, fresh)`` is that one with X[chosen] for centers, and itself if
-    it is told that its own were the same but for the slice of fresh ones;
-    ``outputs(operand, X, chosen, out, places)`` writes H of X[chosen] into those rows of ``out``,
-    the first ones if ``places`` is None.
+
+class PreparedLayer(Protocol[Packed]):
+    """Centers C (m, n) as a backend takes them, in one arithmetic: H[i, j] = phi(d(x_i, c_j)).
+
+    X (N, n) is uint8 codes where the layer was prepared with a quantization, otherwise real
+    numbers. Arrays are NumPy's or, on a GPU, of either side: results for host samples are the
+    host's, for samples on the device the device's.
     """
 
-    like: Callable[..., Any]
-    prepare: Callable[..., Any]
-    outputs: Callable[..., None]
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the activations, float32 or float64."""
+
+    def activations(self, X: np.ndarray, out: np.ndarray) -> None:
+        """Write H into ``out``, an array (N, m) of the layer's dtype."""
+
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Packed:
+        """Output weights W (m, k) in the form in which `matvec` takes them."""
+
+    def matvec(self, X: np.ndarray, W: Packed) -> np.ndarray:
+        """H @ W, shape (N, k), for packed weights."""
+
+    def gram(
+        self,
+        X: np.ndarray,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
+        G: np.ndarray | None,
+        B: np.ndarray,
+        grid: Grid | None = None,
+    ) -> None:
+        """Add HᵀH to G (m, m) and HᵀT to B (m, k) for targets T (N, k), all float64.
+
+        H stands for H less ``mean`` (m,), by which the sums lose fewer digits; samples are
+        weighted by ``weights`` (N,) unless that is None. Of ``G`` the upper triangle may stay as
+        it is; where it is None HᵀT alone is wanted. On a ``grid`` the sums are
+        exact, of H rounded to it: only where the backend's ``exact_sums()`` says so.
+        """
+
+
+class LayersAmong(Protocol[Prepared]):
+    """Layers whose centers and samples are rows of one array X, not copied."""
+
+    def layer(
+        self, chosen: np.ndarray, before: Prepared | None = None, fresh: slice | None = None
+    ) -> Prepared:
+        """The layer with X[chosen] for centers, made of the one ``before`` where that is less work.
+
+        All but the ``fresh`` centers are those that it had.
+        """
+
+    def activations(
+        self,
+        layer: Prepared,
+        chosen: np.ndarray,
+        out: np.ndarray,
+        places: np.ndarray | None = None,
+    ) -> None:
+        """Write H of X[chosen] into ``out``, or into those rows of it."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to evaluate the hidden layer; the functions' contract is in the package docstring.
+    """One way to evaluate the hidden layer.
 
-    ``kernel`` says what does the work here.
+    ``prepare(C, activation, dtype, quantization)`` gives a `PreparedLayer`; ``precisions`` names
+    the arithmetic that it takes as a keyword beyond exact, float32 and float64: ``tf32=True``.
+    ``among(X, activation, dtype, quantization)`` gives `LayersAmong` the rows of X; it is None
+    where rows would have to be copied all the same.
 
-    ``X`` and ``C`` are uint8 codes when a quantization is given, otherwise real numbers.
-    ``outputs`` writes float32 or float64 (the operand's dtype) into ``out``, an (N, m) array;
-    ``scores`` takes output weights as an array or as what ``weights(operand, W)`` made of one.
-    ``normal`` sums into float64 arrays, the samples weighted by ``w`` unless it is None. It takes
-    ``mean`` (m,) off every row of H first: sums of what is left lose fewer digits.
+    ``kernel`` says what does the work here, ``device`` names the GPU, or is empty for the CPU.
+    ``tiled``: activations are used where they are made and do not go through memory.
 
-    ``indexed`` is None where rows would have to be copied first.
-
-    ``device`` names the GPU, or is empty for the CPU. ``tiled``: activations are used where they
-    are made and do not go through memory. ``tiles`` are candidates for
-    layers of a metric, "euclidean" or "manhattan", that the paper's experiment compares.
-
-    A backend whose ``xp`` is not NumPy takes host arrays too, and gives back what it was given:
-    host arrays for host samples, its own for samples that are on the device. ``out``, ``T`` and
-    ``w`` may be on either side; ``G`` and ``B`` are its own. What is computed with ``xp`` inside
-    ``working()`` counts against the device's memory budget, of which ``room()`` bytes are left.
-    ``normal`` takes a grid after ``B`` where ``exact_sums()``, see `sums`. Of ``G`` it may leave
-    the upper triangle as it is; a ``G`` that is None asks for HᵀT alone.
-    ``precisions`` names the arithmetic that ``prepare`` takes as a keyword beyond exact, float32
-    and float64: ``tf32=True``.
+    Arrays of ``xp`` that are made inside ``allocator()`` count against the device's memory budget,
+    of which ``free_bytes()`` are left. ``exact_sums()`` says whether `PreparedLayer.gram` takes a
+    grid.
     """
 
     name: str
     xp: ModuleType
     kernel: str
-    prepare: Callable[..., Any]
-    outputs: Callable[..., Any]
-    scores: Callable[..., Any]
-    normal: Callable[..., Any]
-    weights: Callable[..., Any] = lambda operand, W: W
-    indexed: Indexed | None = None
+    prepare: Callable[..., PreparedLayer[Any]]
+    among: Callable[..., LayersAmong[Any]] | None = None
     device: str = ""
     tiled: bool = True
-    tiles: Mapping[str, tuple[Tile, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = ()
-    working: Callable[[], AbstractContextManager[None]] = nullcontext
-    room: Callable[[], float] = lambda: math.inf
+    allocator: Callable[[], AbstractContextManager[None]] = nullcontext
+    free_bytes: Callable[[], float] = lambda: math.inf
     exact_sums: Callable[[], bool] = lambda: False
 
 
@@ -139,7 +159,7 @@ def _gpu_module(name: str) -> Callable[[], Backend]:
 LOADERS: dict[str, Callable[[], Backend]] = {
     "cupy": _gpu_module("cuda.cupy_"),
     "numba-cuda": _gpu_module("cuda.numba_cuda"),
-    "numba": _module("numba.backend"),
+    "numba": _module("numba.tile_layer"),
     "mkl": _module("blas.mkl"),
     "numpy": _module("blas.numpy_"),
 }

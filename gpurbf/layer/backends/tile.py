@@ -2,7 +2,7 @@
 
     with forced(Tile(M=96)):
         layer = HiddenLayer(C, activation)
-        layer.outputs(X)          # blocks of 96 samples, now and whenever this layer is used
+        layer.activations(X)      # blocks of 96 samples, now and whenever this layer is used
 
 A layer keeps the tile that it was prepared with, at its first use. A tile changes how fast a layer
 is and not what it computes.

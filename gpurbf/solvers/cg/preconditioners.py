@@ -66,7 +66,7 @@ class Cholesky:
         for start in range(0, self.m, _ROWS):
             rows = slice(start, min(start + _ROWS, self.m))
             part = H[: rows.stop - start, : self.m]
-            part[:] = to_host(layer.outputs(layer.centers[rows]))
+            part[:] = to_host(layer.activations(layer.centers[rows]))
             if roots is not None:
                 part *= roots[rows, None]
                 part *= roots

@@ -35,16 +35,16 @@ class Anew:
 
     def times(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        return to_host(self.layer.scores(self.X, V)) - self.shift @ V
+        return to_host(self.layer.matvec(self.X, V)) - self.shift @ V
 
     symmetric = times
 
     def transposed(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
         layer = self.layer
-        with layer.working():
+        with layer.allocator():
             Z = layer.xp.zeros((len(self.shift), U.shape[1]))
-            layer.normal(self.X, U, None, self.shift, out=(None, Z))
+            layer.gram(self.X, U, None, self.shift, out=(None, Z))
             return to_host(Z)
 
     def squares(self) -> np.ndarray:
@@ -74,9 +74,9 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
         rows = slice(start, min(start + len(H), N))
         part = H[: rows.stop - start]
         if layer.xp is np:
-            layer.outputs(X[rows], out=part)
+            layer.activations(X[rows], out=part)
         else:
-            part[:] = to_host(layer.outputs(X[rows]))
+            part[:] = to_host(layer.activations(X[rows]))
         yield rows, part
 
 

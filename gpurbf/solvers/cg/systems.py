@@ -186,7 +186,7 @@ class LeastSquares:
     def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Outputs of a solution for those samples."""
         W, b = self.weights(V)
-        return to_host(self.layer.scores(self.X[rows], W)) + b
+        return to_host(self.layer.matvec(self.X[rows], W)) + b
 
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
         """See `System`."""
@@ -328,7 +328,7 @@ class KernelSystem:
         return outputs
 
     def _outputs(self, some: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return to_host(self.layer.scores(self.layer.centers[some], W)) + b
+        return to_host(self.layer.matvec(self.layer.centers[some], W)) + b
 
 
 def landmarks(m: int, most: int) -> np.ndarray:

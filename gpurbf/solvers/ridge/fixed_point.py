@@ -43,7 +43,7 @@ def fixed_point(
     if m < FEW or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _SAMPLE))
-    V = to_host(activations(layer, layer.compact[rows]))
+    V = to_host(activations(layer, layer.sparse_centers[rows]))
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
     V -= shift.astype(V.dtype)
     largest = np.abs(V).max()

@@ -185,7 +185,7 @@ class NormalEquations:
     def copy(self) -> NormalEquations:
         """A copy of the sums, to be added to while these stay as they are."""
         other = copy.copy(self)
-        with self.working():
+        with self.allocator():
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
 
@@ -208,7 +208,7 @@ class NormalEquations:
         m, n = len(self.G), float(self.weight)
         if not (self.alpha and n and len(self.G)):
             return False
-        with self.working():
+        with self.allocator():
             diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
         spread = float((diagonal - sums * sums / n).sum())
         if self.grid is not None and weights is not None and float(sums @ sums) > n * spread:
@@ -216,7 +216,7 @@ class NormalEquations:
             # rows that lie farther from the shift than from each other.
             return True
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
-        with layer.working():
+        with layer.allocator():
             H = to_host(activations(layer, X))
         errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
         if not np.isfinite(spread) or not np.isfinite(errors).all():
@@ -232,9 +232,9 @@ class NormalEquations:
 
     @staged("output training", "sums")
     def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
-        """Add rows X (N, n) with targets T (N, k); ``layer.normal`` gives HᵀH and HᵀT of them."""
+        """Add rows X (N, n) with targets T (N, k); ``layer.gram`` gives HᵀH and HᵀT of them."""
         self.layer = layer
-        with layer.working():
+        with layer.allocator():
             self._move(layer.xp)
             targets = np.column_stack([T, np.ones(len(T))])
             if self.shift is None:
@@ -242,7 +242,7 @@ class NormalEquations:
                 scale = np.abs(T).max(initial=1), w.max(initial=0), float(w.mean())
                 self.begin(layer, X, *map(float, scale))
             out = self.G, self.B
-            layer.normal(X, targets, weights, self.shift, out=out, grid=self.grid)
+            layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
         self.n_rows += len(T)
         if weights is None:  # targets are whole numbers
             self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
@@ -259,7 +259,7 @@ class NormalEquations:
         By the largest target and weight and the mean weight of all rows, as far as they are known,
         and the first rows of X.
         """
-        with layer.working():
+        with layer.allocator():
             if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
                 self.shift, self.grid = found
                 return
@@ -269,15 +269,15 @@ class NormalEquations:
 
     def __iadd__(self, other: NormalEquations) -> NormalEquations:
         """Add sums on the same shift and grid."""
-        with self.working():
+        with self.allocator():
             self.G += other.G
             self.B += other.B
         self.targets, self.weight = self.targets + other.targets, self.weight + other.weight
         self.n_rows += other.n_rows
         return self
 
-    def working(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.layer is None else self.layer.working()
+    def allocator(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.layer is None else self.layer.allocator()
 
     def _move(self, xp: ModuleType) -> None:
         """Bring G and B to where the layer computes."""
@@ -334,7 +334,7 @@ class NormalEquations:
         ConvergenceWarning
             If the matrix was not positive definite in floating point; it says what was done.
         """
-        with self.working():
+        with self.allocator():
             system = self.system(fit_intercept, keep=keep)
             W, whiten = _solve(system.xp, system.A, system.B, alpha * system.scale)
             W = to_host(W)

@@ -35,7 +35,7 @@ class RidgePath:
     """
 
     def __init__(self, normal: NormalEquations, alphas: np.ndarray, fit_intercept: bool) -> None:
-        with normal.working():
+        with normal.allocator():
             self.system = system = normal.system(fit_intercept)
             with stage("output training", "tridiagonal form"):
                 self.form: Tridiagonal = tridiagonal(system.xp, system.A)

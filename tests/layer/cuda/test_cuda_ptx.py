@@ -277,7 +277,7 @@ def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch
     from numba.cuda import dispatcher
 
     from benchmarks import _cuda_naive_kernels
-    from gpurbf.layer.backends.cuda.kernels import pack, profiles
+    from gpurbf.layer.backends.cuda.kernels import pack
 
     samples, real = getattr(types, samples), getattr(types, real)
     X, H = (types.Array(kind, 2, "C") for kind in (samples, real))
@@ -287,7 +287,6 @@ def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch
     signatures = {
         pack.pack: (X, shift, number, number, number, H, terms),
         _cuda_naive_kernels.pairs: (X, X, integer, *scalars, H),
-        profiles.activate_rows: (H, number, *scalars, H),
     }
     device = SimpleNamespace(compute_capability=(9, 0))
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)

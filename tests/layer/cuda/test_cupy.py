@@ -32,7 +32,7 @@ def test_outputs_are_the_definition(cupy, dtype, profile):
     power = 1 if profile in ("laplacian", "triangular") else 2
     gamma = 1 / reference.euclidean(X[:9], C).mean() ** power
     layer = HiddenLayer(C, Activation("euclidean", profile, gamma), backend="cupy")
-    close(layer.outputs(X), reference.hidden(X, C, "euclidean", profile, gamma))
+    close(layer.activations(X), reference.hidden(X, C, "euclidean", profile, gamma))
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 7, 12])
@@ -42,19 +42,19 @@ def test_dot_product_kernels(cupy, profile, dtype, degree):
     X, C = data(dtype)
     gamma = 1 / np.abs(reference.dot(X, C)).max()
     layer = HiddenLayer(C, Activation("dot", profile, gamma, 0.5, degree), backend="cupy")
-    close(layer.outputs(X), reference.hidden(X, C, "dot", profile, gamma, 0.5, degree))
+    close(layer.activations(X), reference.hidden(X, C, "dot", profile, gamma, 0.5, degree))
 
 
 def test_a_callable_profile_gets_the_device_s_array(cupy):
     X, C = data(np.float64)
     layer = HiddenLayer(C, Activation("euclidean", lambda s: 1 / (1 + np.sqrt(s))), backend="cupy")
-    close(layer.outputs(X), 1 / (1 + reference.euclidean(X, C)))
+    close(layer.activations(X), 1 / (1 + reference.euclidean(X, C)))
 
 
 def test_underflow_is_flushed_to_zero(cupy):
     X = np.array([[0.0], [1.0]], np.float32)
     layer = HiddenLayer(X, Activation("euclidean", "gaussian", 88.0), backend="cupy")
-    np.testing.assert_array_equal(layer.outputs(X), np.eye(2))
+    np.testing.assert_array_equal(layer.activations(X), np.eye(2))
 
 
 def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
@@ -67,7 +67,7 @@ def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
         layer = HiddenLayer(
             C, Activation("euclidean", lambda s: s), backend="cupy", precision="exact", dtype=float
         )
-        squared = layer.outputs(X)
+        squared = layer.activations(X)
         np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])
         assert cupy.gpu.calls[-1][0] == compute
 
@@ -78,7 +78,7 @@ def test_tf32_only_when_asked_and_three_of_them_are_float32(cupy, capability):
     cupy.gpu.capability = capability
     X, C = data(np.float32)
     exact = reference.hidden(X, C, *GAUSSIAN)
-    H = HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+    H = HiddenLayer(C, GAUSSIAN, backend="cupy").activations(X)
     assert np.abs(H - exact).max() < 2e-6
     cublas = cupy.cuda.cublas
     ((compute, *_, depth),) = set(cupy.gpu.calls)
@@ -86,7 +86,7 @@ def test_tf32_only_when_asked_and_three_of_them_are_float32(cupy, capability):
     three = capability == (9, 0)
     assert (compute, depth) == ((tf32, 3 * 24) if three else (cublas.CUBLAS_COMPUTE_32F, 21))
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy", precision="tf32")
-    error = np.abs(layer.outputs(X) - exact).max()
+    error = np.abs(layer.activations(X) - exact).max()
     assert cupy.gpu.calls[-1][0] == tf32 and "tf32" in layer.describe()
     assert 1e-5 < error < 1e-2
     with pytest.raises(BackendUnavailable, match=r"tf32.*use backend='cupy'"):
@@ -104,8 +104,8 @@ def test_three_tf32_products_err_as_float32_does(cupy):
         device = Device("", capability, 1, 1 << 20)
         raw = cupy_.build_backend(cupy, device)
         activation = Activation("dot", "linear")
-        operand = raw.prepare(C, activation, np.float32, None)
-        H = raw.outputs(operand, X, np.empty((60, 60), np.float32))
+        H = np.empty((60, 60), np.float32)
+        raw.prepare(C, activation, np.float32, None).activations(X, H)
         errors[capability] = np.abs(H - exact).max()
     assert errors[9, 0] < 3 * errors[8, 6]
 
@@ -115,7 +115,7 @@ def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy):
     peak_gpu.int8_products(cupy, (1, 16, 37, 1021), (1, 17, 64))
     (X, C), activation = data(np.uint8, m=1021, n=17), GAUSSIAN._replace(gamma=1e-5)
     layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
-    close(layer.outputs(X), reference.hidden(X, C, *activation))
+    close(layer.activations(X), reference.hidden(X, C, *activation))
     assert (m := cupy.gpu.calls[-1][1]) % 16 == 0 and 1021 <= m < 1021 + 16
 
 
@@ -130,7 +130,7 @@ def test_sums_are_right_where_float64_is_slow_too(cupy, dtype, weighted):
     for capability in ((8, 6), (9, 0)):
         raw = cupy_.build_backend(cupy, Device("", capability, 1, 1 << 20))
         layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=(raw, "here"))
-        G, B = layer.normal(X, T, w if weighted else None)
+        G, B = layer.gram(X, T, w if weighted else None)
         scale = w if weighted else np.ones(len(X))
         close(G, (H.T * scale) @ H, np.float32)
         close(B, (H.T * scale) @ T, np.float32)
@@ -140,7 +140,7 @@ def test_manhattan_names_the_backends_that_have_it(cupy):
     X, C = data(np.float32)
     layer = HiddenLayer(C, Activation("manhattan", "laplacian", 0.1), backend="cupy")
     with pytest.raises(BackendUnavailable, match=r"'numba-cuda'.*backend='numba'"):
-        layer.outputs(X)
+        layer.activations(X)
 
 
 ESTIMATORS = {

@@ -33,9 +33,9 @@ def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
     W, T, w = RNG.normal(size=(m, 3)), RNG.normal(size=(N, 2)), RNG.random(N)
     with config_context(n_streams=n_streams):
         layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend="cupy")
-        close(layer.outputs(X), H, np.float32)
-        close(layer.scores(X, W), H @ W, np.float32)
-        G, B = layer.normal(X, T, w)
+        close(layer.activations(X), H, np.float32)
+        close(layer.matvec(X, W), H @ W, np.float32)
+        G, B = layer.gram(X, T, w)
     close(G, (H.T * w) @ H, np.float32)
     close(B, (H.T * w) @ T, np.float32)
     np.testing.assert_array_equal(G, G.T)
@@ -44,7 +44,7 @@ def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
 @pytest.mark.parametrize("rows, shared", [(0, 1), (1, 1), (2, 2), (50, 3)])
 def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
     parts = []
-    monkeypatch.setattr(device, "_WORTH_A_THREAD", 64)
+    monkeypatch.setattr(device, "_MIN_BYTES_PER_THREAD", 64)
     monkeypatch.setattr(device, "thread_limit", lambda: 3)
     given = threads.parallel_for
     monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
@@ -59,10 +59,10 @@ def test_samples_cross_once_and_h_never(cupy):
     X, C = data(np.uint8, N=6000, m=64, n=32)
     W, T = RNG.normal(size=(64, 3)).astype(np.float32), RNG.normal(size=(6000, 2))
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    layer.scores(X[:1], W)
+    layer.matvec(X[:1], W)
     gpu = cupy.gpu
     gpu.copies.clear()
-    S = layer.scores(X, W)
+    S = layer.matvec(X, W)
     assert gpu.bytes("in") == X.nbytes + W.nbytes and gpu.bytes("out") == S.nbytes
     gpu.copies.clear()
     normal = NormalEquations(64, 2)
@@ -81,7 +81,7 @@ def test_a_profile_counts_what_crosses_the_bus_and_waits_for_it(cupy):
     W = RNG.normal(size=(64, 3)).astype(np.float32)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
     with Recorder() as recorder:
-        layer.scores(X, W)
+        layer.matvec(X, W)
     stages = {
         key: entry for key, entry in recorder.entries.items() if key[1] in ("rows", "to host")
     }
@@ -115,26 +115,28 @@ def test_what_is_on_the_device_stays_there(cupy):
     layer = HiddenLayer(cupy.asarray(C), GAUSSIAN, backend="cupy")
     assert type(layer.centers) is np.ndarray
     there, W, T = cupy.asarray(X), RNG.normal(size=(len(C), 2)), RNG.normal(size=(len(X), 2))
-    H = layer.outputs(there)
+    H = layer.activations(there)
     cupy.gpu.copies.clear()
-    H, S = layer.outputs(there), layer.scores(there, cupy.asarray(W))
+    H, S = layer.activations(there), layer.matvec(there, cupy.asarray(W))
     assert cupy.gpu.bytes("out") == 0 and cupy.gpu.bytes("in") == W.nbytes
-    np.testing.assert_array_equal(H.get(), layer.outputs(X))
-    np.testing.assert_array_equal(S.get(), layer.scores(X, W))
-    for a, b in zip(layer.normal(there, T), layer.normal(X, T)):
+    np.testing.assert_array_equal(H.get(), layer.activations(X))
+    np.testing.assert_array_equal(S.get(), layer.matvec(X, W))
+    for a, b in zip(layer.gram(there, T), layer.gram(X, T)):
         np.testing.assert_array_equal(a, b)
     codes, centers = data(np.uint8)
     layer = HiddenLayer(centers, GAUSSIAN._replace(gamma=1e-5), backend="cupy", precision="exact")
-    np.testing.assert_array_equal(layer.outputs(cupy.asarray(codes)).get(), layer.outputs(codes))
+    np.testing.assert_array_equal(
+        layer.activations(cupy.asarray(codes)).get(), layer.activations(codes)
+    )
     with pytest.raises(TypeError, match=r"X is on a GPU.*X\.get\(\)"):
-        HiddenLayer(C, GAUSSIAN, backend="numpy").outputs(there)
+        HiddenLayer(C, GAUSSIAN, backend="numpy").activations(there)
 
 
 def test_threads_share_a_layer(cupy):
     X, C = data(np.float32)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: layer.outputs(X), range(8)))
+        results = list(pool.map(lambda _: layer.activations(X), range(8)))
     for H in results[1:]:
         np.testing.assert_array_equal(H, results[0])
 
@@ -143,7 +145,7 @@ def consumers(layer, X):
     """Everything a layer computes, as host arrays."""
     W = np.linspace(-1, 1, len(layer.centers) * 2).reshape(-1, 2)
     T = np.linspace(0, 1, len(X))[:, None]
-    return [layer.outputs(X), layer.scores(X, W), *layer.normal(X, T, np.linspace(1, 2, len(X)))]
+    return [layer.activations(X), layer.matvec(X, W), *layer.gram(X, T, np.linspace(1, 2, len(X)))]
 
 
 def test_the_number_of_streams_changes_no_bit(cupy, monkeypatch):
@@ -165,9 +167,9 @@ def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, monkeypat
     X, C = data(np.float32, N=500)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
     run = [
-        lambda: [layer.outputs(X)],
-        lambda: [layer.scores(X, np.ones((len(C), 2)))],
-        lambda: layer.normal(X, np.ones((len(X), 1))),
+        lambda: [layer.activations(X)],
+        lambda: [layer.matvec(X, np.ones((len(C), 2)))],
+        lambda: layer.gram(X, np.ones((len(X), 1))),
     ][consumer]
     expected = run()
     (pool,) = (pool for pool in gpu.pools if pool.used)
@@ -194,12 +196,12 @@ def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, monkeypat
 def test_memory_that_does_not_hold_a_row_says_what_to_do(cupy):
     X, C = data(np.float32)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    layer.outputs(X[:1])
+    layer.activations(X[:1])
     cupy.gpu.fail_above = 100
     with pytest.raises(MemoryError, match=r"one row.*GPURBF_GPU_MEMORY.*backend='numba'"):
-        layer.outputs(X)
+        layer.activations(X)
     with pytest.raises(MemoryError, match="37 centers of 21 inputs"):
-        HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+        HiddenLayer(C, GAUSSIAN, backend="cupy").activations(X)
 
 
 @pytest.mark.parametrize("how", ["config", "environment"])
@@ -220,15 +222,15 @@ def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
 def test_memory_is_kept_between_calls_within_the_budget(cupy):
     X, C = data(np.float32, N=20_000, m=60)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    layer.scores(X, np.ones((60, 2)))
+    layer.matvec(X, np.ones((60, 2)))
     gpu = cupy.gpu
     (pool,) = (pool for pool in gpu.pools if pool.used)
     kept, mapped = pool.free_bytes(), gpu.mapped
     assert kept > 1 << 20
-    layer.scores(X, np.ones((60, 2)))
+    layer.matvec(X, np.ones((60, 2)))
     assert gpu.mapped == mapped and pool.free_bytes() == kept
     with config_context(gpu_memory=1):
-        layer.scores(X[:50], np.ones((60, 2)))
+        layer.matvec(X[:50], np.ones((60, 2)))
     assert pool.total_bytes() <= 1 << 20
 
 
@@ -236,7 +238,7 @@ def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
     monkeypatch.setattr(device, "_LEAST", 64)
     X, C = data(np.float32, N=500)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    expected = layer.outputs(X)
+    expected = layer.activations(X)
     used = sum(pool.used for pool in cupy.gpu.pools)
     gemm, calls = cupy.cuda.cublas.gemmEx, []
 
@@ -248,20 +250,20 @@ def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
 
     monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        layer.outputs(X)
+        layer.activations(X)
     assert not any(stream.queue for stream in cupy.gpu.streams)  # copies that nobody waited for
     assert sum(pool.used for pool in cupy.gpu.pools) == used
-    np.testing.assert_array_equal(layer.outputs(X), expected)
+    np.testing.assert_array_equal(layer.activations(X), expected)
 
 
 def test_a_forked_process_is_told_so(cupy, monkeypatch):
     X, C = data(np.float32)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    layer.outputs(X)
+    layer.activations(X)
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     with pytest.raises(RuntimeError, match=r"forked after its parent had used the GPU.*loky"):
-        layer.outputs(X)
+        layer.activations(X)
 
 
 def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
@@ -337,4 +339,4 @@ def test_settings_of_the_gpu_are_checked(cupy, monkeypatch):
     monkeypatch.setenv("GPURBF_GPU_MEMORY", "much")
     X, C = data(np.float32)
     with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):
-        HiddenLayer(C, GAUSSIAN, backend="cupy").outputs(X)
+        HiddenLayer(C, GAUSSIAN, backend="cupy").activations(X)

@@ -33,11 +33,11 @@ def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
     x, out = cupy.asarray(X), cupy.empty((5000, 60), layer.dtype)
     W, T = OutputWeights(cupy.asarray(np.ones((60, 10)))), cupy.asarray(np.ones((5000, 10)))
     sums = cupy.zeros((60, 60)), cupy.zeros((60, 10))
-    assert counted(cupy.gpu, lambda: layer.scores(x, W)) == (3, NOTHING_ELSE)
+    assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (3, NOTHING_ELSE)
     assert cupy.gpu.kernels[-2:] == ["rows", "scores"]
-    assert counted(cupy.gpu, lambda: layer.outputs(x, out)) == (3, NOTHING_ELSE)
+    assert counted(cupy.gpu, lambda: layer.activations(x, out)) == (3, NOTHING_ELSE)
     # Two tiles, because of the sums; the mean, which is NumPy's, crosses the bus.
-    assert counted(cupy.gpu, lambda: layer.normal(x, T, out=sums)) == (2 * 6, [1, 0, 0])
+    assert counted(cupy.gpu, lambda: layer.gram(x, T, out=sums)) == (2 * 6, [1, 0, 0])
 
 
 def test_a_chunk_that_stays_in_the_cache_is_two_launches_more(cupy):
@@ -48,7 +48,7 @@ def test_a_chunk_that_stays_in_the_cache_is_two_launches_more(cupy):
     rows = int(0.7 * cupy.gpu.l2 / 64 / 4) // 128 * 128
     chunks = -(-5000 // rows)
     assert chunks > 3
-    assert counted(cupy.gpu, lambda: layer.scores(x, W)) == (1 + 2 * chunks, NOTHING_ELSE)
+    assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (1 + 2 * chunks, NOTHING_ELSE)
     sizes = {call[2] for call in cupy.gpu.calls}
     assert max(sizes) == rows
 
@@ -59,7 +59,7 @@ def test_a_call_from_the_host_waits_once_a_tile_in_flight(cupy):
     layer = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy")
     W = np.ones((37, 10))
     # Samples and weights in, scores out.
-    assert counted(cupy.gpu, lambda: layer.scores(X, W)) == (3, [3, 1, 0])
+    assert counted(cupy.gpu, lambda: layer.matvec(X, W)) == (3, [3, 1, 0])
 
 
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what

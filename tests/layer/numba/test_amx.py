@@ -13,7 +13,7 @@ from numba import carray, cfunc, types
 from gpurbf import BackendUnavailable
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import amx, backend, cpu_kernel, microkernel_table, packed, packing
+from gpurbf.layer.backends.numba import amx, cpu_kernel, microkernel_table, packing, tile_layer
 from gpurbf.layer.backends.numba.driver import MicroKernel
 from gpurbf.layer.backends.numba.microkernels import LANES
 from gpurbf.runtime import cpu
@@ -180,9 +180,10 @@ def test_driver_feeds_the_amx_layout(stand_in, N, m, n):
     rng = np.random.default_rng(0)
     X, C = (rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m))
     activation = Activation("euclidean", "identity")
-    operand = packed.prepare(C, activation, np.dtype(np.float64), Quantization(1.0, 0))
-    assert operand.kernel.startswith("dot_amx")
-    D = backend.outputs(operand, X, np.empty((N, m)))
+    layer = tile_layer.prepare(C, activation, np.float64, Quantization(1.0, 0))
+    assert layer.kernel.enter
+    D = np.empty((N, m))
+    layer.activations(X, D)
     A, B = X.astype(np.int64), C.astype(np.int64)
     np.testing.assert_array_equal(D, ((A[:, None] - B) ** 2).sum(axis=2))
     # Every task configures the tiles of its thread and gives them back.

@@ -8,16 +8,10 @@ import pytest
 from gpurbf import config_context
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import (
-    backend,
-    gram,
-    gram16_kernels,
-    gram_kernels,
-    microkernel_table,
-    packed,
-)
+from gpurbf.layer.backends.numba import gram, gram16_kernels, gram_kernels, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
 from gpurbf.layer.backends.numba.packing import aligned
+from gpurbf.layer.backends.numba.tile_layer import prepare
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.threads import limited
@@ -103,6 +97,12 @@ def rounded(H, T, weights, mean, grid):
     return Q, np.rint(T * (roots[:, None] / grid.target_step)).astype(np.int64)
 
 
+def activations(layer, X):
+    H = np.empty((len(X), layer.m), layer.dtype)
+    layer.activations(X, H)
+    return H
+
+
 @pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -114,14 +114,14 @@ def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted,
     weights = 3 * RNG.random(N) if weighted else None
     mean = np.full(m, 0.25)
     grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
-    operand = packed.prepare(C, GAUSSIAN, np.dtype(dtype), PIXELS)
-    Q, R = rounded(backend.outputs(operand, X, np.empty((N, m), dtype)), T, weights, mean, grid)
+    layer = prepare(C, GAUSSIAN, dtype, PIXELS)
+    Q, R = rounded(activations(layer, X), T, weights, mean, grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
     G, B, alone = np.zeros((m, m)), np.zeros((m, k)), np.zeros((m, k))
-    backend.normal(operand, X, T, weights, mean, G, B, grid)
+    layer.gram(X, T, weights, mean, G, B, grid)
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
     np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
-    backend.normal(operand, X, T, weights, mean, None, alone, grid)
+    layer.gram(X, T, weights, mean, None, alone, grid)
     np.testing.assert_array_equal(B, alone)
 
 
@@ -129,12 +129,11 @@ def test_targets_beyond_the_grid_are_exact_too():
     X, C, T = data(400, 30, 2)
     T = RNG.normal(0, 3, (400, 2))
     mean, grid = np.full(30, 0.25), gram.Grid.of(0.75, 1.0)
-    operand = packed.prepare(C, GAUSSIAN, np.dtype(np.float32), PIXELS)
-    H = backend.outputs(operand, X, np.empty((400, 30), np.float32))
-    Q, R = rounded(H, T, None, mean, grid)
+    layer = prepare(C, GAUSSIAN, np.float32, PIXELS)
+    Q, R = rounded(activations(layer, X), T, None, mean, grid)
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
     G, B = np.zeros((30, 30)), np.zeros((30, 2))
-    backend.normal(operand, X, T, None, mean, G, B, grid)
+    layer.gram(X, T, None, mean, G, B, grid)
     np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
 
 
@@ -149,11 +148,10 @@ def test_targets_beyond_the_grid_are_exact_too():
 def test_any_metric_and_profile_can_be_rounded(activation):
     X, C, T = data(500, 40, 3)
     mean, grid = np.full(40, 0.5), gram.Grid.of(1.5, 1.0)
-    operand = packed.prepare(C, activation, np.dtype(np.float32), PIXELS)
-    H = backend.outputs(operand, X, np.empty((500, 40), np.float32))
-    Q, _ = rounded(H, T, None, mean, grid)
+    layer = prepare(C, activation, np.float32, PIXELS)
+    Q, _ = rounded(activations(layer, X), T, None, mean, grid)
     G, B = np.zeros((40, 40)), np.zeros((40, 3))
-    backend.normal(operand, X, T, None, mean, G, B, grid)
+    layer.gram(X, T, None, mean, G, B, grid)
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
 
 
@@ -165,7 +163,7 @@ def normal(backend, X, C, T, weights=None, order=None, parts=1, range_=0.75):
     grid, mean = gram.Grid.of(range_, 1.0, 3.0), np.full(len(C), 0.25)
     for part in np.array_split(order, parts):
         w = None if weights is None else weights[part]
-        layer.normal(X[part], T[part], w, mean, out, grid)
+        layer.gram(X[part], T[part], w, mean, out, grid)
     mirror(out[0])
     return out
 
@@ -215,9 +213,9 @@ def test_no_eigenvalue_is_negative():
     G, _ = normal("numba", X, C, T)
     values = np.linalg.eigvalsh(G)
     assert values[0] > -1e-14 * values[-1]
-    operand = packed.prepare(C, GAUSSIAN, np.dtype(np.float32), PIXELS)
+    layer = prepare(C, GAUSSIAN, np.float32, PIXELS)
     floats = np.zeros((280, 280))
-    backend.normal(operand, X, T, None, np.full(280, 0.25), floats, np.zeros((280, 1)))
+    layer.gram(X, T, None, np.full(280, 0.25), floats, np.zeros((280, 1)))
     assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]
 
 
@@ -233,9 +231,9 @@ def test_the_nearest_on_the_grid_is_what_is_summed():
     X, C, T = data(40, 50, 1)
     layer, mean = HiddenLayer(C, GAUSSIAN, backend="numba"), np.full(50, 0.25)
     grid = gram.Grid.of(0.1, 1.0)
-    H = grid.nearest(layer.outputs(X), mean) - mean
+    H = grid.nearest(layer.activations(X), mean) - mean
     out = np.zeros((50, 50)), np.zeros((50, 1))
-    layer.normal(X, T, None, mean, out, grid)
+    layer.gram(X, T, None, mean, out, grid)
     np.testing.assert_array_equal(np.tril(out[0]), np.tril(H.T @ H))
 
 

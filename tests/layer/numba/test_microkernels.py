@@ -11,7 +11,7 @@ from gpurbf.layer.backends.numba import cpu_kernel, matvec_kernels, microkernel_
 from gpurbf.layer.backends.numba.driver import MicroKernel
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
 from gpurbf.layer.backends.numba.microkernels import AVX2, AVXVNNI, KINDS, LANES
-from gpurbf.layer.backends.numba.packed import _micro_kernel
+from gpurbf.layer.backends.numba.tile_layer import _micro_kernel
 from gpurbf.profiling.ceilings import peak
 from gpurbf.runtime import cpu
 

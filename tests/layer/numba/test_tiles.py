@@ -6,15 +6,14 @@ import pytest
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import backend, cpu_kernel, packed
+from gpurbf.layer.backends.numba import cpu_kernel, tile_layer
+from gpurbf.layer.backends.numba.tile_layer import TilesAmong, prepare
 from gpurbf.runtime.linalg import mirror
 from tests import reference
 
 PIXELS = Quantization(1.0, 0)
 DISTANCE = Activation("euclidean", "identity")
 SHAPES = [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)]
-
-INDEXED = backend._INDEXED
 
 
 def codes(N, m, n, seed=0):
@@ -23,14 +22,18 @@ def codes(N, m, n, seed=0):
 
 
 def outputs(X, C, activation, dtype=np.float64, quantization=PIXELS):
-    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
-    return backend.outputs(operand, X, np.empty((len(X), len(C)), dtype))
+    H = np.empty((len(X), len(C)), dtype)
+    prepare(C, activation, dtype, quantization).activations(X, H)
+    return H
 
 
-def normal(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
-    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
+def matvec(layer, X, W):
+    return layer.matvec(X, layer.pack_weights(W))
+
+
+def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
-    backend.normal(operand, X, T, weights, mean, G, B)
+    prepare(C, activation, dtype, quantization).gram(X, T, weights, mean, G, B)
     mirror(G)
     return G, B
 
@@ -84,11 +87,11 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
     else:
         A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
     activation = Activation(metric, "linear" if metric == "dot" else "identity")
-    operand = packed.prepare(C, activation, np.dtype(dtype), quantization)
-    (part,) = operand.parts
-    assert part.packing.sparse == (metric != "manhattan")
-    assert (part.density < 1) == (metric != "manhattan")
-    H = backend.outputs(operand, X, np.empty((40, 150), dtype))
+    layer = prepare(C, activation, dtype, quantization)
+    assert layer.packing.sparse == (metric != "manhattan")
+    assert (layer.density < 1) == (metric != "manhattan")
+    H = np.empty((40, 150), dtype)
+    layer.activations(X, H)
     expected = reference.METRICS[metric](A, B) ** (1 if metric == "dot" else 2)
     tolerance = 1e-5 if dtype == np.float32 else 1e-13
     np.testing.assert_allclose(H, expected, tolerance, tolerance * np.abs(expected).max())
@@ -98,9 +101,9 @@ def test_dense_centers_take_all_inputs(monkeypatch):
     monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
-        (part,) = packed.prepare(C, DISTANCE, np.dtype(np.float64), None).parts
-        assert not part.packing.sparse and part.density == 1
-        np.testing.assert_array_equal(part.packing.shift, C.mean(axis=0))
+        layer = prepare(C, DISTANCE, np.float64, None)
+        assert not layer.packing.sparse and layer.density == 1
+        np.testing.assert_array_equal(layer.packing.shift, C.mean(axis=0))
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -115,9 +118,9 @@ def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monk
     activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
     before = X.copy()
-    like, held = INDEXED.like(X, activation, out, quantization)
+    among = TilesAmong(X, activation, out, quantization)
     H = np.full((80, 47), np.inf, out)
-    INDEXED.outputs(INDEXED.prepare(like, held, centers), held, rows, H, places)
+    among.activations(among.layer(centers), rows, H, places)
     expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
     tolerance = 2e-5 if out == np.float32 else 1e-12
     np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
@@ -133,24 +136,22 @@ def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, 
     X, quantization = sparse_rows(500, 60), PIXELS
     if dtype != np.uint8:
         X, quantization = (X + 2).astype(dtype), None
-    like, held = INDEXED.like(
-        X, Activation(metric, "gaussian", 1e-5), np.dtype(np.float32), quantization
-    )
+    among = TilesAmong(X, Activation(metric, "gaussian", 1e-5), np.float32, quantization)
 
-    def outputs(operand, n):
+    def outputs(layer, n):
         H = np.empty((90, n), np.float32)
-        INDEXED.outputs(operand, held, np.arange(90), H)
+        among.activations(layer, np.arange(90), H)
         return H
 
     order = np.random.default_rng(0).permutation(500)
     before, after = order[:256], order[:256].copy()
     after[fresh] = order[256 : 256 + len(after[fresh])]
-    operand = INDEXED.prepare(like, held, before)
-    renewed = INDEXED.prepare(operand, held, after, fresh)
-    assert (renewed is operand) == (fresh.start != 100)
-    anew = INDEXED.prepare(like, held, after)
+    layer = among.layer(before)
+    renewed = among.layer(after, layer, fresh)
+    assert (renewed is layer) == (fresh.start != 100)
+    anew = among.layer(after)
     np.testing.assert_array_equal(outputs(renewed, 256), outputs(anew, 256))
-    fewer = INDEXED.prepare(renewed, held, after[:64], slice(0, 64))
+    fewer = among.layer(after[:64], renewed, slice(0, 64))
     np.testing.assert_array_equal(outputs(fewer, 64), outputs(anew, 256)[:, :64])
 
 
@@ -172,9 +173,8 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     X, C = codes(110, 290, 20)
     W = np.random.default_rng(1).standard_normal((290, k))
     activation = Activation("euclidean", "gaussian", 3e-6)
-    operand = packed.prepare(C, activation, np.dtype(dtype), PIXELS)
     exact = reference.hidden(X, C, *activation) @ W
-    S = backend.scores(operand, X, W)
+    S = matvec(prepare(C, activation, dtype, PIXELS), X, W)
     assert S.dtype == dtype and S.shape == (110, k)
     np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
 
@@ -182,9 +182,7 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
 def test_scores_of_many_centers_keep_the_digits_of_float32(kernel):
     X, C = codes(5, 10_000, 4)
     activation = Activation("euclidean", "multiquadric", 1e-2)
-    S = backend.scores(
-        packed.prepare(C, activation, np.dtype(np.float32), PIXELS), X, np.ones((len(C), 1))
-    )
+    S = matvec(prepare(C, activation, np.float32, PIXELS), X, np.ones((len(C), 1)))
     exact = reference.hidden(X, C, *activation).sum(axis=1)
     np.testing.assert_allclose(S[:, 0], exact, rtol=4 * np.finfo(np.float32).eps)
 
@@ -195,7 +193,7 @@ def test_infinite_scores_are_those_of_their_sample_only(kernel):
     W = rng.standard_normal((290, 6))
     X[95:] = 1e30
     activation = Activation("euclidean", "multiquadric", 1.0)
-    S = backend.scores(packed.prepare(C, activation, np.dtype(np.float32), None), X, W)
+    S = matvec(prepare(C, activation, np.float32, None), X, W)
     assert not np.isfinite(S[95:]).any()
     exact = reference.hidden(X[:95], C, *activation) @ W
     np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
@@ -210,7 +208,7 @@ def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, d
     activation = Activation("euclidean", "gaussian", 3e-6)
     H = reference.hidden(X, C, *activation)
     mean = np.full(m, 0.25)
-    G, B = normal(X, C, T, weights, mean, activation, dtype)
+    G, B = gram(X, C, T, weights, mean, activation, dtype)
     Z = H - mean
     scale = max(1, N) * np.finfo(dtype).eps * 4
     np.testing.assert_allclose(G, Z.T @ (weights[:, None] * Z), rtol=0, atol=scale)
@@ -221,19 +219,19 @@ def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, d
 def test_normal_adds_to_what_is_there():
     X, C = codes(40, 50, 6)
     activation, mean = Activation("euclidean", "gaussian", 1e-5), np.zeros(50)
-    operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
+    layer = prepare(C, activation, np.float64, PIXELS)
     whole = [np.zeros((50, 50)), np.zeros((50, 2))]
     parts = [np.zeros((50, 50)), np.zeros((50, 2))]
     T = np.ones((40, 2))
-    backend.normal(operand, X, T, None, mean, *whole)
-    backend.normal(operand, X[:25], T[:25], None, mean, *parts)
-    backend.normal(operand, X[25:], T[25:], None, mean, *parts)
+    layer.gram(X, T, None, mean, *whole)
+    layer.gram(X[:25], T[:25], None, mean, *parts)
+    layer.gram(X[25:], T[25:], None, mean, *parts)
     for a, b in zip(whole, parts):
         np.testing.assert_allclose(a, b, 1e-13)
 
 
 def test_largest_sums_of_32_bits_do_not_overflow():
-    X = np.zeros((1, distance.PIECE), np.uint8)
+    X = np.zeros((1, distance.INT32_FEATURES), np.uint8)
     for C in (X + np.uint8(255), X):
         for metric in ("euclidean", "manhattan"):
             exact = np.rint(reference.METRICS[metric](X, C) ** 2)
@@ -243,31 +241,25 @@ def test_largest_sums_of_32_bits_do_not_overflow():
     np.testing.assert_array_equal(outputs(full, full, Activation("dot", "linear")), exact)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
-def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric):
-    n = 2 * distance.PIECE + 5
-    X, C = codes(2, 3, n)
+def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
+    X, C = codes(2, 3, 2 * distance.INT32_FEATURES + 5)
     X[0], C[0] = 0, 255
-    profile = "linear" if metric == "dot" else "identity"
+    activation = Activation(metric, "linear" if metric == "dot" else "identity")
     exact = reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2)
-    activation = Activation(metric, profile)
-    np.testing.assert_array_equal(outputs(X, C, activation), np.rint(exact))
-
-
-def test_split_inputs_reach_every_consumer(monkeypatch):
-    X, C = codes(90, 40, 30)
-    W, T = np.random.default_rng(0).random((40, 3)), np.random.default_rng(1).random((90, 3))
-    activation = Activation("euclidean", "laplacian", 1e-2)
-    mean = np.full(40, 0.1)
-
-    def consumers():
-        operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
-        return backend.scores(operand, X, W), *normal(X, C, T, None, mean, activation)
-
-    whole = consumers()
-    monkeypatch.setattr(distance, "PIECE", 8)
-    for a, b in zip(whole, consumers()):
-        np.testing.assert_allclose(a, b, 1e-12)
+    exact = np.rint(exact)
+    # A distance is exact; float32 rounds it, and its square.
+    rounding = 0 if dtype == np.float64 else 2 * np.finfo(dtype).eps
+    np.testing.assert_allclose(outputs(X, C, activation, dtype), exact, rounding)
+    among, H = TilesAmong(X, activation, dtype, PIXELS), np.empty((2, 2), dtype)
+    among.activations(among.layer(np.arange(2)), np.arange(2), H)
+    np.testing.assert_array_equal(H, outputs(X, X, activation, dtype))
+    W, T, mean = np.ones((3, 2)), np.ones((2, 1)), np.zeros(3)
+    S = matvec(prepare(C, activation, dtype, PIXELS), X, W)
+    np.testing.assert_allclose(S, exact @ W, 1e-6)
+    _, B = gram(X, C, T, None, mean, activation, dtype)
+    np.testing.assert_allclose(B, exact.T @ T, 1e-6)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
@@ -276,8 +268,8 @@ def test_callable_profiles_take_squared_distances(metric):
     activation = Activation(metric, lambda s: np.exp(-1e-6 * s))
     exact = reference.hidden(X, C, *activation)
     np.testing.assert_allclose(outputs(X, C, activation), exact, 1e-12)
-    operand = packed.prepare(C, activation, np.dtype(np.float64), PIXELS)
-    np.testing.assert_allclose(backend.scores(operand, X, np.ones((40, 1))), exact.sum(1)[:, None])
+    S = matvec(prepare(C, activation, np.float64, PIXELS), X, np.ones((40, 1)))
+    np.testing.assert_allclose(S, exact.sum(1)[:, None])
 
 
 def test_rows_are_independent_of_their_batch(kernel):
@@ -334,8 +326,8 @@ def test_every_kernel_gives_the_same_bits():
 
 def test_threads_are_woken_for_as_much_work_as_they_are_worth(monkeypatch):
     asked = []
-    monkeypatch.setattr(backend, "parallel_for", lambda task, n, most: asked.append(most))
-    monkeypatch.setattr(backend, "thread_limit", lambda: 4)
+    monkeypatch.setattr(tile_layer, "parallel_for", lambda task, n, most: asked.append(most))
+    monkeypatch.setattr(tile_layer, "thread_limit", lambda: 4)
     X, C = codes(24, 100, 20)
     assert outputs(X, C, DISTANCE).any()  # done without asking anyone
     assert not asked

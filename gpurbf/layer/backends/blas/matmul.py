@@ -1,25 +1,23 @@
 """The hidden layer by matrix product: |x - c|² = |x|² + |c|² - 2 x·c, then a fused epilogue.
 
-The same lines serve every array library; a backend brings its products and its epilogue. Both
-operands are shifted first: quantized so that they fit the product's integers and every term is
-exact, off it by the mean of the centers, without which float32 loses its digits far from the
-origin. `terms` has the algebra.
+A backend brings its products. Both operands are shifted first: quantized so that they fit the
+product's integers and every term is exact, off it by the mean of the centers, without which float32
+loses its digits far from the origin. `distance` has the algebra.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend, Tile
 from gpurbf.layer.backends.numba import gram
+from gpurbf.layer.backends.numba.epilogue import epilogue
 from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
 from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import get_config
@@ -29,7 +27,6 @@ from gpurbf.runtime.stages import count, stage
 # few samples do not pay for, and many leave the caches before they are activated
 # (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024
-_TRIED = tuple(Tile(M=rows) for rows in (256, 512, 2048))
 
 
 class Gemm(NamedTuple):
@@ -54,65 +51,53 @@ class Gemm(NamedTuple):
     centered: bool = True
 
 
-@dataclass(frozen=True)
-class ShiftedCenters:
-    """Centers made ready for the product: shifted, converted, with the terms of the columns."""
+class ShiftedCenters(NamedTuple):
+    """Centers as a product reads them, and what makes distances of its products with samples.
 
-    product: Gemm
-    activation: Activation
-    dtype: np.dtype
+    The distance is ``factor * (row + column + alpha * product)``: ``row`` gives the coefficients of
+    a sample's term, ``column_terms`` are those of the centers. Samples are shifted by ``x_shift``.
+    """
+
     centers: Any
     x_shift: Any
     column_terms: Any
     row: Coefficients
     alpha: int
     factor: float
-    M: int  # samples of a tile; 0 where tiles are not cut here
 
 
-def row_sums(A: Any, power: int, dtype: Any) -> Any:
+def row_sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
     """The sum of a power of each row's elements, computed in dtype."""
     wide = A.astype(dtype)
-    return (wide if power == 1 else wide * wide).sum(axis=1)
+    sums: np.ndarray = (wide if power == 1 else wide * wide).sum(axis=1)
+    return sums
 
 
-def shifted(xp: ModuleType, X: Any, shift: Any, dtype: Any) -> Any:
+def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
     """X - shift in dtype, computed where neither the shift nor a small integer type rounds."""
     if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
         # Subtract before a float64 sample is rounded to float32.
         shift = shift.astype(X.dtype) if hasattr(shift, "astype") else shift
-        return xp.ascontiguousarray((X - shift).astype(dtype, copy=False))
+        return np.ascontiguousarray((X - shift).astype(dtype, copy=False))
     if np.issubdtype(dtype, np.floating):
-        return xp.subtract(X, shift, dtype=dtype)
+        return np.subtract(X, shift, dtype=dtype)
     return (X.astype(np.int16) - np.int16(shift)).astype(dtype)
-
-
-def _fitting(operand: ShiftedCenters) -> int:
-    """Rows whose H takes a quarter of the memory budget; a multiple of 16, at least 64."""
-    a_row = operand.dtype.itemsize * max(1, len(operand.centers))
-    return max(64, int(get_config()["memory"] * 2**20 / 4 / a_row) // 16 * 16)
-
-
-def _rows_a_tile(operand: ShiftedCenters) -> int:
-    """How many rows are computed at a time."""
-    return min(operand.M, _fitting(operand))
 
 
 def shifted_centers(
     moved: Callable[..., tuple[Any, Any]],
     product: Gemm,
     C: Any,
-    activation: Activation,
+    metric: str,
     dtype: np.dtype,
     quantization: Quantization | None,
-    M: int = 0,
 ) -> ShiftedCenters:
-    """The operand of centers C (m, n) for a product.
+    """Centers C (m, n) made ready for a product, for activations of that dtype.
 
     ``moved(product, C, shift, dtype, coefficients, terms_dtype)`` is C - shift as the product reads
     it, and the terms of its rows.
     """
-    n, metric = C.shape[1], activation.metric
+    n = C.shape[1]
     s: Any
     t: Any
     kind: Any
@@ -126,202 +111,156 @@ def shifted_centers(
         s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
         terms, kind = terms_of(metric, n, None), dtype
     centers, columns = moved(product, C, t, product.c_dtype, terms.column, kind)
-    return ShiftedCenters(
-        product=product,
-        activation=activation,
-        dtype=dtype,
-        centers=centers,
-        x_shift=s,
-        column_terms=columns,
-        row=terms.row,
-        alpha=terms.alpha,
-        factor=unit(metric, quantization),
-        M=M,
-    )
+    factor = unit(metric, quantization)
+    return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
 
 
-@dataclass(frozen=True)
-class MatrixProduct:
-    """The layer by matrix product on the arrays of one library.
+class MatrixProductLayer:
+    """A layer by matrix product: see `gpurbf.layer.backends.PreparedLayer`.
 
-    ``products(dtype, n, quantization, **options)`` chooses the product for n inputs,
-    ``gram(H)`` is HᵀH of a tile,
-    ``epilogue`` that of `backends.epilogue`. ``times`` may stand in for the library's
-    product in H @ W.
+    ``square(H)`` is HᵀH of a tile, by the library of the product.
     """
 
-    name: str
-    xp: ModuleType
-    products: Callable[..., Gemm]
-    gram: Callable[[Any], Any]
-    epilogue: Callable[..., None]
-    times: Callable[..., Callable[[Any, Any], None]] | None = None
-
-    def backend(self, kernel: str) -> Backend:
-        """These functions as a backend, of which ``kernel`` says what does the work."""
-        return Backend(
-            name=self.name,
-            xp=self.xp,
-            kernel=kernel,
-            prepare=self.prepare,
-            outputs=self.outputs,
-            scores=self.scores,
-            normal=self.normal,
-            weights=self.weights,
-            tiled=False,
-            tiles={"euclidean": _TRIED},
-            exact_sums=gram.fast,
-        )
-
-    def prepare(
+    def __init__(
         self,
+        product: Gemm,
+        square: Callable[[np.ndarray], np.ndarray],
         C: Any,
         activation: Activation,
         dtype: Any,
         quantization: Quantization | None,
-        **options: Any,
-    ) -> ShiftedCenters:
-        """Shift and convert the centers (m, n), once per fitted layer."""
-        dtype, n, exact = np.dtype(dtype), C.shape[1], quantization is not None
-        product = self.products(dtype, n, exact, **options)
-        M = forced_tile().M or _ROWS
-        return shifted_centers(self._moved, product, C, activation, dtype, quantization, M)
+    ) -> None:
+        self.product, self.square, self.activation = product, square, activation
+        self.dtype, self.m = np.dtype(dtype), C.shape[0]
+        self.rows = forced_tile().M or _ROWS  # of a tile
+        metric = activation.metric
+        self.distance = shifted_centers(self.moved, product, C, metric, self.dtype, quantization)
 
-    def outputs(self, operand: ShiftedCenters, X: Any, out: Any) -> Any:
-        """H (N, m), written into ``out``."""
-        rows = _rows_a_tile(operand)
+    def _rows_that_fit(self) -> int:
+        """Rows whose H takes a quarter of the memory budget; a multiple of 16, at least 64."""
+        row_bytes = self.dtype.itemsize * max(1, self.m)
+        return max(64, int(get_config()["memory"] * 2**20 / 4 / row_bytes) // 16 * 16)
+
+    def _tile_rows(self) -> int:
+        return min(self.rows, self._rows_that_fit())
+
+    def activations(self, X: Any, out: np.ndarray) -> None:
+        """Write H (N, m) into ``out``."""
+        rows = self._tile_rows()
         for start in range(0, X.shape[0], rows):
             part = slice(start, start + rows)
-            self._tile(operand, X[part], out[part])
-        return out
+            self._tile(X[part], out[part])
 
-    def scores(self, operand: ShiftedCenters, X: Any, W: Any) -> Any:
+    def pack_weights(
+        self, W: np.ndarray | GroupedWeights
+    ) -> tuple[Callable[[np.ndarray, np.ndarray], None], int]:
+        """Output weights W (m, k) in the form in which `matvec` needs them, and k."""
+        return times(W, self.dtype), W.shape[1]
+
+    def matvec(self, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int]) -> np.ndarray:
         """H @ W (N, k), a tile of H at a time."""
-        xp, m = self.xp, operand.centers.shape[0]
-        times, k = W if isinstance(W, tuple) else self.weights(operand, W)
-        rows = _rows_a_tile(operand)
-        H = xp.empty((min(rows, X.shape[0]), m), operand.dtype)
-        S = xp.empty((X.shape[0], k), operand.dtype)
+        multiply, k = W
+        rows = self._tile_rows()
+        H = np.empty((min(rows, X.shape[0]), self.m), self.dtype)
+        S = np.empty((X.shape[0], k), self.dtype)
         for start in range(0, X.shape[0], rows):
             part = slice(start, min(start + rows, len(S)))
-            times(self.outputs(operand, X[part], H[: part.stop - start]), S[part])
+            tile = H[: part.stop - start]
+            self.activations(X[part], tile)
+            multiply(tile, S[part])
         return S
 
-    def weights(self, operand: ShiftedCenters, W: Any) -> tuple[Callable[[Any, Any], None], int]:
-        """Output weights W (m, k) in the form in which `scores` needs them, and k."""
-        return (self.times or self._times)(W, operand.dtype), W.shape[1]
-
-    def _times(self, W: Any, dtype: np.dtype) -> Callable[[Any, Any], None]:
-        """H @ W by the library's own product; see `weighted.times`."""
-        product = self.products(dtype, len(W), False)
-        W = product.pack(self.xp.ascontiguousarray(W.T, dtype=dtype))
-
-        def multiply(H: Any, S: Any) -> None:
-            with stage("hidden layer", "H @ W"):
-                product.multiply(product.pack(H), W, S)
-                count(operations=2 * H.size * len(W), kind=product.arithmetic)
-                count(nbytes=H.nbytes + W.nbytes)
-
-        return multiply
-
-    def normal(
+    def gram(
         self,
-        operand: ShiftedCenters,
         X: Any,
-        T: Any,
-        weights: Any,
-        mean: Any,
-        G: Any,
-        B: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
+        G: np.ndarray | None,
+        B: np.ndarray,
         grid: Grid | None = None,
     ) -> None:
         """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), float64, of H less its mean, weighted.
 
         Exact sums on a grid.
         """
-        xp, m = self.xp, operand.centers.shape[0]
         if grid is not None:
-            self._rounded(operand, X, T, weights, mean, grid, G, B)
+            self._rounded_gram(X, T, weights, mean, grid, G, B)
             return
         # HᵀH wants many rows: each part of them reads and writes all of G.
-        rows = max(256, _fitting(operand))
-        H = xp.empty((min(rows, X.shape[0]), m), operand.dtype)
-        # A GPU may be slow in float64.
-        kind = gram.kind_for(operand.dtype, m) if xp is np else operand.dtype
-        mean = xp.asarray(mean, operand.dtype)
+        rows = max(256, self._rows_that_fit())
+        H = np.empty((min(rows, X.shape[0]), self.m), self.dtype)
+        kind, mean = gram.kind_for(self.dtype, self.m), mean.astype(self.dtype)
         for start in range(0, X.shape[0], rows):
-            part = X[start : start + rows]
-            tile = self.outputs(operand, part, H[: part.shape[0]])
+            part = slice(start, min(start + rows, X.shape[0]))
+            tile = H[: part.stop - start]
+            self.activations(X[part], tile)
             with stage("output training", "HᵀT" if G is None else "HᵀH"):
                 tile = tile.astype(kind, copy=False)
                 tile -= mean
-                targets = T[start : start + rows].astype(kind)
+                targets = T[part].astype(kind)
                 if weights is not None:
-                    root = xp.sqrt(weights[start : start + rows]).astype(operand.dtype)[:, None]
+                    root = np.sqrt(weights[part]).astype(self.dtype)[:, None]
                     tile *= root
                     targets = targets * root
                 # Both products exist before the sums change: where memory runs out, they have not.
-                squares, products = None if G is None else self.gram(tile), tile.T @ targets
-                if squares is not None:
+                squares, products = None if G is None else self.square(tile), tile.T @ targets
+                if G is not None:
                     G += squares
                 B += products
                 # One triangle and HᵀT; G is read and written.
-                triangle, nbytes = (0, 0) if G is None else (m + 1, 2 * G.nbytes)
+                triangle, nbytes = (0, 0) if G is None else (self.m + 1, 2 * G.nbytes)
                 count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=kind.name)
                 count(nbytes=tile.nbytes + targets.nbytes + nbytes)
 
-    def _rounded(
+    def _rounded_gram(
         self,
-        operand: ShiftedCenters,
         X: Any,
-        T: Any,
-        weights: Any,
-        mean: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
         grid: Grid,
-        G: Any,
-        B: Any,
+        G: np.ndarray | None,
+        B: np.ndarray,
     ) -> None:
-        """The same, exactly, of H and T rounded to a grid; see `sums`."""
-        m, roots = len(B), np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
+        """Add the sums of H and T rounded to a grid, exactly; see `gram.add_rounded`."""
+        roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
 
-        def values(rows: Any) -> Any:
+        def values(rows: Any) -> np.ndarray:
             part = X[rows]
-            return self.outputs(operand, part, np.empty((part.shape[0], m), operand.dtype))
+            H = np.empty((part.shape[0], self.m), self.dtype)
+            self.activations(part, H)
+            return H
 
         def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
-            step = max(2, _rows_a_tile(operand) // 2 * 2)
+            step = max(2, self._tile_rows() // 2 * 2)
             for start in range(0, len(factors), step):
                 part = slice(start, min(start + step, len(factors)))
                 H = values(slice(rows.start + part.start, rows.start + part.stop))
                 with stage("output training", "H rounded"):
                     gram.round_rows(H, factors[part], mean, pairs, beyond[part], start // 2)
 
-        if m:
+        if self.m:
             gram.add_rounded(pack, values, T, roots, mean, grid, G, B)
 
-    def _tile(self, operand: ShiftedCenters, X: Any, out: Any) -> None:
-        """The outputs of a few rows: product, then terms, metric and profile in one pass."""
-        xp, product = self.xp, operand.product
+    def _tile(self, X: Any, out: np.ndarray) -> None:
+        """Write the activations of a few rows: product, then terms, metric and profile at once."""
+        product, d = self.product, self.distance
         with stage("prepare", "samples shifted, norms"):
-            kind = operand.column_terms.dtype
-            packed, row_terms = self._moved(
-                product, X, operand.x_shift, product.x_dtype, operand.row, kind
-            )
+            kind = d.column_terms.dtype
+            packed, row_terms = self.moved(product, X, d.x_shift, product.x_dtype, d.row, kind)
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
-            P = out.view(product.out_dtype) if in_place else xp.empty(out.shape, product.out_dtype)
-            product.multiply(packed, operand.centers, P)
-            self.epilogue(
-                P, row_terms, operand.column_terms, operand.alpha, operand.factor,
-                operand.activation, out,
-            )  # fmt: skip
+            P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
+            product.multiply(packed, d.centers, P)
+            epilogue(P, row_terms, d.column_terms, d.alpha, d.factor, self.activation, out)
             count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
             count(nbytes=packed.size * packed.dtype.itemsize)
-            count(nbytes=operand.centers.nbytes + out.nbytes)
+            count(nbytes=d.centers.nbytes + out.nbytes)
 
-    def _moved(
+    def moved(
         self,
         product: Gemm,
         A: Any,
@@ -329,9 +268,9 @@ class MatrixProduct:
         dtype: Any,
         coefficients: Coefficients,
         terms_dtype: Any,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, np.ndarray]:
         """A - shift as the product reads it, and what each row adds to its distances."""
-        moved = shifted(self.xp, A, shift, dtype)
+        moved = shifted(A, shift, dtype)
         wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
-        terms = evaluate(self.xp, coefficients, moved, row_sums, wide)
+        terms = evaluate(coefficients, moved, row_sums, wide)
         return product.pack(moved), terms.astype(terms_dtype)

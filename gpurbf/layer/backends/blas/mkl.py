@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.blas.manhattan import with_manhattan
-from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProduct, shifted
-from gpurbf.layer.backends.numba import backend
-from gpurbf.layer.backends.numba.epilogue import epilogue
-from gpurbf.layer.backends.numba.matvec import times
+from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer, shifted
+from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.runtime import cache, clock, cpu
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
@@ -181,8 +180,8 @@ def quantization_rates() -> dict[str, float]:
     rates = {}
     for name in ("sgemm", "bf16", "u8s8"):
         product = _products()[name]
-        A = product.pack(shifted(np, X, product.x_shift, product.x_dtype))
-        B = product.pack(shifted(np, C, product.c_shift, product.c_dtype))
+        A = product.pack(shifted(X, product.x_shift, product.x_dtype))
+        B = product.pack(shifted(C, product.c_shift, product.c_dtype))
         out = np.empty((len(X), len(C)), product.out_dtype)
         multiply = functools.partial(product.multiply, A, B, out)
         rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
@@ -205,6 +204,16 @@ def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]
 
 
+def prepare(
+    C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
+) -> MatrixProductLayer | tile_layer.TileLayer:
+    """The centers (m, n) made ready; Manhattan distance has no matrix product: it takes tiles."""
+    if activation.metric == "manhattan":
+        return tile_layer.prepare(C, activation, dtype, quantization)
+    product = products(np.dtype(dtype), C.shape[1], quantization is not None)
+    return MatrixProductLayer(product, _gram, C, activation, dtype, quantization)
+
+
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     _library()
@@ -213,5 +222,6 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} quantized (measured TOPS: {said}), sgemm/dgemm off it"
-    by_product = MatrixProduct("mkl", np, products, _gram, epilogue, times)
-    return with_manhattan(by_product.backend(kernel), backend.load)
+    return Backend(
+        name="mkl", xp=np, kernel=kernel, prepare=prepare, tiled=False, exact_sums=gram.fast
+    )

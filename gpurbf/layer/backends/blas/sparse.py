@@ -9,19 +9,13 @@ so that both kinds of centers give the same bits.
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProduct, ShiftedCenters
-from gpurbf.layer.backends.numba.epilogue import epilogue
-from gpurbf.layer.backends.numba.matvec import times
+from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
 from gpurbf.layer.distance import Coefficients, evaluate
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import parallel_for
@@ -111,24 +105,18 @@ def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
     return np.einsum("ij,ij->i", A, A, dtype=dtype)
 
 
-@dataclass(frozen=True)
-class _SparseProduct(MatrixProduct):
-    """Samples are CSR; what comes after the product is dense, and centers are what suits them."""
+class SparseProductLayer(MatrixProductLayer):
+    """Samples are CSR, products dense, and centers (m, n) as `sparse_or_dense` has them.
 
-    def prepare(
-        self,
-        C: Any,
-        activation: Activation,
-        dtype: Any,
-        quantization: Quantization | None,
-        **options: Any,
-    ) -> ShiftedCenters:
-        """See `MatrixProduct`; C (m, n) as `few_entries` has it."""
-        operand = super().prepare(C, activation, dtype, quantization, **options)
-        few = sp.issparse(operand.centers)
-        return replace(operand, centers=Columns(operand.centers)) if few else operand
+    For numbers, not codes, of any metric but Manhattan.
+    """
 
-    def _moved(
+    def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
+        super().__init__(_PRODUCT, lambda H: H.T @ H, C, activation, dtype, None)
+        if sp.issparse(self.distance.centers):
+            self.distance = self.distance._replace(centers=Columns(self.distance.centers))
+
+    def moved(
         self,
         product: Gemm,
         A: Any,
@@ -136,16 +124,8 @@ class _SparseProduct(MatrixProduct):
         dtype: Any,
         coefficients: Coefficients,
         terms_dtype: Any,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, np.ndarray]:
+        """A, from which nothing is taken, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
-        terms = evaluate(np, coefficients, A, _squares, np.float64)
+        terms = evaluate(coefficients, A, _squares, np.float64)
         return A if sp.issparse(A) else product.pack(A), terms
-
-
-@functools.cache
-def load() -> Backend:
-    """These products in a backend's form, for operands not quantized."""
-    by_product = _SparseProduct(
-        "sparse", np, lambda dtype, n, quantization: _PRODUCT, lambda H: H.T @ H, epilogue, times
-    )
-    return by_product.backend("sparse products")

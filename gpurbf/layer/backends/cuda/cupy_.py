@@ -13,28 +13,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend, get_backend
-from gpurbf.layer.backends.blas.manhattan import with_manhattan
-from gpurbf.layer.backends.blas.matmul import Gemm, ShiftedCenters, shifted_centers
+from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
+from gpurbf.layer.backends.blas.matmul import Gemm, shifted_centers
 from gpurbf.layer.backends.cuda.cupy_kernels import (
-    Rule,
     move_rows,
     rule,
     write_outputs,
     write_scores,
 )
-from gpurbf.layer.backends.cuda.device import on_device
+from gpurbf.layer.backends.cuda.device import prepare_on_device
 from gpurbf.layer.backends.cuda.gram import add_sums
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
+from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs, memory_of
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -99,164 +96,158 @@ def products(xp: ModuleType, three: bool = False) -> Callable[..., Gemm]:
     return choose
 
 
-class Here(NamedTuple):
-    """The array library, and the device."""
+class CublasLayer:
+    """Centers C (m, n) as a product reads them: see `gpurbf.layer.backends.cuda.device`."""
 
-    xp: ModuleType
-    device: Device
+    def __init__(
+        self,
+        xp: ModuleType,
+        device: Device,
+        C: Any,
+        activation: Activation,
+        dtype: Any,
+        quantization: Quantization | None,
+        tf32: bool = False,
+    ) -> None:
+        self.xp, self.device, self.activation = xp, device, activation
+        self.dtype, n, quantized = np.dtype(dtype), C.shape[1], quantization is not None
+        choose = products(xp, device.tensor_floats)
+        self.product = choose(self.dtype, n, quantized, tf32)
+        moved = partial(self._moved, "centers")
+        metric = activation.metric
+        d = shifted_centers(moved, self.product, C, metric, self.dtype, quantization)
+        if not hasattr(d.x_shift, "shape"):
+            d = d._replace(x_shift=xp.full(n, d.x_shift, np.float32))
+        self.distance = d
+        self._rule = rule(activation, d.alpha, d.factor)
 
+    def _moved(
+        self,
+        side: str,
+        product: Gemm,
+        A: Any,
+        shift: Any,
+        dtype: Any,
+        coefficients: Coefficients,
+        terms_dtype: Any,
+    ) -> tuple[Any, Any]:
+        """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
+        xp, (N, n) = self.xp, A.shape
+        if A.dtype not in (np.uint8, np.float32, np.float64):
+            A = A.astype(np.float64)
+        shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
+        width, rows = (-(-size // product.group) * product.group for size in (n, N))
+        parts = side if product.parts else None
+        packed = xp.empty((N if side == "samples" else rows, width * (3 if parts else 1)), dtype)
+        terms = xp.empty(N, terms_dtype)
+        move_rows(xp, A, shift, coefficients, packed, terms, parts)
+        return packed, terms
 
-def _moved(
-    here: Here,
-    side: str,
-    product: Gemm,
-    A: Any,
-    shift: Any,
-    dtype: Any,
-    coefficients: Coefficients,
-    terms_dtype: Any,
-) -> tuple[Any, Any]:
-    """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
-    xp, (N, n) = here.xp, A.shape
-    if A.dtype not in (np.uint8, np.float32, np.float64):
-        A = A.astype(np.float64)
-    shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
-    width, rows = (-(-size // product.group) * product.group for size in (n, N))
-    parts = side if product.parts else None
-    packed = xp.empty((N if side == "samples" else rows, width * (3 if parts else 1)), dtype)
-    terms = xp.empty(N, terms_dtype)
-    move_rows(xp, A, shift, coefficients, packed, terms, parts)
-    return packed, terms
+    def _chunk(self) -> int:
+        """Rows whose products stay in L2 until they are activated."""
+        row = max(1, len(self.distance.centers)) * np.dtype(self.product.out_dtype).itemsize
+        return max(_LEAST, int(_CACHED * self.device.cache / row) // 128 * 128)
 
+    @property
+    def needs(self) -> Needs:
+        """Memory of a row, packed and its terms; of a row of a chunk, products and activations."""
+        product, centers = self.product, self.distance.centers
+        packed = centers.shape[1] * np.dtype(product.x_dtype).itemsize
+        activated = 2 * self.dtype.itemsize if callable(self.activation.profile) else 0
+        row = len(centers) * (np.dtype(product.out_dtype).itemsize + activated)
+        return Needs(packed + 16, row, self._chunk())
 
-def _prepare(
-    here: Here,
-    C: Any,
-    activation: Activation,
-    dtype: Any,
-    quantization: Quantization | None,
-    **options: Any,
-) -> ShiftedCenters:
-    """Shift and convert the centers (m, n), once per fitted layer."""
-    dtype, n = np.dtype(dtype), C.shape[1]
-    choose = products(here.xp, here.device.tensor_floats)
-    product = choose(dtype, n, quantization is not None, **options)
-    moved = partial(_moved, here, "centers")
-    operand = shifted_centers(moved, product, C, activation, dtype, quantization)
-    if not hasattr(operand.x_shift, "shape"):
-        operand = replace(operand, x_shift=here.xp.full(n, operand.x_shift, np.float32))
-    return operand
+    def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
+        """Rows, their products with the centers, in memory that the next rows reuse, and terms."""
+        product, d, N, rows = self.product, self.distance, len(X), self._chunk()
+        with stage("prepare", "samples shifted, norms"):
+            kind = d.column_terms.dtype
+            A, terms = self._moved("samples", product, X, d.x_shift, product.x_dtype, d.row, kind)
+            count(nbytes=X.nbytes + A.nbytes)
+        P = self.xp.empty((min(N, rows), len(d.centers)), product.out_dtype)
+        for start in range(0, N, rows):
+            part = slice(start, min(start + rows, N))
+            some = P[: part.stop - start]
+            product.multiply(A[part], d.centers, some)
+            yield part, some, terms[part]
+        m = len(d.column_terms)
+        count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
 
+    def activations(self, X: Any, out: Any) -> None:
+        """Write H (N, m) into ``out``."""
+        if not out.size:
+            return
+        profile = self.activation.profile
+        with stage("hidden layer", "H"):
+            for part, P, terms in self._products(X):
+                write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
+            if callable(profile):
+                out[...] = profile(out)
 
-def _rule(operand: ShiftedCenters) -> Rule:
-    return rule(operand.activation, operand.alpha, operand.factor)
+    def pack_weights(self, W: Any) -> DeviceWeights:
+        """W (m, k) by output, where a warp reads a row of it."""
+        if isinstance(W, np.ndarray):
+            by_output = self.xp.asarray(np.ascontiguousarray(W.T, self.dtype))
+        else:
+            by_output = self.xp.ascontiguousarray(W.T, self.dtype)
+        return DeviceWeights(by_output, W.shape[1])
 
+    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+        """Write H @ W (N, k) into ``out``; only a chunk of H, or none, is ever there."""
+        xp, columns, profile = self.xp, self.distance.column_terms, self.activation.profile
+        if not (out.size and len(columns)):
+            out.fill(0)
+            return
+        with stage("hidden layer", "H @ W"):
+            for part, P, terms in self._products(X):
+                if not callable(profile):
+                    write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
+                    continue
+                H = xp.empty((len(P), len(columns)), self.dtype)
+                write_outputs(xp, self._rule, P, terms, columns, H)
+                compute = "64F" if self.dtype == np.float64 else "32F"
+                H = xp.ascontiguousarray(profile(H), H.dtype)
+                _gemm(xp, compute, H, W.values, out[part])
 
-def _chunk(here: Here, operand: ShiftedCenters) -> int:
-    """Rows whose products stay in L2 until they are activated."""
-    row = max(1, len(operand.centers)) * np.dtype(operand.product.out_dtype).itemsize
-    return max(_LEAST, int(_CACHED * here.device.cache / row) // 128 * 128)
-
-
-def _products(here: Here, operand: ShiftedCenters, X: Any) -> Iterator[tuple[slice, Any, Any]]:
-    """Rows, their products with the centers, in memory that the next rows reuse, and terms."""
-    product, N, rows = operand.product, len(X), _chunk(here, operand)
-    with stage("prepare", "samples shifted, norms"):
-        kind = operand.column_terms.dtype
-        A, terms = _moved(
-            here, "samples", product, X, operand.x_shift, product.x_dtype, operand.row, kind
-        )
-        count(nbytes=X.nbytes + A.nbytes)
-    P = here.xp.empty((min(N, rows), len(operand.centers)), product.out_dtype)
-    for start in range(0, N, rows):
-        part = slice(start, min(start + rows, N))
-        some = P[: part.stop - start]
-        product.multiply(A[part], operand.centers, some)
-        yield part, some, terms[part]
-    m = len(operand.column_terms)
-    count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
-
-
-def _outputs(here: Here, operand: ShiftedCenters, X: Any, out: Any) -> Any:
-    """H (N, m), written into ``out``."""
-    if not out.size:
-        return out
-    profile, activations = operand.activation.profile, _rule(operand)
-    with stage("hidden layer", "H"):
-        for part, P, terms in _products(here, operand, X):
-            write_outputs(here.xp, activations, P, terms, operand.column_terms, out[part])
-        if callable(profile):
-            out[...] = profile(out)
-    return out
-
-
-def _weights(here: Here, operand: ShiftedCenters, W: Any) -> DeviceWeights:
-    """W (m, k) by output, where a warp reads a row of it."""
-    kind = operand.dtype
-    if isinstance(W, np.ndarray):
-        return DeviceWeights(here.xp.asarray(np.ascontiguousarray(W.T, kind)), W.shape[1])
-    return DeviceWeights(here.xp.ascontiguousarray(W.T, kind), W.shape[1])
-
-
-def _scores(here: Here, operand: ShiftedCenters, X: Any, W: DeviceWeights, out: Any) -> None:
-    """H @ W (N, k), written into ``out``; only a chunk of H, or none, is ever there."""
-    xp, m, activations = here.xp, len(operand.column_terms), _rule(operand)
-    if not (out.size and m):
-        out.fill(0)
-        return
-    profile, columns = operand.activation.profile, operand.column_terms
-    with stage("hidden layer", "H @ W"):
-        for part, P, terms in _products(here, operand, X):
-            if not callable(profile):
-                write_scores(xp, activations, P, terms, columns, W.values, out[part])
-                continue
-            H = xp.empty((len(P), m), operand.dtype)
-            write_outputs(xp, activations, P, terms, columns, H)
-            compute = "64F" if operand.dtype == np.float64 else "32F"
-            _gemm(xp, compute, xp.ascontiguousarray(profile(H), H.dtype), W.values, out[part])
-
-
-def _normal(
-    here: Here,
-    operand: ShiftedCenters,
-    X: Any,
-    T: Any,
-    weights: Any,
-    mean: Any,
-    G: Any,
-    B: Any,
-) -> None:
-    """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), of H less its mean, weighted."""
-    H = _outputs(here, operand, X, here.xp.empty((len(X), len(B)), operand.dtype))
-    add_sums(here.xp, here.device, H, T, weights, mean, G, B)
-
-
-def needs(here: Here, operand: ShiftedCenters) -> Needs:
-    """Memory of a row, packed and its terms; of a row of a chunk, its products and activations."""
-    product, m = operand.product, len(operand.centers)
-    packed = operand.centers.shape[1] * np.dtype(product.x_dtype).itemsize
-    activated = 2 * operand.dtype.itemsize if callable(operand.activation.profile) else 0
-    products = m * (np.dtype(product.out_dtype).itemsize + activated)
-    return Needs(packed + 16, products, _chunk(here, operand))
+    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
+        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), of H less its mean, weighted."""
+        H = self.xp.empty((len(X), len(B)), self.dtype)
+        self.activations(X, H)
+        add_sums(self.xp, self.device, H, T, weights, mean, G, B)
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend on that CuPy and that device."""
-    here = Here(xp, device)
+    # Made now, because looking for a GPU is what a process must not do before it forks.
+    memory = memory_of(xp)
+
+    def prepare(
+        C: Any,
+        activation: Activation,
+        dtype: Any,
+        quantization: Quantization | None,
+        *,
+        tf32: bool = False,
+    ) -> PreparedLayer[Any]:
+        if activation.metric == "manhattan":  # which has no matrix product
+            return _tiles().prepare(C, activation, dtype, quantization)
+
+        def make(C: Any) -> CublasLayer:
+            return CublasLayer(xp, device, C, activation, dtype, quantization, tf32)
+
+        return prepare_on_device(memory, make, C)
+
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
-    raw = Backend(
+    return Backend(
         name="cupy",
         xp=xp,
         kernel=f"cuBLAS: int8 quantized, {floats}/float64 off it; {device.name}",
-        prepare=partial(_prepare, here),
-        outputs=partial(_outputs, here),
-        scores=partial(_scores, here),
-        normal=partial(_normal, here),
-        weights=partial(_weights, here),
+        prepare=prepare,
         device=device.name,
         precisions=("tf32",),
+        allocator=memory.allocator,
+        free_bytes=memory.free_bytes,
     )
-    return with_manhattan(on_device(raw, partial(needs, here)), _tiles)
 
 
 @functools.cache

@@ -1,14 +1,14 @@
 """A backend on a GPU: memory within a budget, tiles on several streams, copies beside the work.
 
-A device backend brings functions that take and give arrays of the device and run on the current
-stream; `on_device` makes them a `Backend` for arrays on either side of the bus. Where samples and
+A device backend brings a layer of arrays of the device that works on the current stream
+(`OnDevice`); `DeviceLayer` makes it one for arrays on either side of the bus. Where samples and
 results are on the device, that is all there is: one tile if it fits, on the caller's stream, and
 nobody waits. From and to the host,
 
     lane 0   copy in 0 │ compute 0 │ copy out 0 │ copy in 2 │ compute 2 │ …
     lane 1             │ copy in 1 │ compute 1  │ copy out 1 │ …
 
-A lane is a stream with pinned buffers for its tile. Sums over tiles (`normal`) are added in the
+A lane is a stream with pinned buffers for its tile. Sums over tiles (`gram`) are added in the
 order of the tiles, each after an event of the one before, so that the number of lanes changes no
 bit. Where memory runs out, what is under way is finished, the tile is halved, and the work goes on
 with the first row that is not done.
@@ -16,16 +16,14 @@ with the first row that is not done.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.cuda.memory import DeviceWeights, Memory, Needs, memory_of
+from gpurbf.layer.backends.cuda.memory import DeviceWeights, Memory, Needs
+from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.stages import count, stage
@@ -34,15 +32,15 @@ from gpurbf.runtime.threads import parallel_for, thread_limit
 # Tiles that a large input is cut into, so that copies have work to hide behind, and their least
 # rows.
 _PIECES, _LEAST = 8, 2048
-# Rows whose products are summed in the operand's dtype before they are added in float64.
+# Rows whose products are summed in the layer's dtype before they are added in float64.
 _SUMMED = 4096
 # Bytes that take longer to copy than a thread to wake.
-_WORTH_A_THREAD = 1 << 21
+_MIN_BYTES_PER_THREAD = 1 << 21
 
 
 def _copy(to: np.ndarray, rows: np.ndarray) -> None:
     """``to[...] = rows`` by several threads: one does not copy as fast as a bus takes it."""
-    n = max(1, min(thread_limit(), len(to), to.nbytes // _WORTH_A_THREAD))
+    n = max(1, min(thread_limit(), len(to), to.nbytes // _MIN_BYTES_PER_THREAD))
 
     def some(i: int) -> None:
         part = slice(i * len(to) // n, (i + 1) * len(to) // n)
@@ -234,97 +232,110 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
     )
 
 
-def on_device(raw: Backend, needs: Callable[[Any], Needs]) -> Backend:
-    """The `Backend` for arrays on either side of the bus, of one for arrays of the device only.
+class OnDevice(Protocol):
+    """A backend's layer on arrays of the device, a tile at a time, on the current stream.
 
-    Parameters
-    ----------
-    raw : Backend
-        All arrays that its functions take are CuPy's (``C``, ``X``, ``out``, ``T``, ``w``,
-        ``mean``, ``G``, ``B``), ``X`` is C-contiguous, a tile is given at a time, and the work goes
-        to the current stream. ``weights`` makes `DeviceWeights` of an array of either side, and
-        ``scores(operand, X, W, out)`` takes them. ``normal`` makes all that it makes before it
-        changes G and B, so that it can be repeated where memory runs out.
-    needs : callable
-        ``needs(operand)``: memory that a row of X takes in any of these functions beside X and H.
+    All arrays that its methods take are CuPy's, and X (N, n) is C-contiguous. ``needs`` is the
+    memory that a row of X takes in any of them beside X and H. ``gram`` makes all that it makes
+    before it changes G and B, so that it can be repeated where memory runs out. ``pack_weights``
+    takes W from either side.
     """
-    xp = raw.xp
-    # Made now, because looking for a GPU is what a process must not do before it forks.
-    memory = memory_of(xp)
 
-    def ready(call: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with its arrays in the pool, on a device that this process may use."""
+    dtype: np.dtype
 
-        @functools.wraps(call)
-        def inside(*arguments: Any, **options: Any) -> Any:
-            with memory.working():
-                return call(*arguments, **options)
+    @property
+    def needs(self) -> Needs:
+        """Bytes of a row."""
 
-        return inside
+    def activations(self, X: Any, out: Any) -> None:
+        """Write H (N, m) into ``out``."""
 
-    @ready
-    def prepare_here(C: Any, *rest: Any, **options: Any) -> Any:
+    def pack_weights(self, W: Any) -> DeviceWeights:
+        """W (m, k) as `matvec` reads it."""
+
+    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+        """Write H @ W (N, k) into ``out``."""
+
+    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
+        """Add HᵀH to G's lower triangle, if any, and HᵀT to B, of H less its mean, weighted."""
+
+
+class DeviceLayer:
+    """A layer for arrays on either side of the bus: see `gpurbf.layer.backends.PreparedLayer`."""
+
+    def __init__(self, memory: Memory, layer: OnDevice) -> None:
+        self._memory, self._layer = memory, layer
+        self.dtype = layer.dtype
+
+    def activations(self, X: Any, out: Any) -> None:
+        """Write H (N, m) into ``out``."""
+        xp, layer = self._memory.xp, self._layer
+
+        def compute(part: slice, X: Any) -> Any:
+            if is_resident(out):
+                layer.activations(X, out[part])
+                return None
+            H = xp.empty((len(X), out.shape[1]), out.dtype)
+            layer.activations(X, H)
+            return H
+
+        with self._memory.allocator():
+            more = _row_size(X) + _row_size(out)
+            _tiled(self._memory, len(X), layer.needs, more, (X,), compute, out)
+
+    def pack_weights(self, W: Any) -> DeviceWeights:
+        """Output weights W (m, k), of either side, as `matvec` takes them."""
+        with self._memory.allocator():
+            return self._layer.pack_weights(W)
+
+    def matvec(self, X: Any, W: DeviceWeights) -> Any:
+        """H @ W (N, k), on the side of X."""
+        xp, layer = self._memory.xp, self._layer
+
+        def compute(part: slice, X: Any) -> Any:
+            some = S[part] if is_resident(S) else xp.empty((len(X), W.k), self.dtype)
+            layer.matvec(X, W, some)
+            return None if is_resident(S) else some
+
+        with self._memory.allocator():
+            S = (xp if is_resident(X) else np).empty((len(X), W.k), self.dtype)
+            more = _row_size(X) + _row_size(S)
+            _tiled(self._memory, len(X), layer.needs, more, (X,), compute, S)
+            return S
+
+    def gram(
+        self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any, grid: Grid | None = None
+    ) -> None:
+        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), the device's, of H less its mean."""
+        xp, layer, itemsize = self._memory.xp, self._layer, self.dtype.itemsize
+
+        def compute(part: slice, X: Any, T: Any, weights: Any) -> None:
+            layer.gram(X, T, weights, mean, G, B)
+
+        with self._memory.allocator():
+            mean = xp.asarray(mean)
+            if is_resident(X):
+                T, weights = xp.asarray(T), None if weights is None else xp.asarray(weights)
+            # H, and less its mean in float64; the square of a tile.
+            more = _row_size(X) + 2 * _row_size(T) + len(B) * (itemsize + 8)
+            fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
+            sources = X, T, weights
+            _tiled(self._memory, len(X), layer.needs, more, sources, compute, None, fixed, _SUMMED)
+
+
+def prepare_on_device(memory: Memory, make: Callable[[Any], OnDevice], C: Any) -> DeviceLayer:
+    """``make`` of the centers C (m, n), of either side, as a layer for arrays of either side."""
+    xp = memory.xp
+    with memory.allocator():
         try:
-            operand = raw.prepare(xp.ascontiguousarray(xp.asarray(C)), *rest, **options)
+            layer = make(xp.ascontiguousarray(xp.asarray(C)))
         except xp.cuda.memory.OutOfMemoryError:
-            operand = None
-        if operand is None:
+            layer = None
+        if layer is None:
             raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
         # Other streams will read it.
         xp.cuda.get_current_stream().synchronize()
-        return operand
-
-    @ready
-    def outputs_here(operand: Any, X: Any, out: Any) -> Any:
-        def compute(part: slice, X: Any) -> Any:
-            if is_resident(out):
-                raw.outputs(operand, X, out[part])
-                return None
-            return raw.outputs(operand, X, xp.empty((len(X), out.shape[1]), out.dtype))
-
-        more = _row_size(X) + _row_size(out)
-        _tiled(memory, len(X), needs(operand), more, (X,), compute, out)
-        return out
-
-    @ready
-    def scores_here(operand: Any, X: Any, W: Any) -> Any:
-        W = W if isinstance(W, DeviceWeights) else raw.weights(operand, W)
-        S = (xp if is_resident(X) else np).empty((len(X), W.k), operand.dtype)
-
-        def compute(part: slice, X: Any) -> Any:
-            some = S[part] if is_resident(S) else xp.empty((len(X), W.k), operand.dtype)
-            raw.scores(operand, X, W, some)
-            return None if is_resident(S) else some
-
-        _tiled(memory, len(X), needs(operand), _row_size(X) + _row_size(S), (X,), compute, S)
-        return S
-
-    @ready
-    def normal_here(
-        operand: Any, X: Any, T: Any, w: Any, mean: Any, G: Any, B: Any, grid: None = None
-    ) -> None:
-        mean = xp.asarray(mean)
-        if is_resident(X):
-            T, w = xp.asarray(T), w if w is None else xp.asarray(w)
-
-        def compute(part: slice, X: Any, T: Any, w: Any) -> None:
-            raw.normal(operand, X, T, w, mean, G, B)
-
-        # H, and less its mean in float64; the square of a tile.
-        more = _row_size(X) + 2 * _row_size(T) + len(B) * (operand.dtype.itemsize + 8)
-        fixed = 0 if G is None else 2 * operand.dtype.itemsize * len(G) ** 2
-        _tiled(memory, len(X), needs(operand), more, (X, T, w), compute, None, fixed, _SUMMED)
-
-    return replace(
-        raw,
-        prepare=prepare_here,
-        outputs=outputs_here,
-        scores=scores_here,
-        normal=normal_here,
-        weights=ready(raw.weights),
-        working=memory.working,
-        room=memory.room,
-    )
+    return DeviceLayer(memory, layer)
 
 
 def _row_size(A: Any) -> int:

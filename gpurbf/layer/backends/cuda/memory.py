@@ -50,12 +50,12 @@ class Needs(NamedTuple):
     scratch: float = 0
     chunk: float = 0
 
-    def rows(self, room: float, more: float) -> float:
+    def rows(self, free: float, more: float) -> float:
         """How many rows fit, each with so many bytes more."""
-        few = room / max(1.0, self.row + self.scratch + more)
+        few = free / max(1.0, self.row + self.scratch + more)
         if few <= self.chunk or not self.scratch:
             return few
-        return (room - self.chunk * self.scratch) / max(1.0, self.row + more)
+        return (free - self.chunk * self.scratch) / max(1.0, self.row + more)
 
 
 class Memory:
@@ -78,7 +78,7 @@ class Memory:
         return int(_SHARE * (free + self.pool.total_bytes()))
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def allocator(self) -> Iterator[None]:
         """Arrays are made in the pool within the block.
 
         What is free at its end stays in the pool, because the driver takes milliseconds to map
@@ -113,13 +113,13 @@ class Memory:
             streams.append(self.xp.cuda.Stream(non_blocking=True))
         return streams[:count]
 
-    def room(self) -> float:
+    def free_bytes(self) -> float:
         """Bytes of the budget that are left; blocks are rounded up and a pool never fills quite."""
         return 0.9 * (self.budget() - self.pool.used_bytes())
 
     def tile_rows(self, N: int, needs: Needs, more: float, fixed: float, lanes: int) -> int:
         """Rows of a tile that fit, so many lanes at work."""
-        fits = needs.rows((self.room() - fixed) / lanes, more)
+        fits = needs.rows((self.free_bytes() - fixed) / lanes, more)
         return int(max(1, min(N, fits)))
 
 

@@ -12,7 +12,6 @@ import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation, form, in_tile
-from gpurbf.layer.backends import Backend, Tile
-from gpurbf.layer.backends.cuda.device import on_device
+from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.cuda.device import DeviceLayer, prepare_on_device
 from gpurbf.layer.backends.cuda.gram import add_sums
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
-from gpurbf.layer.backends.tile import forced_tile
-from gpurbf.layer.distance import Coefficients, pieces, terms_of, unit
+from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs, memory_of
+from gpurbf.layer.backends.tile import Tile, forced_tile
+from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
@@ -41,46 +40,12 @@ cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 _PADDED = 128
 # Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
 _LAUNCH_ROWS = 65_535 * 64
-# Shares of the centers that are thought of, more where there are few bands of samples.
+# Shares of the centers that are considered, more where there are few bands of samples.
 _SHARES = 8
-# Tiles that the paper's experiment tries: those of all products.
-_TRIED = (Tile(M=128, B=16), Tile(M=64, B=8))
-
-
-class Part(NamedTuple):
-    """Some inputs of the centers, packed; ``given``: shift, centers, terms as kernels take them."""
-
-    inputs: slice
-    shift: Any
-    centers: Any
-    terms: Any
-    given: tuple[Any, Any, Any]
-
-
-@dataclass(frozen=True)
-class DeviceCenters:
-    """Centers ready for the tiles: one part, or several where 32-bit sums would overflow."""
-
-    product: str
-    parts: tuple[Part, ...]
-    activation: Activation
-    dtype: np.dtype
-    m: int
-    row: Coefficients  # the same in all parts
-    alpha: int
-    factor: float
-    exact: bool
-    shape: Any  # of the tiles, None where each launch chooses
-    nothing: tuple[Any, Any, Any]  # what a kernel is given for out, weights and sums it ignores
-
-    @property
-    def fused(self) -> bool:
-        """Whether the tile ends in activations, so that consumers can take it there."""
-        return len(self.parts) == 1 and not callable(self.activation.profile)
 
 
 class Tiles(NamedTuple):
-    """What the functions work with beside their operands.
+    """What layers of tiles work with beside their centers.
 
     ``add(shares, out)`` writes the sum of the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`),
     ``codes`` is the product of 8-bit codes, ``stated()`` the tile that is asked for.
@@ -94,54 +59,166 @@ class Tiles(NamedTuple):
     stated: Callable[[], Tile] = forced_tile
 
 
-def _prepare(
-    tiles: Tiles, C: Any, activation: Activation, dtype: Any, quantization: Quantization | None
-) -> DeviceCenters:
-    """Pack the centers (m, n), once per fitted layer."""
+class CudaTileLayer:
+    """Centers C (m, n) packed for the tiles: see `gpurbf.layer.backends.cuda.device.OnDevice`."""
 
-    xp, (m, n) = tiles.xp, C.shape
-    dtype, metric, exact = np.dtype(dtype), activation.metric, quantization is not None
-    if exact:
-        product = "sad" if metric == "manhattan" else tiles.codes
-    else:
-        product = "manhattan" if metric == "manhattan" else "multiply"
-    several = pieces(n, quantization)
-    parts = []
-    for piece in several:
+    def __init__(
+        self,
+        tiles: Tiles,
+        C: Any,
+        activation: Activation,
+        dtype: Any,
+        quantization: Quantization | None,
+    ) -> None:
+        xp, (self.m, n) = tiles.xp, C.shape
+        metric = activation.metric
+        self.tiles, self.activation, self.dtype = tiles, activation, np.dtype(dtype)
+        # Beyond that many inputs float64 holds the distances of codes, and 32 bits do not.
+        self.exact = quantization is not None and n <= INT32_FEATURES
+        if self.exact:
+            self.product = "sad" if metric == "manhattan" else tiles.codes
+        else:
+            self.product = "manhattan" if metric == "manhattan" else "multiply"
+        numbers = self.dtype if quantization is None else np.dtype(np.float64)
+        self._packed_dtype = np.dtype(np.uint8) if self.exact else numbers
+        # Exact where distances are, and as wide as the activations.
+        terms_dtype = np.int32 if self.exact else numbers
+        self._terms_dtype = np.dtype(np.float64 if self.dtype == np.float64 else terms_dtype)
         # Without quantization both sides are centered, or float32 loses its digits far from 0.
-        centered = not exact and metric == "euclidean" and m > 0
+        centered = quantization is None and metric == "euclidean" and self.m > 0
         shift = C.mean(axis=0, dtype=np.float64) if centered else xp.empty(0)
-        centers, terms = _pack(
-            tiles,
-            C[:, piece],
-            cuda_api.argument(shift),
-            terms_of(metric, piece.stop - piece.start, quantization).column,
-            np.dtype(np.uint8) if exact else dtype,
-            _terms_dtype(exact, dtype, len(several)),
-        )
-        given = tuple(map(cuda_api.argument, (shift, centers, terms)))
-        parts.append(Part(piece, shift, centers, terms, given))
-    rest = terms_of(metric, n, quantization)
-    kind = dtype if len(parts) == 1 else np.dtype(np.float64)
-    nothing = xp.empty((1, 1), kind), xp.empty((1, 1), kind), xp.empty((1, 1, 1))
-    return DeviceCenters(
-        product=product,
-        parts=tuple(parts),
-        activation=activation,
-        dtype=dtype,
-        m=m,
-        row=rest.row,
-        alpha=rest.alpha,
-        factor=unit(metric, quantization),
-        exact=exact,
-        shape=_stated(tiles.stated(), product),
-        nothing=tuple(map(cuda_api.argument, nothing)),
-    )
+        terms = terms_of(metric, n, quantization)
+        self.row, self.alpha = terms.row, terms.alpha
+        self.factor = unit(metric, quantization)
+        self.shape = _stated(tiles.stated(), self.product)  # None: each launch chooses
+        self._shift = cuda_api.argument(shift)
+        centers, columns = self._pack(C, terms.column)
+        self.width = centers.shape[1] * centers.dtype.itemsize  # of a packed row, bytes
+        # The arrays live as long as the layer; kernels take them as arguments.
+        self._memory = shift, centers, columns
+        self._centers, self._terms = map(cuda_api.argument, (centers, columns))
+        # What a kernel is given for out, weights and sums that it ignores.
+        nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
+        self._nothing = tuple(map(cuda_api.argument, nothing))
+
+    @property
+    def fused(self) -> bool:
+        """Whether the tile ends in activations, so that consumers can take it there."""
+        return not callable(self.activation.profile)
+
+    @property
+    def needs(self) -> Needs:
+        """Device memory of a row beside the row itself: packed, its term, what leaves the tile."""
+        apart = 0 if self.fused else 2 * self.m * self.dtype.itemsize
+        return Needs(self.width + 16 + apart)
+
+    def _pack(
+        self, X: Any, coefficients: Coefficients, padded_terms: bool = False
+    ) -> tuple[Any, Any]:
+        """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
+        xp, dtype = self.tiles.xp, self._packed_dtype
+        if X.dtype not in (np.uint8, np.float32, np.float64):
+            X = X.astype(np.float64)
+        N, n = X.shape
+        length = registers.SLICE // dtype.itemsize
+        width = max(1, -(-n // length)) * length
+        packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
+        terms = xp.empty(len(packed) if padded_terms else N, self._terms_dtype)
+        if N:
+            # An array without elements has no address: one without inputs is all padding.
+            source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
+            grid = min(-(-len(packed) // pack.ROWS), 65_535)
+            pack.pack[grid, (pack.LANES, pack.ROWS), cuda_api.current_stream()](
+                cuda_api.argument(source), self._shift, *map(float, coefficients),
+                cuda_api.argument(packed), cuda_api.argument(terms),
+            )  # fmt: skip
+        return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
+
+    def _choose(self, N: int) -> Any:
+        """The shape of the tiles: large ones where there are enough for the device."""
+        if self.shape is not None:
+            return self.shape
+        large = tile.SHAPES["large"]
+        if -(-N // large.M) * -(-self.m // large.M) < self.tiles.device.multiprocessors:
+            return tile.SHAPES["medium" if self.product == "mma" else "small"]
+        # Where a thread needs more than 128 registers, blocks of 64 threads waste fewer than 256.
+        wide = self.dtype == np.float64 or self.product == "manhattan"
+        return tile.SHAPES["medium"] if wide else large
+
+    def _launch(self, X: Any, *, out: Any = None, W: DeviceWeights | None = None) -> Any:
+        """Run the tiles on all rows of X: H into ``out``, or shares of H @ W in float64."""
+        tiles, N = self.tiles, len(X)
+        shape = self._choose(N)
+        A, row_terms = self._pack(X, self.row, padded_terms=True)
+        bands, columns = -(-N // shape.M), -(-self.m // shape.M)
+        given, sums = list(self._nothing), None
+        if W is None:
+            mode, shares, given[0] = tile.STORE, columns, cuda_api.argument(out)
+        else:
+            shares = _shares(bands, columns, 2 * tiles.device.multiprocessors)
+            sums = tiles.xp.empty((shares, N, W.k))
+            mode, given[1:] = tile.SCORES, [W.values, cuda_api.argument(sums)]
+        limit = 128 if shape.B == 16 and self.dtype == np.float32 else None
+        a, of_sum = self.activation, form(self.activation)
+        if self.exact and of_sum == "squared":
+            of_sum = "dot"  # it is never negative
+        numbers = FORMS[of_sum], profiles.NUMBERS[in_tile(a)]
+        consumer = tile.Consumer(mode, *numbers, self.dtype.itemsize)
+        asynchronous = tiles.device.capability >= (8, 0)
+        kernel = tile.kernel(self.product, shape, asynchronous, consumer, limit)
+        shared = tile.shared_bytes(self.product, shape)
+        gamma, coef0, degree = float(a.gamma), float(a.coef0), int(a.degree)
+        epilogue = Epilogue(self.alpha, self.factor, *numbers, gamma, coef0, degree)
+        kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), shared](
+            cuda_api.argument(A), self._centers, cuda_api.argument(row_terms), self._terms,
+            epilogue, *given,
+        )  # fmt: skip
+        return sums
+
+    def activations(self, X: Any, out: Any) -> None:
+        """Write H (N, m) into ``out``."""
+        if not self.m:
+            return
+        for start in range(0, len(X), _LAUNCH_ROWS):
+            rows = slice(start, start + _LAUNCH_ROWS)
+            self._launch(X[rows], out=out[rows])
+            if callable(self.activation.profile):
+                out[rows] = self.activation.profile(out[rows])
+
+    def pack_weights(self, W: Any) -> DeviceWeights:
+        """W (m, k), where the tile takes it by outputs: (k, m') with zeros beyond m."""
+        xp, (m, k), dtype = self.tiles.xp, W.shape, self.dtype
+        W = xp.asarray(W, dtype)
+        if not (self.fused and W.size):
+            return DeviceWeights(W, k)
+        by_output = xp.zeros((k, -(-m // _PADDED) * _PADDED), dtype)
+        by_output[:, :m] = W.T
+        return DeviceWeights(cuda_api.argument(by_output), k)
+
+    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+        """Write H @ W (N, k) into ``out``: tiles in the layer's dtype, their sums in float64."""
+        N = len(X)
+        if not (out.size and self.m):
+            out.fill(0)
+            return
+        if not self.fused:
+            H = self.tiles.xp.empty((N, self.m), self.dtype)
+            self.activations(X, H)
+            out[...] = H @ W.values
+            return
+        for start in range(0, N, _LAUNCH_ROWS):
+            rows = slice(start, start + _LAUNCH_ROWS)
+            self.tiles.add(self._launch(X[rows], W=W), out[rows])
+
+    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
+        """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: cuBLAS multiplies a stored H."""
+        H = self.tiles.xp.empty((len(X), self.m), self.dtype)
+        self.activations(X, H)
+        self.tiles.sums(H, T, weights, mean, G, B)
 
 
 def _stated(stated: Tile, product: str) -> Any:
     """The shape of the tile that is asked for, None if none is."""
-
     if stated.M is None:
         return tile.SHAPES["large"] if product == "wgmma" else None
     if product == "wgmma" and (stated.M, stated.B) != tile.SHAPES["large"]:
@@ -154,99 +231,6 @@ def _stated(stated: Tile, product: str) -> Any:
             "tensor cores do not work."
         )
     return tile.Shape(M, B)
-
-
-def _terms_dtype(exact: bool, dtype: np.dtype, n_parts: int) -> np.dtype:
-    """Of the terms of rows and columns: exact where distances are, as wide as the activations."""
-    wide = dtype == np.float64 or n_parts > 1
-    return np.dtype(np.float64 if wide else np.int32 if exact else np.float32)
-
-
-def _pack(
-    tiles: Tiles,
-    X: Any,
-    shift: Any,
-    coefficients: Coefficients,
-    dtype: np.dtype,
-    terms_dtype: np.dtype,
-    padded_terms: bool = False,
-) -> tuple[Any, Any]:
-    """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
-
-    xp = tiles.xp
-    if X.dtype not in (np.uint8, np.float32, np.float64):
-        X = X.astype(np.float64)
-    N, n = X.shape
-    length = registers.SLICE // dtype.itemsize
-    width = max(1, -(-n // length)) * length
-    packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
-    terms = xp.empty(len(packed) if padded_terms else N, terms_dtype)
-    if N:
-        # An array without elements has no address: one without inputs is all padding.
-        source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
-        grid = min(-(-len(packed) // pack.ROWS), 65_535)
-        pack.pack[grid, (pack.LANES, pack.ROWS), cuda_api.current_stream()](
-            cuda_api.argument(source), shift, *map(float, coefficients),
-            cuda_api.argument(packed), cuda_api.argument(terms),
-        )  # fmt: skip
-    return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
-
-
-def _choose(tiles: Tiles, operand: DeviceCenters, N: int) -> Any:
-    """The shape of the tiles: large ones where there are enough for the device."""
-
-    if operand.shape is not None:
-        return operand.shape
-    large = tile.SHAPES["large"]
-    if -(-N // large.M) * -(-operand.m // large.M) < tiles.device.multiprocessors:
-        return tile.SHAPES["medium" if operand.product == "mma" else "small"]
-    # Where a thread needs more than 128 registers, blocks of 64 threads waste fewer than of 256.
-    wide = operand.dtype == np.float64 or operand.product == "manhattan"
-    return tile.SHAPES["medium"] if wide else large
-
-
-def _launch(
-    tiles: Tiles,
-    operand: DeviceCenters,
-    part: Part,
-    X: Any,
-    *,
-    out: Any = None,
-    W: DeviceWeights | None = None,
-) -> Any:
-    """Run the tiles of a part on all rows of X: H into ``out``, or shares of H @ W in float64."""
-    from gpurbf.layer.activation import Epilogue
-
-    xp, N = tiles.xp, len(X)
-    shape = _choose(tiles, operand, N)
-    whole = len(operand.parts) == 1
-    dtype = operand.dtype if whole else np.dtype(np.float64)
-    word = part.centers.dtype
-    shift, centers, terms = part.given
-    packed = np.dtype(np.uint8) if operand.exact else word
-    A, row_terms = _pack(
-        tiles, X[:, part.inputs], shift, operand.row, packed, part.terms.dtype, padded_terms=True
-    )
-    bands, columns = -(-N // shape.M), -(-operand.m // shape.M)
-    given, sums = list(operand.nothing), None
-    if W is None:
-        mode, shares, given[0] = tile.STORE, columns, cuda_api.argument(out)
-    else:
-        shares = _shares(bands, columns, 2 * tiles.device.multiprocessors)
-        sums = xp.empty((shares, N, W.k))
-        mode, given[1:] = tile.SCORES, [W.values, cuda_api.argument(sums)]
-    limit = 128 if shape.B == 16 and dtype == np.float32 else None
-    form_, profile, *scalars = _rule(operand, whole)
-    consumer = tile.Consumer(mode, form_, profile, dtype.itemsize)
-    asynchronous = tiles.device.capability >= (8, 0)
-    kernel = tile.kernel(operand.product, shape, asynchronous, consumer, limit)
-    shared = tile.shared_bytes(operand.product, shape)
-    kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), shared](
-        cuda_api.argument(A), centers, cuda_api.argument(row_terms), terms,
-        Epilogue(operand.alpha, operand.factor if whole else 1.0, form_, profile, *scalars),
-        *given,
-    )  # fmt: skip
-    return sums
 
 
 @functools.cache
@@ -263,106 +247,27 @@ def _shares(bands: int, columns: int, slots: int) -> int:
     return min(range(1, min(columns, max(_SHARES, -(-slots // bands))) + 1), key=took)
 
 
-def _rule(operand: DeviceCenters, whole: bool) -> tuple[Any, ...]:
-    """Form and profile by their numbers, and the profile's scalars."""
-    from gpurbf.layer.activation import FORMS
+def build_backend(tiles: Tiles) -> Backend:
+    """The backend on those tiles."""
+    # Made now, because looking for a GPU is what a process must not do before it forks.
+    memory, device = memory_of(tiles.xp), tiles.device
 
-    a, of_sum = operand.activation, form(operand.activation, whole)
-    if operand.exact and of_sum == "squared":
-        of_sum = "dot"  # it is never negative
-    numbers = FORMS[of_sum], profiles.NUMBERS[in_tile(a, whole)]
-    return *numbers, float(a.gamma), float(a.coef0), int(a.degree)
+    def prepare(
+        C: Any, activation: Activation, dtype: Any, quantization: Quantization | None
+    ) -> DeviceLayer:
+        def make(C: Any) -> CudaTileLayer:
+            return CudaTileLayer(tiles, C, activation, dtype, quantization)
 
+        return prepare_on_device(memory, make, C)
 
-def _weights(tiles: Tiles, operand: DeviceCenters, W: Any) -> DeviceWeights:
-    """W (m, k), where the tile takes it by outputs: (k, m') with zeros beyond m."""
-
-    xp, (m, k), dtype = tiles.xp, W.shape, operand.dtype
-    W = xp.asarray(W, dtype)
-    if not (operand.fused and W.size):
-        return DeviceWeights(W, k)
-    by_output = xp.zeros((k, -(-m // _PADDED) * _PADDED), dtype)
-    by_output[:, :m] = W.T
-    return DeviceWeights(cuda_api.argument(by_output), k)
-
-
-def _outputs(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> Any:
-    """H (N, m), written into ``out``."""
-    if not operand.m:
-        return out
-    for start in range(0, len(X), _LAUNCH_ROWS):
-        rows = slice(start, start + _LAUNCH_ROWS)
-        if len(operand.parts) > 1:
-            _summed(tiles, operand, X[rows], out[rows])
-        else:
-            _launch(tiles, operand, operand.parts[0], X[rows], out=out[rows])
-            if callable(operand.activation.profile):
-                out[rows] = operand.activation.profile(out[rows])
-    return out
-
-
-def _summed(tiles: Tiles, operand: DeviceCenters, X: Any, out: Any) -> None:
-    """H of inputs in several parts: their distances are added, then activated."""
-
-    activation = operand.activation
-    total, summand = tiles.xp.zeros(out.shape), tiles.xp.empty(out.shape)
-    for part in operand.parts:
-        _launch(tiles, operand, part, X, out=summand)
-        total += summand
-    profiles.activate_rows[max(1, min(out.size // 256, 65_535)), 256, cuda_api.current_stream()](
-        cuda_api.argument(total),
-        operand.factor,
-        *_rule(operand, whole=True),
-        cuda_api.argument(summand),
-    )
-    out[...] = activation.profile(summand) if callable(activation.profile) else summand
-
-
-def _scores(tiles: Tiles, operand: DeviceCenters, X: Any, W: DeviceWeights, out: Any) -> Any:
-    """H @ W (N, k), written into ``out``: tiles in the operand's dtype, their sums in float64."""
-    xp, N = tiles.xp, len(X)
-    if not (out.size and operand.m):
-        out.fill(0)
-        return out
-    if not operand.fused:
-        H = _outputs(tiles, operand, X, xp.empty((N, operand.m), operand.dtype))
-        out[...] = H @ W.values
-        return out
-    for start in range(0, N, _LAUNCH_ROWS):
-        rows = slice(start, start + _LAUNCH_ROWS)
-        tiles.add(_launch(tiles, operand, operand.parts[0], X[rows], W=W), out[rows])
-    return out
-
-
-def _normal(
-    tiles: Tiles, operand: DeviceCenters, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
-) -> None:
-    """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: tiles store H, cuBLAS multiplies."""
-    H = _outputs(tiles, operand, X, tiles.xp.empty((len(X), operand.m), operand.dtype))
-    tiles.sums(H, T, weights, mean, G, B)
-
-
-def needs(operand: DeviceCenters) -> Needs:
-    """Device memory of a row beside the row itself: packed, its term, what is not in the tile."""
-    packed = sum(part.centers.shape[1] * part.centers.dtype.itemsize for part in operand.parts)
-    distances = 0 if len(operand.parts) == 1 else 16 * operand.m
-    apart = 0 if operand.fused else 2 * operand.m * operand.dtype.itemsize
-    return Needs(packed + 16 + distances + apart)
-
-
-def raw(tiles: Tiles, kernel: str = "", gpu: str = "") -> Backend:
-    """The backend on arrays of the device; see :func:`on_device`."""
     return Backend(
         name="numba-cuda",
         xp=tiles.xp,
-        kernel=kernel,
-        prepare=partial(_prepare, tiles),
-        outputs=partial(_outputs, tiles),
-        scores=partial(_scores, tiles),
-        normal=partial(_normal, tiles),
-        weights=partial(_weights, tiles),
-        device=gpu,
-        tiles=dict.fromkeys(("euclidean", "manhattan"), _TRIED),
+        kernel=f"tiles: {tiles.codes} quantized, float32/float64 off it; {device.name}",
+        prepare=prepare,
+        device=device.name,
+        allocator=memory.allocator,
+        free_bytes=memory.free_bytes,
     )
 
 
@@ -392,9 +297,7 @@ def load() -> Backend:
     if not cuda_api.cuda.is_available():
         why = " ".join(str(cuda_api.cuda.cuda_error()).split())
         raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
-    tiles = of_cupy(xp, device)
-    kernel = f"tiles: {tiles.codes} quantized, float32/float64 off it; {device.name}"
-    return on_device(raw(tiles, kernel, device.name), needs)
+    return build_backend(of_cupy(xp, device))
 
 
 def of_cupy(xp: ModuleType, device: Device, stated: Callable[[], Tile] = forced_tile) -> Tiles:

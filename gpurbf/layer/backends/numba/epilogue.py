@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from gpurbf.layer.activation import Activation, form, in_tile
+from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import parallel_for
 
@@ -16,20 +14,13 @@ activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels
 _ROWS = 32
 
 
-def compiled(
-    activation: Activation, alpha: np.number, factor: float, dtype: np.dtype, whole: bool = True
-) -> Any:
-    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype.
-
-    ``whole`` says that the products are of all inputs, not of a part of them.
-    """
-    from gpurbf.layer.activation import FORMS, Epilogue
-
+def compiled(activation: Activation, alpha: np.number, factor: float, dtype: np.dtype) -> Epilogue:
+    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype."""
     return Epilogue(
         alpha,
-        float(factor) if whole else 1.0,
-        FORMS[form(activation, whole)],
-        activation_kernels.profile_address(in_tile(activation, whole), dtype),
+        float(factor),
+        FORMS[form(activation)],
+        activation_kernels.profile_address(in_tile(activation), dtype),
         float(activation.gamma),
         float(activation.coef0),
         int(activation.degree),

@@ -6,9 +6,10 @@ from sklearn.datasets import load_digits
 
 import gpurbf
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import LOADERS, Tile, _attempt
-from gpurbf.layer.backends.cuda import device, memory, numba_cuda
+from gpurbf.layer.backends import LOADERS, _attempt
+from gpurbf.layer.backends.cuda import memory, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import pack, tile
+from gpurbf.layer.backends.tile import Tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.svm import _cuda_smo_kernels, cuda_rounds
@@ -37,8 +38,7 @@ def loaded(cupy, monkeypatch):
     cupy.gpu.wrapped = wrapped
     simulated = memory.Device("simulated", (8, 0), 1, 1 << 20)
     tiles = numba_cuda.of_cupy(cupy, simulated, lambda: Tile(M=64, B=8))
-    raw = numba_cuda.raw(tiles, "simulated")
-    backend = device.on_device(raw, numba_cuda.needs)
+    backend = numba_cuda.build_backend(tiles)
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
     _attempt.cache_clear()
     return cupy
@@ -62,10 +62,10 @@ def test_a_call_on_the_device_is_three_launches_and_wraps_what_is_new(loaded, mo
     X, C = loaded.asarray(rng.normal(size=(70, 9))), rng.normal(size=(5, 9))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numba-cuda")
     W = OutputWeights(loaded.asarray(rng.normal(size=(5, 2))))
-    layer.scores(X, W)
+    layer.matvec(X, W)
     launches.clear(), gpu.wrapped.clear()
     before = gpu.counts()
-    layer.scores(X, W)
+    layer.matvec(X, W)
     others, copies, waits, mapped = gpu.counts() - before
     assert len(launches) + others == 3 and copies == waits == mapped == 0
     # Samples, packed samples and terms for one launch, terms and packed ones for the next, sums.

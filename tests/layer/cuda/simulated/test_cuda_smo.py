@@ -21,7 +21,7 @@ class OnDevice(Matrix):
         super().__init__(K, ready=False)
         self.dtype, self.memory, self.description = np.dtype(dtype), memory, "simulated"
 
-    def room(self):
+    def free_bytes(self):
         return self.memory
 
 

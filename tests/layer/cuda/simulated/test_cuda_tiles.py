@@ -5,12 +5,12 @@ import pytest
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer import distance
 from gpurbf.layer.activation import FORMS, Activation
-from gpurbf.layer.backends import Tile
 from gpurbf.layer.backends.cuda import memory, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, tile, wgmma
-from gpurbf.layer.backends.cuda.numba_cuda import codes_product
+from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer, codes_product
+from gpurbf.layer.backends.tile import Tile
+from gpurbf.layer.distance import INT32_FEATURES
 from gpurbf.runtime.jit import cuda_api
 from tests import reference
 
@@ -38,10 +38,10 @@ def sums(H, T, weights, mean, G, B):
     B += Z.T @ (w * T)
 
 
-def scores(raw, operand, X, W):
-    """H @ W by the raw backend, into memory that is not a number."""
-    out = np.full((len(X), W.shape[1]), np.nan, operand.dtype)
-    raw.scores(operand, X, raw.weights(operand, W), out)
+def matvec(layer, X, W):
+    """H @ W, written into memory that is not a number."""
+    out = np.full((len(X), W.shape[1]), np.nan, layer.dtype)
+    layer.matvec(X, layer.pack_weights(W), out)
     return out
 
 
@@ -53,9 +53,9 @@ def samples(N, m, n, kind="float", seed=0):
 
 
 def activations_of(X, C, activation, dtype=np.float64, quantization=None, **options):
-    raw = numba_cuda.raw(tiles(**options))
-    operand = raw.prepare(C, activation, np.dtype(dtype), quantization)
-    return raw.outputs(operand, X, np.full((len(X), len(C)), np.nan, dtype))
+    H = np.full((len(X), len(C)), np.nan, dtype)
+    CudaTileLayer(tiles(**options), C, activation, dtype, quantization).activations(X, H)
+    return H
 
 
 def assert_close(actual, exact, dtype):
@@ -215,8 +215,8 @@ def test_scores_are_the_outputs_times_weights(multiprocessors, k, dtype):
     W = np.random.default_rng(1).standard_normal((70, k)).astype(dtype)
     activation = Activation("euclidean", "gaussian", 3e-6)
     exact = reference.hidden(X, C, *activation) @ W
-    raw = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
-    S = scores(raw, raw.prepare(C, activation, dtype, PIXELS), X, W)
+    layer = CudaTileLayer(tiles(multiprocessors=multiprocessors), C, activation, dtype, PIXELS)
+    S = matvec(layer, X, W)
     assert S.dtype == dtype and S.shape == (35, k)
     np.testing.assert_allclose(S, exact, atol=200 * np.finfo(dtype).eps)
 
@@ -226,8 +226,7 @@ def test_scores_of_a_tile_with_two_rows_a_thread(shape, capability):
     X, C = samples(60, 70, 20, "codes")
     W = np.random.default_rng(1).standard_normal((70, 9))
     activation = Activation("euclidean", "gaussian", 3e-6)
-    raw = numba_cuda.raw(tiles(shape, capability))
-    S = scores(raw, raw.prepare(C, activation, np.float64, PIXELS), X, W)
+    S = matvec(CudaTileLayer(tiles(shape, capability), C, activation, float, PIXELS), X, W)
     assert_close(S, reference.hidden(X, C, *activation) @ W, np.float64)
 
 
@@ -236,9 +235,9 @@ def test_scores_do_not_depend_on_the_launch():
     W = np.random.default_rng(1).standard_normal((70, 3))
     results = []
     for multiprocessors in (1, 1, 64):
-        raw = numba_cuda.raw(tiles(multiprocessors=multiprocessors))
-        operand = raw.prepare(C, Activation("euclidean", "gaussian", 0.02), np.float64, None)
-        results.append(scores(raw, operand, X, W))
+        activation = Activation("euclidean", "gaussian", 0.02)
+        some = tiles(multiprocessors=multiprocessors)
+        results.append(matvec(CudaTileLayer(some, C, activation, float, None), X, W))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_allclose(results[0], results[2], 1e-13, 1e-13)
 
@@ -250,9 +249,8 @@ def test_normal_adds_sums_of_centered_weighted_rows(weighted):
     T, weights = rng.standard_normal((40, 2)), rng.random(40) if weighted else None
     mean = np.full(33, 0.25)
     activation = Activation("euclidean", "gaussian", 3e-6)
-    raw = numba_cuda.raw(tiles())
     G, B = np.ones((33, 33)), np.ones((33, 2))
-    raw.normal(raw.prepare(C, activation, np.float64, PIXELS), X, T, weights, mean, G, B)
+    CudaTileLayer(tiles(), C, activation, float, PIXELS).gram(X, T, weights, mean, G, B)
     Z = reference.hidden(X, C, *activation) - mean
     w = np.ones(40) if weights is None else weights
     assert_close(G, 1 + Z.T @ (w[:, None] * Z), np.float64)
@@ -260,8 +258,8 @@ def test_normal_adds_sums_of_centered_weighted_rows(weighted):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric, monkeypatch):
-    monkeypatch.setattr(distance, "PIECE", 64)
+def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
+    monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
     X, C = samples(5, 6, 2 * 64 + 3, "codes")
     H = activations_of(X, C, distances(metric), quantization=PIXELS)
     np.testing.assert_array_equal(H, exact_distances(X, C, metric))
@@ -272,15 +270,14 @@ def test_inputs_beyond_32_bits_are_split_and_stay_exact(metric, monkeypatch):
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-@pytest.mark.parametrize("features", [64, 33_024])
+@pytest.mark.parametrize("features", [64, INT32_FEATURES])
 def test_callable_profiles_take_squared_distances(metric, features, monkeypatch):
-    monkeypatch.setattr(distance, "PIECE", features)
+    monkeypatch.setattr(numba_cuda, "INT32_FEATURES", features)
     X, C = samples(9, 10, 100, "codes")
     activation = Activation(metric, lambda s: 1 / (1 + s))
     exact = reference.hidden(X, C, *activation)
     assert_close(activations_of(X, C, activation, quantization=PIXELS), exact, np.float64)
-    raw = numba_cuda.raw(tiles())
-    S = scores(raw, raw.prepare(C, activation, np.float64, PIXELS), X, np.ones((10, 1)))
+    S = matvec(CudaTileLayer(tiles(), C, activation, float, PIXELS), X, np.ones((10, 1)))
     assert_close(S, exact.sum(axis=1, keepdims=True), np.float64)
 
 
@@ -288,10 +285,9 @@ def test_callable_profiles_take_squared_distances(metric, features, monkeypatch)
 def test_nothing_is_an_array_too(N, m, n):
     X, C = samples(N, m, n)
     assert activations_of(X, C, Activation("euclidean", "gaussian")).shape == (N, m)
-    raw = numba_cuda.raw(tiles())
-    operand = raw.prepare(C, Activation("euclidean", "gaussian"), np.float64, None)
+    layer = CudaTileLayer(tiles(), C, Activation("euclidean", "gaussian"), float, None)
     exact = reference.hidden(X, C, "euclidean", "gaussian", 1.0) @ np.ones((m, 2))
-    np.testing.assert_array_equal(scores(raw, operand, X, np.ones((m, 2))), exact)
+    np.testing.assert_array_equal(matvec(layer, X, np.ones((m, 2))), exact)
 
 
 def test_rows_are_independent_of_their_batch():

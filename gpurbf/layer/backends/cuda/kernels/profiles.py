@@ -75,15 +75,3 @@ def activate(value, form, profile, gamma, coef0, degree, real):
         t = real(t * t)
         degree >>= 1
     return y
-
-
-@cuda.jit
-def activate_rows(values, factor, form, profile, gamma, coef0, degree, out):
-    """out = activation of factor * values, both (N, m), where no tile could do it itself."""
-    real = out.dtype.type
-    n_values = np.int64(values.shape[0]) * values.shape[1]
-    step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
-    for e in range(np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x, n_values, step):
-        i, j = e // values.shape[1], e % values.shape[1]
-        value = real(values[i, j] * factor)
-        out[i, j] = activate(value, form, profile, real(gamma), real(coef0), degree, real)

@@ -1,0 +1,439 @@
+"""The `numba` backend: BNL tiles on CPU threads, activated and consumed while they are in cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer.activation import Activation, Epilogue
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.numba import cpu_kernel, gram
+from gpurbf.layer.backends.numba.epilogue import compiled
+from gpurbf.layer.backends.numba.matvec import (
+    GroupedWeights,
+    Weights,
+    consumer,
+    pack_weights,
+    times,
+)
+from gpurbf.layer.backends.tile import forced_tile
+from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
+from gpurbf.runtime import cpu
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_for, thread_limit
+
+if TYPE_CHECKING:
+    from gpurbf.layer.backends.numba.consumers import Consumer
+    from gpurbf.layer.backends.numba.driver import Centers, MicroKernel
+
+amx = lazy_module("gpurbf.layer.backends.numba.amx")
+consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
+driver = lazy_module("gpurbf.layer.backends.numba.driver")
+microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
+microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
+packing = lazy_module("gpurbf.layer.backends.numba.packing")
+
+
+# Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
+# an activation costs about as much as 64 of its inputs).
+_MIN_BYTES_PER_THREAD, _ACTIVATION_BYTES = 1 << 25, 64
+# A block of packed rows leaves room for the centers that it meets in an L2 cache, taken
+# for 1 MiB where the system does not tell.
+_L2_BYTES = 1 << 20
+_BLOCK_ROWS = 192
+# Reading the centers less often is worth more than a block that fits (docs/notes/cpu-kernels.md).
+_FEWEST_ROWS = 96
+# The most bytes of a block where inputs are many more.
+_MAX_BLOCK_BYTES = 1 << 24
+# Rows that a thread shifts at a time.
+_SHIFTED_ROWS = 512
+
+
+class Packing(NamedTuple):
+    """How centers become panels and terms, as `packing.pack_centers` takes it."""
+
+    shift: np.ndarray
+    group: int
+    word: np.ndarray
+    column: tuple[Any, Any, Any]  # of a center's term, in the order of `Coefficients`
+    sparse: bool  # whether strips of centers leave out the inputs that are zero in all of them
+
+
+@dataclass(frozen=True, eq=False)
+class TileLayer:
+    """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
+
+    ``codes``: X is 8-bit codes; otherwise it is numbers.
+    ``block`` rows are packed at a time, by up to ``threads`` threads. ``density`` is the part of
+    all products that is not left out.
+    """
+
+    activation: Activation
+    dtype: np.dtype
+    codes: bool
+    kernel: MicroKernel
+    centers: Centers
+    packing: Packing
+    epilogue: Epilogue
+    block: int
+    threads: int | None
+    arithmetic: str
+    vectors: str
+    density: float = 1.0
+
+    @property
+    def m(self) -> int:
+        """The number of centers."""
+        return self.centers.m
+
+    @property
+    def fused(self) -> bool:
+        """Whether the tile ends in activations, so that consumers can take it there."""
+        return not callable(self.activation.profile)
+
+    def activations(self, X: np.ndarray, out: np.ndarray) -> None:
+        """Write H (N, m) into ``out``, an array of the layer's dtype."""
+        self.rows(X, ALL, out)
+        if callable(self.activation.profile):
+            step = self._tile_rows()
+            for start in range(0, len(out), step):
+                H = out[start : start + step]
+                H[:] = self.activation.profile(H)
+
+    def rows(
+        self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
+    ) -> None:
+        """Write what tiles end in for X[chosen] into ``out``, or into those rows of it."""
+        self._run(self._typed(X), consumer(out.dtype, "store", out=out, places=places), chosen)
+
+    def pack_weights(
+        self, W: np.ndarray | GroupedWeights
+    ) -> Weights | tuple[Callable[[np.ndarray, np.ndarray], None], int]:
+        """Output weights W (m, k) in the form in which `matvec` needs them."""
+        if self.fused:
+            return pack_weights(W, self.dtype, self.vectors)
+        return times(W, self.dtype), W.shape[1]
+
+    def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
+        """H @ W (N, k): tiles in the layer's dtype, their sums in float64."""
+        X = self._typed(X)
+        if isinstance(W, Weights):
+            sums = np.zeros((len(X), W.k))
+            self._run(X, W.consumer(sums, self.dtype), products=W.products)
+            return sums.astype(self.dtype, copy=False)
+        multiply, k = W
+        S = np.empty((len(X), k), self.dtype)
+        H = np.empty((self._tile_rows(), self.m), self.dtype)
+        for start in range(0, len(X), len(H)):
+            part = slice(start, min(start + len(H), len(X)))
+            tile = H[: part.stop - start]
+            self.activations(X[part], tile)
+            multiply(tile, S[part])
+        return S
+
+    def gram(
+        self,
+        X: np.ndarray,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
+        G: np.ndarray | None,
+        B: np.ndarray,
+        grid: gram.Grid | None = None,
+    ) -> None:
+        """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
+
+        Of G the lower triangle; nothing where it is None. On a grid the sums are exact.
+        """
+        X, dtype, m = self._typed(X), self.dtype, self.m
+        if m == 0:
+            return
+        roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
+        if grid is None:
+            roots = roots.astype(dtype)  # the targets', too
+
+        def values(rows: Any) -> np.ndarray:
+            H = np.empty((len(roots[rows]), m), dtype)
+            self.activations(X[rows], H)
+            return H
+
+        def pack(rows: slice, panels: np.ndarray) -> None:
+            root, less = roots[rows], mean.astype(dtype)
+            if self.fused:
+                name, field = ("gram", "panels") if panels.dtype == dtype else ("wide", "wide")
+                self._run(
+                    X[rows], consumer(dtype, name, weights=root, mean=less, **{field: panels})
+                )
+            else:
+                H = values(rows).astype(panels.dtype, copy=False)
+                packing.fill_panels(panels[:, : len(root)], (H - less) * root[:, None])
+
+        def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
+            if self.fused:
+                factors, less = factors.astype(dtype), gram.padded(mean, dtype, len(pairs))
+                rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
+                self._run(X[rows], consumer(dtype, "pairs", **rounded))
+            else:
+                gram.round_rows(values(rows), factors, mean, pairs, beyond)
+
+        if grid is None:
+            gram.add(pack, T * roots[:, None], gram.kind_for(dtype, m), m, G, B)
+        else:
+            gram.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
+
+    def _run(
+        self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
+    ) -> None:
+        """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
+
+        All of them in order, or those that are `chosen`. A consumer that sums makes so many
+        products of a row.
+        """
+        n, m = len(chosen) or len(X), self.m
+        if not n or not m:
+            return
+        groups = [tuple(group) for group in (self.kernel, self.centers, self.epilogue, consumer)]
+        # A task is about two blocks of rows, and every thread gets as many.
+        panels = self.centers.panels
+        work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
+        useful = 1 + work // _MIN_BYTES_PER_THREAD
+        n_threads = 1
+        if useful > 1:
+            n_threads = min(filter(None, (thread_limit(), self.threads, useful)))
+        n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
+        rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
+        block = min(self.block, rows)  # scratch for a few rows is little
+
+        def task(i: int) -> None:
+            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), X, chosen, block, *groups)
+
+        fused = products > 0
+        with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
+            if useful > 1:
+                parallel_for(task, -(-n // rows), n_threads)
+            else:  # over before anyone would have been asked for help
+                for i in range(-(-n // rows)):
+                    task(i)
+            operations = int(2 * n * m * X.shape[1] * self.density)
+            count(operations=operations, kind=self.arithmetic)
+            count(nbytes=n * X.shape[1] * X.itemsize + panels.nbytes)
+            count(nbytes=consumer.scores.nbytes if fused else n * m * self.dtype.itemsize)
+            if fused:
+                count(operations=2 * n * products, kind=self.dtype.name)
+
+    def _tile_rows(self) -> int:
+        """Rows whose float64 tile of H takes about 4 MiB."""
+        return max(64, (1 << 19) // max(1, self.m))
+
+    def _typed(self, X: np.ndarray) -> np.ndarray:
+        """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
+        return _typed(X, self.codes)
+
+    def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
+        """The layer with these centers, or those that are chosen; shifted as its own."""
+        kernel, old = self.kernel, self.centers
+        m = len(C if chosen is None else chosen)
+        size = microkernel_table.padded(m, microkernels.LANES * kernel.strip)
+        panels = packing.aligned(size * kernel.width, old.panels.dtype)
+        terms = np.empty(size, old.terms.dtype)
+        strips, places = self._pack(C, m, ALL if chosen is None else chosen, panels, terms)
+        centers = old._replace(panels=panels, strips=strips, places=places, m=m, terms=terms)
+        share = 1.0
+        if self.packing.sparse:
+            share = float(strips[:, 1].mean()) * kernel.group / kernel.width
+        return replace(self, centers=centers, density=share)
+
+    def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
+        """Put C[chosen][fresh] in the places of those centers, if they are whole strips."""
+        kernel, own = self.kernel, self.centers
+        strip = microkernels.LANES * kernel.strip
+        if len(chosen) != own.m or fresh.start % strip or fresh.stop % strip:
+            return False
+        if fresh.start == fresh.stop:
+            return True
+        panels = own.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
+        some = chosen[fresh]
+        strips, places = self._pack(C, len(some), some, panels, own.terms[fresh])
+        if self.packing.sparse:
+            n_steps, first = kernel.width // kernel.group, fresh.start // strip
+            own.strips[first : first + len(strips), 1] = strips[:, 1]
+            own.places[first * n_steps :][: len(places)] = places
+        return True
+
+    def _pack(
+        self, C: np.ndarray, m: int, rows: np.ndarray, panels: np.ndarray, terms: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pack m centers; return what `packing.strips_of` says of them."""
+        how = self.packing
+        packing.pack_centers(C, m, rows, how.shift, how.group, how.word, how.column, panels, terms)
+        return packing.strips_of(self.kernel, panels, how.sparse)
+
+
+def prepare(
+    C: np.ndarray,
+    activation: Activation,
+    dtype: Any,
+    quantization: Quantization | None,
+    among: np.ndarray | None = None,
+) -> TileLayer:
+    """Pack the centers (m, n), once per fitted layer; shifted as those that they are among."""
+    among, n = C if among is None else among, C.shape[1]
+    dtype, metric = np.dtype(dtype), activation.metric
+    codes = quantization is not None
+    integers = codes and n <= INT32_FEATURES  # beyond that float64 holds all distances exactly
+    kernel, _ = cpu_kernel.choose_kernel()
+    task = "manhattan" if metric == "manhattan" else "dot"
+    inputs = np.uint8 if integers else np.float64 if codes else dtype
+    name = cpu_kernel.kernel_for(task, inputs, kernel)
+    layout = microkernel_table.layout_of(name)
+    # Without quantization both sides are centered, or float32 loses its digits far from 0.
+    centered = not codes and metric == "euclidean" and len(among) > 0
+    usual = None if metric == "manhattan" else usual_inputs(among, centered)
+    wide = np.int32 if integers else np.float64
+    # On it, codes of rows become signed where the kernel multiplies: all modulo 2³², and so is
+    # the result.
+    signed = 128 if integers and layout.x_dtype == np.int8 else 0
+    shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
+    terms, tile = terms_of(metric, n, quantization, s=signed), forced_tile()
+    width, row, column = microkernel_table.padded(n, layout.depth), terms.row, terms.column
+    alpha, factor = layout.out_dtype.type(terms.alpha), unit(metric, quantization)
+    blank = TileLayer(
+        activation=activation,
+        dtype=dtype,
+        codes=codes,
+        kernel=_micro_kernel(name, layout, width),
+        centers=driver.Centers(
+            panels=np.empty(0, layout.c_dtype),
+            strips=np.empty((0, 3), np.intp),
+            places=np.empty(0, np.int32),
+            m=0,
+            terms=np.empty(0, layout.out_dtype),
+            shift=shift,
+            linear=wide(row.linear),
+            quadratic=wide(row.quadratic),
+        ),
+        packing=Packing(
+            shift=shift if centered else np.zeros(n, wide),
+            group=layout.c_group,
+            word=packing.word_of(layout.c_group, layout.c_dtype),
+            column=(wide(column.quadratic), wide(column.linear), wide(column.constant)),
+            sparse=usual is not None,
+        ),
+        epilogue=compiled(activation, alpha, factor, dtype),
+        block=_block(layout, width, tile.M),
+        threads=tile.threads,
+        arithmetic=layout.arithmetic,
+        vectors=cpu_kernel.VECTORS[kernel],
+    )
+    return blank.with_centers(_typed(C, codes))
+
+
+def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
+    """The kernel as `driver.evaluate_rows` calls it for so many padded inputs."""
+    enter = leave = config = 0
+    if name == "dot_amx":
+        enter = microkernel_table.address("enter_amx")
+        leave = microkernel_table.address("leave_amx")
+        config = amx.CONFIGURATION.ctypes.data
+    return driver.MicroKernel(
+        address=microkernel_table.address(name),
+        enter=enter,
+        leave=leave,
+        config=config,
+        rows=layout.rows,
+        strip=layout.panels,
+        group=layout.x_group,
+        width=width,
+        blank=np.empty(0, layout.x_dtype),
+        word=packing.word_of(layout.x_group, layout.x_dtype),
+    )
+
+
+def _block(layout: Any, width: int, wanted: int | None) -> int:
+    """Rows that are packed at a time: those that are wanted, or as many as are good."""
+    row_bytes = width * layout.x_dtype.itemsize
+    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
+    most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
+    most = min(most, _MAX_BLOCK_BYTES // row_bytes)
+    least = max(consumers.CHUNK, layout.rows)
+    return max(least, most // least * least)
+
+
+def _typed(X: np.ndarray, codes: bool) -> np.ndarray:
+    dtype = np.uint8 if codes else np.float32 if X.dtype == np.float32 else np.float64
+    rows = np.ascontiguousarray(X, dtype).view()
+    rows.flags.writeable = False
+    return rows
+
+
+class TilesAmong:
+    """Layers whose centers and samples are rows of one array X (N, n), not copied.
+
+    Rows are packed again and again, in half the time where they take half the memory: numbers that
+    the micro-kernel takes in another dtype are shifted and converted once.
+    """
+
+    def __init__(
+        self, X: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
+    ) -> None:
+        layer = prepare(X[:1], activation, dtype, quantization, among=X)
+        self._blank, self._X = layer, _typed(X, layer.codes)
+        blank = layer.kernel.blank.dtype
+        if layer.codes or X.dtype == blank:
+            return
+        source, Z, shift = self._X, np.empty(X.shape, blank), layer.packing.shift
+
+        def task(i: int) -> None:
+            stop = min((i + 1) * _SHIFTED_ROWS, len(Z))
+            packing.shift_rows(i * _SHIFTED_ROWS, stop, source, shift, Z)
+
+        parallel_for(task, -(-len(Z) // _SHIFTED_ROWS))
+        zero = np.zeros_like(shift)
+        self._X = _typed(Z, False)
+        self._blank = replace(
+            layer,
+            centers=layer.centers._replace(shift=zero),
+            packing=layer.packing._replace(shift=zero),
+        )
+
+    def layer(
+        self, chosen: np.ndarray, before: TileLayer | None = None, fresh: slice | None = None
+    ) -> TileLayer:
+        """The layer with X[chosen] for centers.
+
+        It is the one `before`, renewed in place, where none but the fresh ones are others than its
+        own were.
+        """
+        if before is not None and fresh is not None and before.renew(self._X, chosen, fresh):
+            return before
+        return self._blank.with_centers(self._X, chosen)
+
+    def activations(
+        self,
+        layer: TileLayer,
+        chosen: np.ndarray,
+        out: np.ndarray,
+        places: np.ndarray | None = None,
+    ) -> None:
+        """Write H of X[chosen] into ``out``, or into those rows of it."""
+        if len(chosen):
+            layer.rows(self._X, chosen, out, ALL if places is None else places)
+
+
+def load() -> Backend:
+    """The backend, with the kernel that this CPU gets (or is told to take)."""
+    kernel, reason = cpu_kernel.choose_kernel()
+    return Backend(
+        name="numba",
+        xp=np,
+        kernel=f"{kernel}: {reason}",
+        prepare=prepare,
+        among=TilesAmong,
+        tiled=kernel != "generic",
+        exact_sums=lambda: True,
+    )
