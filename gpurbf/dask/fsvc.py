@@ -21,8 +21,8 @@ from gpurbf.dask.twin import ClassifierTwin, twin_of
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._fsvc_learning import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.estimators._validation import check_finite
+from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.fsvc.order import Order, as_drawn, as_given
 from gpurbf.fsvc.passes import Selection
 from gpurbf.solvers.one_hot import one_hot

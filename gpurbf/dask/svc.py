@@ -19,8 +19,7 @@ from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
 from gpurbf.data.samples import FORCED, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._svc_outputs import KERNELS
-from gpurbf.estimators._svc_progress import Progress, check_parameters
+from gpurbf.estimators.svc import KERNELS, Progress, check_parameters
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.train import PairModels, group_samples, solve_samples
@@ -66,7 +65,7 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
         self : SVC
         """
         model = self._new_model()
-        check_parameters(model, tuple(KERNELS))
+        check_parameters(model)
         if callable(model.kernel) or model.kernel == "precomputed":
             raise ValueError(
                 f"kernel={model.kernel!r} needs the matrix of all samples: on a cluster use one of "

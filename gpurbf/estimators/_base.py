@@ -1,4 +1,8 @@
-"""Base of all estimators: transactions, pickles, callbacks, links to the documentation."""
+"""Base of all estimators: transactions, pickles, callbacks, answers where X is, links to the docs.
+
+Answers are arrays of the library that X is of, see `_validation`; fitted attributes are NumPy's all
+the same.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any, TypeVar
 
+from sklearn.externals.array_api_compat import array_namespace, device
+
 from gpurbf import __version__
-from gpurbf.centers.sample import Distinct
 from gpurbf.data.quantize import Quantization
-from gpurbf.estimators._left_out import Kept
+from gpurbf.estimators._validation import on_host, own_array
 from gpurbf.layer.activation import Activation
+from gpurbf.runtime.arrays import beside, is_resident
 from gpurbf.runtime.errors import warn
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -60,8 +66,6 @@ class StateMixin:
                 state[name] = tuple(map(tuple, quantizations))
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = normal.plain()
-        if (left_out := state.get("_left_out")) is not None:
-            state["_left_out"] = tuple(left_out.found), *left_out[1:]
         return state | {"_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -82,8 +86,6 @@ class StateMixin:
                 state[name] = tuple(Quantization(*quantization) for quantization in quantizations)
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = NormalEquations.from_plain(normal)
-        if (left_out := state.get("_left_out")) is not None:
-            state["_left_out"] = Kept(Distinct(*left_out[0]), *left_out[1:])
         super().__setstate__(state)  # type: ignore[misc]
 
 
@@ -129,6 +131,61 @@ def steps(
         if task.call_on_fit_task_end(estimator=estimator, X=X, y=y) and stops:
             break
     root.call_on_fit_task_end(estimator=estimator, X=X, y=y)
+
+
+def where_X_is(method: Method) -> Method:
+    """The method of X with its result as an array like X; labels that are words stay NumPy's."""
+
+    @functools.wraps(method)
+    def answered(self: Any, X: Any) -> Any:
+        own = own_array(X)
+        result = beside(own, method(self, own))
+        return result if own is X else _like(X, result)
+
+    return answered  # type: ignore[return-value]
+
+
+def _like(X: Any, result: Any) -> Any:
+    """A result as an array of the library and on the device of X, if it is numbers."""
+    if result.dtype.kind not in "biuf":
+        return result
+    xp = array_namespace(X)
+    return xp.from_dlpack(result) if is_resident(result) else xp.asarray(result, device=device(X))
+
+
+class ScoreMixin:
+    """Accuracy of labels wherever they are."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of samples whose label is predicted.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            The true labels.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        accuracy : float
+        """
+        from sklearn.metrics import accuracy_score
+
+        found = self.predict(X)  # type: ignore[attr-defined]
+        y, found, weights = map(on_host, (y, found, sample_weight))
+        return float(accuracy_score(y, found, sample_weight=weights))
+
+
+def new_axes(method: str) -> Any:
+    """Axes of a new figure of Matplotlib's, for a method of that name."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            f"{method} needs Matplotlib: `python -m pip install matplotlib`."
+        ) from error
+    return plt.figure().add_subplot()
 
 
 class DocLinkMixin:

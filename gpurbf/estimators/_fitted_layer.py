@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.errors import warn
 
 
 class FittedLayerMixin(DocLinkMixin, StateMixin):
@@ -74,6 +74,11 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
             and layer.backend is get_backend(self.backend, len(self.centers_))[0]
         )
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        return tags
+
     def __getstate__(self) -> dict[str, Any]:
         # There and empty: a first use by many threads adds no attribute while another looks at all.
         return super().__getstate__() | {"_cache": None}
@@ -130,16 +135,14 @@ _LONG = 60.0
 def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
     """For sparse X whose rows are made dense, part by part, to meet dense centers."""
     if sp.issparse(X):
-        thin, n, n_centers = layer.thin(X), X.shape[1], len(layer.centers)
-        N = X.shape[0] - (0 if thin is None else int(thin.sum()))
+        sparse_rows, n, n_centers = layer.sparse_rows(X), X.shape[1], len(layer.centers)
+        N = X.shape[0] - (0 if sparse_rows is None else int(sparse_rows.sum()))
         seconds = 2.0 * N * n * n_centers / (_DENSE * (os.cpu_count() or 1))
         if seconds > _LONG:
-            warnings.warn(
+            warn(
                 f"X is sparse with {n:,} features, and its distances to {n_centers:,} centers are "
                 f"computed dense: {_minutes(seconds)}. sklearn.decomposition.TruncatedSVD "
-                "to some hundred features before, or a linear classifier, takes seconds.",
-                UserWarning,
-                stacklevel=2,
+                "to some hundred features before, or a linear classifier, takes seconds."
             )
 
 
@@ -150,13 +153,11 @@ def warn_if_sparse_takes_long(X: Any) -> None:
         counts = np.bincount(X.indices, minlength=X.shape[1]).astype(float)
         seconds = float(counts @ counts) / _SPARSE
         if seconds > _LONG:
-            warnings.warn(
+            warn(
                 f"X is sparse with {X.shape[1]:,} features, too many to be made dense, and the "
                 f"kernel of its {X.shape[0]:,} samples takes {_minutes(seconds)} of sparse "
                 "products. sklearn.decomposition.TruncatedSVD to some hundred features before, or "
-                "sklearn.svm.LinearSVC, takes seconds.",
-                UserWarning,
-                stacklevel=2,
+                "sklearn.svm.LinearSVC, takes seconds."
             )
 
 

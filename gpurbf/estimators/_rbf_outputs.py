@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
-from gpurbf.estimators._arrays import ScoreMixin, where_X_is
+from gpurbf.estimators._base import ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
 from gpurbf.runtime.arrays import beside, chosen, library
@@ -18,7 +18,7 @@ from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
 
 # Rows whose H is compared with that of float64.
 _ROWS_COMPARED = 64
@@ -73,11 +73,19 @@ class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
         codes: np.ndarray,
         weights: np.ndarray | None,
         batches: list[slice],
+        before: NormalEquations | None = None,
     ) -> NormalEquations:
-        """The sums of these batches, made again in float64 where rounding would be felt."""
+        """The sums of these batches, made again in float64 where rounding would be felt.
+
+        ``before`` are sums that the batches were added to. Their own rounding was small beside HᵀH,
+        which only grows.
+        """
         if self._coarse(normal, X, weights):
             self._widen()
-            normal = self._begin(0.0, X, weights)
+            if before is None:
+                normal = self._begin(0.0, X, weights)
+            else:
+                normal = before.no_longer_rounded()
             for batch, part in read_ahead(X, batches):
                 self._add(normal, part, codes, weights, batch)
         return normal
@@ -111,7 +119,7 @@ class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
     @staged("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
-            scores = self._layer().scores(X, self.coef_.T) + beside(X, self.intercept_)
+            scores = self._layer().matvec(X, self.coef_.T) + beside(X, self.intercept_)
         check_finite(self, X, outputs=scores)
         return scores
 
@@ -148,7 +156,7 @@ class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
         winners = library(X).empty(X.shape[0], np.intp)
         # The outputs of all samples can be larger than the samples: winners are kept, outputs not.
         with limited(self.n_jobs):
-            for rows, part in self._layer().scored(X, self.coef_.T):
+            for rows, part in self._layer().matvec_blocks(X, self.coef_.T):
                 with stage("back and evaluate", "labels"):
                     scores = part + beside(X, self.intercept_)
                     check_finite(self, X, outputs=scores)
@@ -169,7 +177,8 @@ class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
         """
         return probabilities(self._scores(self._checked(X)), self.temperature_)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.sparse = True
-        return tags
+
+def own_among(centers: np.ndarray) -> OwnCenters:
+    """Which of some rows are centers, whose centers these are, or -1."""
+    rows = np.flatnonzero(centers >= 0)
+    return OwnCenters(rows, centers[rows])

@@ -1,7 +1,9 @@
 """Checks that the estimators share: data, labels, weights, the kernel's parameters.
 
-Data may be arrays of a GPU. What learns looks at them on the host, whose rules and labels
-are NumPy's; what predicts takes CuPy's as they are.
+Data may be arrays of any library. CuPy's are taken as they are, those of other libraries on a GPU
+as CuPy's, in place. Those of other libraries on the host are taken as NumPy's where scikit-learn's
+``array_api_dispatch`` says so; without it they are array-likes as any list is. What learns looks at
+them on the host, whose rules and labels are NumPy's; what predicts takes CuPy's as they are.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn import get_config  # type: ignore[attr-defined]
+from sklearn.externals.array_api_compat import array_namespace, is_array_api_obj
+from sklearn.utils._array_api import _convert_to_numpy
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from gpurbf.centers import CENTERS, COUNTS
 from gpurbf.data.exact_sums import exact_sum
-from gpurbf.estimators._arrays import on_host
 from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
-from gpurbf.runtime.arrays import is_resident
-from gpurbf.runtime.checks import check_number, check_option, plain
+from gpurbf.runtime.arrays import is_resident, library, to_host
+from gpurbf.runtime.checks import check_option, check_option_or_number, plain
 from gpurbf.runtime.stages import count, staged
 
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
@@ -34,6 +38,23 @@ _LEAST, _MOST = 1e-300, 1e100
 
 # Numbers that are looked at in less time than scikit-learn's validation takes to begin (50 µs).
 _FEW = 1 << 15
+
+
+def on_host(A: Any) -> Any:
+    """An array of any library as NumPy's; what is no array as it is."""
+    return to_host(own_array(A))
+
+
+def own_array(A: Any) -> Any:
+    """The array as we compute with it, CuPy's or NumPy's; itself if nobody need convert it."""
+    if isinstance(A, np.ndarray):
+        return A
+    if is_resident(A):
+        xp = library(A)
+        return A if isinstance(A, xp.ndarray) else xp.asarray(A)
+    if get_config()["array_api_dispatch"] and is_array_api_obj(A):
+        return _convert_to_numpy(A, array_namespace(A))
+    return A
 
 
 @staged("read and validate", "X")
@@ -332,7 +353,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     check_gamma(estimator.gamma, ("scale", "auto", "median"))
     if isinstance(estimator.centers, str):
         check_option("centers", estimator.centers, tuple(CENTERS), "or an array (m, n)")
-        check_n_centers(estimator.n_centers)
+        check_option_or_number("n_centers", estimator.n_centers, tuple(COUNTS), numbers.Integral, 1)
         return estimator.centers
     centers = on_host(estimator.centers)
     centers = centers.toarray() if sp.issparse(centers) else np.asarray(centers)
@@ -347,17 +368,6 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     return centers
 
 
-def check_n_centers(n_centers: Any) -> None:
-    """A number of centers, or one of the names for it."""
-    if isinstance(n_centers, str):
-        check_option("n_centers", n_centers, tuple(COUNTS), "or a number >= 1")
-    else:
-        check_number("n_centers", n_centers, numbers.Integral, 1)
-
-
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:
     """A positive number or one of the names."""
-    if isinstance(gamma, str):
-        check_option("gamma", gamma, names, "or a number > 0")
-    else:
-        check_number("gamma", gamma, numbers.Real, 0, above=True)
+    check_option_or_number("gamma", gamma, names, numbers.Real, 0, above=True)

@@ -9,8 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.samples import BOUNDED, holds_squares
-from gpurbf.estimators._arrays import on_host, where_X_is
-from gpurbf.estimators._base import transaction
+from gpurbf.estimators._base import transaction, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
     check_finite,
@@ -18,6 +17,7 @@ from gpurbf.estimators._validation import (
     check_weights,
     check_X,
     finite,
+    on_host,
 )
 from gpurbf.runtime.arrays import is_resident
 
@@ -159,7 +159,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         check_is_fitted(self)
         X = check_samples(self, X)
-        H = self._layer().outputs(X)
+        H = self._layer().activations(X)
         # H is larger than X: bounded profiles of what has room for its squares are not looked at.
         if self._activation.profile not in BOUNDED or not (
             X.dtype == np.uint8 or (not is_resident(X) and holds_squares(H.dtype, X, self.centers_))
@@ -173,6 +173,5 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -14,8 +14,7 @@ from gpurbf.centers.choose import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
-from gpurbf.estimators._left_out import Kept, own_among
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import finite, stream_data, training_data, with_class_weights
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
@@ -35,6 +34,31 @@ _CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
 _FEW_ROWS = 250
 # The samples that are left out of sums: the same ones of all samples and of batches of them.
 CALIBRATION = Race(0, by_class=True, most=_CALIBRATION_ROWS)
+
+
+class Kept(NamedTuple):
+    """Samples to be left out when others have come, too: all that will be asked of them.
+
+    What the race found that chose them, of each its center or -1, and its activations H (N, m) as
+    they were summed.
+    """
+
+    found: Distinct
+    centers: np.ndarray
+    H: Any
+
+    def first(self, n: int) -> Kept:
+        """The first n of them."""
+        return Kept(self.found.at(slice(n)), self.centers[:n], self.H[:n])
+
+    def merged(self, later: Kept, race: Race) -> Kept:
+        """What the race would have kept of all samples: one that stays has been kept always."""
+        n = len(self.centers)
+        places = np.arange(n), np.arange(n, n + len(later.centers))
+        parts = (kept.found._replace(first=own) for kept, own in zip((self, later), places))
+        found = race.merged(*parts)
+        centers, H = (np.concatenate(own)[found.first] for own in zip(self[1:], later[1:]))
+        return Kept(found, centers, H)
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -293,11 +317,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             alpha, rows = getattr(solver, "alpha", 0.0), slice(0, X.shape[0])
             normal = self._begin(alpha, X, weights) if sums is None else sums.copy()
             self._add(normal, X, codes, weights, rows)
-            if self._coarse(normal, X, weights):
-                # Rounding of the batches before was small beside HᵀH, which only grows.
-                self._widen()
-                normal = self._begin(0.0, X, weights) if sums is None else sums.no_longer_rounded()
-                self._add(normal, X, codes, weights, rows)
+            normal = self._checked_sums(normal, X, codes, weights, [rows], sums)
             left_out = self._choose_left_out(normal, X, codes, weights)
             left_out = left_out._replace(H=to_host(left_out.H))
             if before is not None:
@@ -305,6 +325,17 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self._solve(solver, normal, left_out, X, keep=True)
             self._normal, self._left_out = normal, left_out
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if (left_out := state.get("_left_out")) is not None:
+            state["_left_out"] = tuple(left_out.found), *left_out[1:]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if (left_out := getattr(self, "_left_out", None)) is not None:
+            self._left_out = Kept(Distinct(*left_out[0]), *left_out[1:])
 
     def _solver(self, n_centers: int = 0) -> Any:
         """The solver asked for, its parameters checked, and what is said of it."""
@@ -328,8 +359,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ) -> Kept:
         """What is asked of the samples found, the rows of X with these weights of their own."""
         layer, roots = self._layer(), None if weights is None else np.sqrt(weights)
-        centers = center_finder(layer.compact)(X)
-        with layer.working():
+        centers = center_finder(layer.sparse_centers)(X)
+        with layer.allocator():
             H = normal.summed(roots)(activations(layer, X))
         return Kept(found, centers, H)
 
@@ -349,7 +380,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         found, centers, H = left_out
         codes, weights = found.labels, found.totals
         T, layer = one_hot(codes, len(self.classes_)), self._layer()
-        with layer.working():
+        with layer.allocator():
             H = layer.xp.asarray(H)
             scores = solution.leave_one_out(H, T, weights, own_among(centers))
         self._calibrate(scores, X, slice(None), codes, weights)
@@ -383,7 +414,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
         rows = calibration_rows(X.shape[0], _MORE_ROWS)
-        self._calibrate(layer.scores(X[rows], W), X, rows, codes, weights)
+        self._calibrate(layer.matvec(X[rows], W), X, rows, codes, weights)
 
 
 def calibration_rows(n_samples: int, most: int = _CALIBRATION_ROWS) -> slice:

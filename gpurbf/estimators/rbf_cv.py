@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,31 +12,34 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf.centers.choose import center_finder
+from gpurbf.centers.sample import Race
 from gpurbf.data.row_blocks import read_ahead
-from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
-from gpurbf.estimators._left_out import (
-    LeftOut,
-    LeftOutOutputs,
-    choose_left_out,
-    settled,
-    squared_errors,
+from gpurbf.estimators._base import (
+    CallbackSupportMixin,
+    new_axes,
+    steps,
+    transaction,
+    with_callbacks,
 )
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
-from gpurbf.solvers.calibration import fit_temperature
+from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
 from gpurbf.solvers.ridge.path import RidgePath
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
 # Rows that "auto" leaves out, at the least and at the most.
 _FEWEST, _MOST = 256, 1000
+# What another penalty may be better by, as a part of the error, for rows to be enough.
+_TOLERANCE = 0.01
 
 
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -265,7 +268,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         while n < len(T):
             some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
             n = some.stop
-            with layer.working():
+            with layer.allocator():
                 roots = None if left_out.roots is None else left_out.roots[some]
                 H = summed(roots)(activations(layer, X[left_out.rows[some]]))
                 own = left_out.own(some)
@@ -330,13 +333,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """
         check_is_fitted(self)
         if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    "plot_path needs Matplotlib: `python -m pip install matplotlib`."
-                ) from error
-            ax = plt.figure().add_subplot()
+            ax = new_axes("plot_path")
         found = self.cv_results_
         for gamma in dict.fromkeys(found["param_gamma"]):
             rows = np.flatnonzero(found["param_gamma"] == gamma)
@@ -348,6 +345,90 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         ax.set(xscale="log", xlabel="alpha", ylabel=f"leave-one-out {name}")
         ax.legend()
         return ax
+
+
+class LeftOut(NamedTuple):
+    """Samples that are left out: a row of each, the weight of all its copies, its center or -1.
+
+    ``roots`` are of the rows' own weights, with which these were summed; None without weights.
+    """
+
+    rows: np.ndarray
+    weights: np.ndarray
+    centers: np.ndarray
+    roots: np.ndarray | None
+
+    def own(self, some: slice) -> OwnCenters:
+        """Which of some of these rows are centers."""
+        return own_among(self.centers[some])
+
+    def first(self, n: int) -> LeftOut:
+        """The first n of them."""
+        return LeftOut._make(None if own is None else own[:n] for own in self)
+
+
+@staged("prepare", "samples to leave out")
+def choose_left_out(
+    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
+) -> LeftOut:
+    """Some distinct samples, by their content: neither order nor repetition changes them."""
+    found = Race(0, by_class=True).over(X, codes, weights)
+    rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
+    roots = None if weights is None else np.sqrt(weights[rows])
+    return LeftOut(rows, totals, center_finder(C)(X[rows]), roots)
+
+
+def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The negative mean squared error of each of the outputs (p, N, k) for targets T (N, k)."""
+    return -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=weights)
+
+
+def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether more rows than these would hardly choose another of the outputs (p, N, k).
+
+    All are judged by the same rows, so what is noise is that of their differences from the best: no
+    other may be better than it by more than a hundredth of its error even if its difference is two
+    standard errors less than it was found.
+    """
+    errors = np.square(outputs - T).mean(axis=2)
+    found = np.average(errors, axis=1, weights=weights)
+    best = int(found.argmin())
+    ahead, each = found - found[best], errors - errors[best]
+    noise = np.sqrt(np.square(weights * (each - ahead[:, None])).sum(axis=1)) / weights.sum()
+    return bool((2 * noise - ahead).max() <= _TOLERANCE * found[best])
+
+
+class LeftOutOutputs(ClassifierMixin, BaseEstimator):
+    """For scorers: a fitted classifier whose samples are outputs (N, k) already.
+
+    ``codes`` (N,) are their class numbers, with which probabilities are calibrated.
+    """
+
+    def __init__(self, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
+        self.classes_, self.codes, self.weights = classes, codes, weights
+
+    def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
+        """The scorer's value; it gets the weights where they differ."""
+        equal = np.ptp(self.weights) == 0
+        options = {} if equal else {"sample_weight": self.weights}
+        score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+        if not np.isfinite(score):
+            raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")
+        return score
+
+    def decision_function(self, outputs: np.ndarray) -> np.ndarray:
+        """One column for two classes, as classifiers have it."""
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The class with the largest output."""
+        binary = outputs.shape[1] == 1
+        winners = outputs[:, 0] > 0 if binary else outputs.argmax(axis=1)
+        return self.classes_[winners.astype(np.intp)]
+
+    def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
+        """The softmax of the outputs over their best temperature."""
+        return probabilities(outputs, fit_temperature(outputs, self.codes, self.weights))
 
 
 class Trial(NamedTuple):

@@ -3,41 +3,82 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import numbers
+import threading
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC as ScikitLearnSVC
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from gpurbf.data.samples import FORCED, quantize_or_keep
-from gpurbf.estimators._arrays import where_X_is
-from gpurbf.estimators._base import CallbackSupportMixin, transaction, with_callbacks
+from gpurbf.estimators._base import (
+    CallbackSupportMixin,
+    DocLinkMixin,
+    ScoreMixin,
+    StateMixin,
+    transaction,
+    where_X_is,
+    with_callbacks,
+)
 from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
-from gpurbf.estimators._svc_outputs import KERNELS, SupportVectorsMixin
-from gpurbf.estimators._svc_progress import Progress, check_parameters
-from gpurbf.estimators._svc_sklearn import ScikitLearnMixin
 from gpurbf.estimators._validation import (
+    check_finite,
+    check_gamma,
     check_labels,
+    check_samples,
     check_weights,
     check_X,
     class_factors,
     class_mass,
     overflow,
 )
-from gpurbf.layer.activation import Activation
+from gpurbf.layer.activation import PRECISIONS, Activation
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma
-from gpurbf.runtime.arrays import chosen, to_host
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.runtime.arrays import beside, chosen, to_host
+from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
-from gpurbf.svm.ovo import class_scores, votes
+from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.train import PairModels, group_samples, train_pairs
+
+# scikit-learn's names of kernels in terms of the hidden layer.
+KERNELS = {
+    "rbf": ("euclidean", "gaussian"),
+    "laplacian": ("manhattan", "laplacian"),
+    "linear": ("dot", "linear"),
+    "poly": ("dot", "poly"),
+    "sigmoid": ("dot", "sigmoid"),
+}
+# Set by fit under the same name, and with the same meaning, in both classes.
+_SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
+_IF_THERE = ("n_features_in_", "feature_names_in_")
+# scikit-learn's place for the samples that a kernel function is called with.
+_X_FIT = "_BaseLibSVM__Xfit"
+_THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
+# Pairs that a warning names.
+_NAMED = 5
 
 
 class SVC(
-    SupportVectorsMixin, ScikitLearnMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
+    ScoreMixin,
+    DocLinkMixin,
+    StateMixin,
+    CallbackSupportMixin,
+    ClassifierMixin,
+    BaseEstimator,
 ):
     """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
 
@@ -144,6 +185,9 @@ class SVC(
     True
     """
 
+    # What no pickle carries: the layer and weights of predictions.
+    _cache: dict[str, _Prepared]
+
     def __init__(
         self,
         *,
@@ -217,7 +261,7 @@ class SVC(
         ConvergenceWarning
             If a pair ended before ``tol`` was reached; it names the pair.
         """
-        check_parameters(self, tuple(KERNELS))
+        check_parameters(self)
         X, y = self._check_training_data(X, y)
         weights = check_weights(sample_weight, len(y), negative=True)
         used: Any = slice(None)
@@ -392,3 +436,381 @@ class SVC(
             else:
                 points = votes(outputs, n_classes)
             return chosen(self.classes_, points.argmax(axis=1))
+
+    def to_sklearn(self) -> ScikitLearnSVC:
+        """The same fitted model as scikit-learn's class, for whatever knows only that.
+
+        Returns
+        -------
+        model : sklearn.svm.SVC
+            With the same support vectors, and the same parameters as far as it has them.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn has no such kernel ("laplacian").
+        NotFittedError
+            Before ``fit``.
+        """
+        check_is_fitted(self)
+        kernel = self._fitted_kernel
+        if not callable(kernel) and kernel not in _THEIR_KERNELS:
+            raise ValueError(
+                f"scikit-learn's SVC has no kernel {kernel!r}: to_sklearn takes one of "
+                f"{list(_THEIR_KERNELS)} or a function such as "
+                "sklearn.metrics.pairwise.laplacian_kernel."
+            )
+        parameters = _parameters(self, ScikitLearnSVC) | {"kernel": kernel}
+        if (activation := self._activation) is not None:  # parameters may have been set since
+            parameters |= {"coef0": activation.coef0, "degree": activation.degree}
+        result = ScikitLearnSVC(**parameters)
+        _copy(self, result)
+        sparse = sp.issparse(self.dual_coef_)
+        # LIBSVM walks through these arrays by address. They are what predictions are made of:
+        # others may have changed dual_coef_ and intercept_, which only tell of them.
+        own = np.array(self._dual_coef_, np.float64, order="C")
+        vectors: Any = self.support_vectors_
+        if sparse:
+            vectors = sp.csr_matrix(vectors, dtype=np.float64)
+            vectors.sort_indices()
+            own = _full(own)
+        elif sp.issparse(vectors) or vectors.dtype != np.float64 or not vectors.flags.c_contiguous:
+            vectors = vectors.toarray() if sp.issparse(vectors) else vectors
+            vectors = np.ascontiguousarray(vectors, np.float64)
+        # For two classes scikit-learn shows the negative of what LIBSVM has, as SVC does.
+        sign = -1 if len(self.classes_) == 2 else 1
+        result.support_ = np.ascontiguousarray(self.support_, np.int32)
+        result.support_vectors_ = vectors
+        result.dual_coef_, result._dual_coef_ = sign * own, own
+        result._intercept_ = np.array(self._intercept_, np.float64)
+        result.intercept_ = sign * result._intercept_
+        result._n_support = np.ascontiguousarray(self.n_support_, np.int32)
+        result._num_iter = self.n_iter_
+        result._sparse, result._effective_probability = sparse, False
+        result._probA = result._probB = np.empty(0)
+        if callable(kernel):
+            setattr(result, _X_FIT, self._X_fit)
+        return result
+
+    @classmethod
+    def from_sklearn(cls, model: ScikitLearnSVC) -> Self:
+        """A model that scikit-learn has fitted, evaluated by the hidden layer.
+
+        Parameters
+        ----------
+        model : sklearn.svm.SVC
+            Fitted. Probabilities, if it has any, stay with it.
+
+        Returns
+        -------
+        model : SVC
+            With the same parameters and support vectors; without ``violation_``, ``dual_gap_`` and
+            ``objective_``, which scikit-learn does not keep.
+
+        Raises
+        ------
+        TypeError
+            If it is another class.
+        ValueError
+            If it knows classes that it was not trained for, all of whose samples had weight 0.
+        NotFittedError
+            If it is not fitted.
+
+        Examples
+        --------
+        >>> import sklearn.svm
+        >>> from sklearn.datasets import load_digits
+        >>> from gpurbf import SVC
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = sklearn.svm.SVC(gamma=0.001).fit(X, y)
+        >>> bool((SVC.from_sklearn(model).predict(X) == model.predict(X)).all())
+        True
+        """
+        if not isinstance(model, ScikitLearnSVC):
+            raise TypeError(
+                f"from_sklearn takes a fitted sklearn.svm.SVC, got {type(model).__module__}."
+                f"{type(model).__name__}."
+            )
+        check_is_fitted(model)
+        if len(model.n_support_) < len(model.classes_):
+            raise ValueError(
+                f"The model names {len(model.classes_)} classes and was trained for "
+                f"{len(model.n_support_)}, for the others' samples had weight 0: its predictions "
+                "are of wrong classes. Fit it without those samples."
+            )
+        result = cls(**_parameters(model, cls))
+        _copy(model, result)
+        sign = -1.0 if len(model.classes_) == 2 else 1.0
+        own = model._dual_coef_  # what it predicts with, whatever the public ones are by now
+        own = own.toarray() if sp.issparse(own) else own.copy()
+        result.support_ = model.support_
+        result.support_vectors_ = model.support_vectors_
+        result._dual_coef_, result._intercept_ = own, model._intercept_.copy()
+        result.dual_coef_ = sign * model._dual_coef_
+        result.intercept_ = sign * result._intercept_
+        result._n_support = model.n_support_
+        result._sparse = sp.issparse(model.dual_coef_)
+        result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
+        result._tol, result._cache = float(model.tol), {}
+        result.backend_ = "none"
+        if callable(model.kernel):
+            result._X_fit = getattr(model, _X_FIT)
+        elif model.kernel != "precomputed":
+            result._activation = Activation(
+                *KERNELS[model.kernel], float(model._gamma), float(model.coef0), int(model.degree)
+            )
+            result.backend_ = get_backend(result.backend, len(result.support_))[0].name
+        result.backend_info_ = f"{result.backend_} (trained by scikit-learn)"
+        return result
+
+    @property
+    def n_support_(self) -> np.ndarray:
+        """Support vectors of each class."""
+        if not hasattr(self, "_n_support"):
+            raise AttributeError("n_support_ is there after fit only.")
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, (n_pairs, n_features); only for kernel="linear"."""
+        if getattr(self, "_fitted_kernel", self.kernel) != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        W = pair_weights(np.asarray(self._dual_coef_), self._n_support).dense()
+        if len(self.classes_) == 2:
+            W = -W
+        coef = self.support_vectors_.T @ W
+        if sp.issparse(self.support_vectors_):
+            coef = sp.csr_matrix(coef.T)
+            coef.data.flags.writeable = False
+            return coef
+        coef = np.ascontiguousarray(coef.T)
+        coef.flags.writeable = False
+        return coef
+
+    def _given(self) -> bool:
+        """Whether the kernel of the model is a matrix, not a function of the hidden layer."""
+        return self._activation is None
+
+    def _call_kernel(self, X: Any) -> np.ndarray:
+        K = self._fitted_kernel(X, self._X_fit)
+        return np.asarray(K.toarray() if sp.issparse(K) else K, dtype=np.float64, order="C")
+
+    @staged("back and evaluate", "scores")
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
+        check_is_fitted(self)
+        X = self._check_samples(X)
+        with limited(self.n_jobs):
+            ready = self._prepared()
+            if ready.layer is None:
+                outputs = row_products(X[:, self.support_], ready.weights)
+            else:
+                outputs = ready.layer.matvec(X, ready.weights)
+                outputs = outputs.astype(np.float64, copy=False)
+        outputs += beside(outputs, self._intercept_)
+        check_finite(self, X, outputs=outputs)
+        return outputs
+
+    def _check_samples(self, X: Any) -> Any:
+        if callable(self._fitted_kernel):
+            X = self._call_kernel(X)
+        else:
+            X = (check_X if self._sparse or self._given() else check_samples)(self, X)
+            if sp.issparse(X) and not self._sparse:
+                raise ValueError(
+                    f"cannot use sparse input in {type(self).__name__!r} trained on dense data"
+                )
+        if self._given() and (X.ndim != 2 or X.shape[1] != self.shape_fit_[0]):
+            raise ValueError(
+                f"X.shape[1] = {X.shape[-1]} should be equal to {self.shape_fit_[0]}, "
+                "the number of samples at training time"
+            )
+        if not self._given() and self._n_support.sum() != self.support_vectors_.shape[0]:
+            raise ValueError(f"The internal representation of {type(self).__name__} was altered")
+        return X
+
+    def _prepared(self) -> _Prepared:
+        """The layer and weights of the model as it is, on the backend that is asked for now."""
+        V, dual_coef = self.support_vectors_, self._dual_coef_
+        backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
+        name = "none" if backend is None else backend[0].name
+        ready = self._cache.get("ready")
+        if ready is None or not ready.fits(V, dual_coef, name, self.precision):
+            W = pair_weights(np.asarray(dual_coef), self._n_support)
+            layer: HiddenLayer | SparseLayer | None = None
+            weights: Any = None
+            if self._activation is None:
+                weights = W.dense()
+            else:
+                layer, weights = support_layer(
+                    V,
+                    W,
+                    self._activation,
+                    n_support=self._n_support,
+                    backend=backend,
+                    precision=self.precision,
+                    quantizations=self._quantizations,
+                    tol=self._tol,
+                )
+            ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
+            self._cache["ready"] = ready
+        return ready
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_cache": {}}
+
+
+def _parameters(model: Any, cls: type) -> dict[str, Any]:
+    """The parameters of a model that the other class has too."""
+    known = inspect.signature(cls).parameters
+    own = model.get_params(deep=False)
+    return {name: value for name, value in own.items() if name in known and name != "probability"}
+
+
+def _copy(source: Any, target: Any) -> None:
+    for name in _SAME + tuple(name for name in _IF_THERE if hasattr(source, name)):
+        setattr(target, name, getattr(source, name))
+
+
+def _full(dense: np.ndarray) -> sp.csr_matrix:
+    """CSR that holds the zeros too: scikit-learn hands its numbers to LIBSVM as a dense matrix."""
+    rows, columns = dense.shape
+    indptr = columns * np.arange(rows + 1, dtype=np.int32)
+    indices = np.tile(np.arange(columns, dtype=np.int32), rows)
+    return sp.csr_matrix((dense.ravel(), indices, indptr), shape=dense.shape)
+
+
+class _Prepared(NamedTuple):
+    """The layer and weights of predictions, and the attributes that they were made of."""
+
+    V: Any
+    dual_coef: np.ndarray
+    backend: str
+    precision: str
+    weights: Any  # as the layer takes them
+    layer: HiddenLayer | SparseLayer | None
+
+    def fits(self, V: Any, dual_coef: np.ndarray, backend: str, precision: str) -> bool:
+        """Whether it is what would be made of these."""
+        same = V is self.V and dual_coef is self.dual_coef
+        return same and (backend, precision) == (self.backend, self.precision)
+
+
+class Progress:
+    """Hears of every working set and every solved pair, from the solver's threads.
+
+    Pairs are tasks of scikit-learn's callbacks, working sets their sub-tasks; a callback that asks
+    to stop at a working set ends its pair, at a pair all pairs that have not begun.
+
+    Parameters
+    ----------
+    estimator : SVC
+    pairs : list of (label, label)
+        Class labels of each pair.
+    X, y
+        For the callbacks.
+    """
+
+    def __init__(self, estimator: Any, pairs: Sequence[Any], X: Any, y: Any) -> None:
+        self.estimator, self.pairs = estimator, pairs
+        self._data = {"estimator": estimator, "X": X, "y": y}
+        self._lock = threading.Lock()
+        self._tasks: dict[int, Any] = {}
+        self._unfinished: list[str] = []
+        self._root = None
+        if hasattr(estimator, "_init_callback_context"):
+            self._root = estimator._init_callback_context(
+                max_subtasks=len(pairs), sequential_subtasks=False
+            )
+            self._root.call_on_fit_task_begin(**self._data)
+        self._heard = self._root is not None and bool(getattr(estimator, "_skl_callbacks", None))
+
+    def stepped(self, p: int, steps: int, violation: float) -> bool:
+        """A working set of pair p begins; True to end the pair."""
+        if not self._heard and self.estimator.verbose < 2:
+            return False
+        with self._lock:
+            if self.estimator.verbose > 1:
+                print(
+                    f"[SVC] {self._name(p)}: {steps} steps, violation {violation:.3g}", flush=True
+                )
+            if not self._heard:
+                return False
+            step = self._task(p).subcontext(task_name="working set")
+            step.call_on_fit_task_begin(**self._data)
+            return step.call_on_fit_task_end(**self._data)
+
+    def solved(self, p: int, solution: Any) -> bool:
+        """Pair p is done; True to begin no other."""
+        with self._lock:
+            if self.estimator.verbose:
+                print(
+                    f"[SVC] {self._name(p)}: {solution.steps} steps, violation "
+                    f"{solution.violation:.3g}, duality gap {solution.gap:.3g}, "
+                    f"{np.count_nonzero(solution.beta)} support vectors",
+                    flush=True,
+                )
+            if not solution.converged:
+                self._unfinished.append(f"{self._name(p)} by {solution.violation:.3g}")
+            return self._heard and self._task(p).call_on_fit_task_end(**self._data)
+
+    def finish(self) -> None:
+        """End the callbacks' task and warn of the pairs that did not converge."""
+        if self._root is not None:
+            self._root.call_on_fit_task_end(**self._data)
+        if not self._unfinished:
+            return
+        max_iter, tol, n = self.estimator.max_iter, self.estimator.tol, len(self._unfinished)
+        which = "; ".join(self._unfinished[:_NAMED])
+        more = f" and {n - _NAMED} more" if n > _NAMED else ""
+        warn(
+            f"Solver terminated early (max_iter={max_iter}).  Consider pre-processing your data "
+            "with StandardScaler or MinMaxScaler. Optimality is violated by more than "
+            f"tol={tol} for the class pairs {which}{more}.",
+            ConvergenceWarning,
+        )
+
+    def _name(self, p: int) -> str:
+        return f"({self.pairs[p][0]!s}, {self.pairs[p][1]!s})"
+
+    def _task(self, p: int) -> Any:
+        """The pair's task, begun when it is first heard of."""
+        if p not in self._tasks and self._root is not None:
+            task = self._root.subcontext(task_name="class pair", task_id=p, max_subtasks=None)
+            task.call_on_fit_task_begin(**self._data)
+            self._tasks[p] = task
+        return self._tasks[p]
+
+
+def check_parameters(estimator: Any) -> None:
+    """Check every parameter of an SVC.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the parameter, what it got and what it takes.
+    """
+    if estimator.probability not in (False, "deprecated"):
+        raise ValueError(
+            f"SVC has no probability={estimator.probability!r}: wrap it, as scikit-learn advises, "
+            "in sklearn.calibration.CalibratedClassifierCV(SVC(...), ensemble=False)."
+        )
+    if estimator.C != np.inf:
+        check_number("C", estimator.C, numbers.Real, 0, above=True)
+    if not callable(estimator.kernel):
+        check_option("kernel", estimator.kernel, (*KERNELS, "precomputed"), "or a function")
+    if not isinstance(estimator.gamma, str) and estimator.gamma == 0:
+        pass  # a constant kernel, but scikit-learn's limit
+    else:
+        check_gamma(estimator.gamma, ("scale", "auto"))
+    check_number("degree", estimator.degree, numbers.Integral, 0)
+    check_number("coef0", estimator.coef0, numbers.Real, -np.inf)
+    check_number("tol", estimator.tol, numbers.Real, 0, above=True)
+    check_number("cache_size", estimator.cache_size, numbers.Real, 0, above=True)
+    check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
+    check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
+    check_option("precision", estimator.precision, PRECISIONS)
+    weight = estimator.class_weight
+    if not (weight is None or weight == "balanced" or isinstance(weight, Mapping)):
+        raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}.")

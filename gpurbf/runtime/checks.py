@@ -31,6 +31,23 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
         raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {plain(value)!r}.")
 
 
+def check_option_or_number(
+    name: str,
+    value: Any,
+    allowed: tuple[str, ...],
+    kind: Any,
+    low: float,
+    *,
+    above: bool = False,
+    also: str = "",
+) -> None:
+    """A name out of a list, or a number as of `check_number`; ``also`` is what the list lacks."""
+    if isinstance(value, str):
+        check_option(name, value, allowed, also or f"or a number {'>' if above else '>='} {low}")
+    else:
+        check_number(name, value, kind, low, above=above)
+
+
 def check_room(n_bytes: int, what: str, cure: str) -> None:
     """Refuse work that would end, hours later, in a process that the system kills.
 

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFClassifierCV
-from gpurbf.estimators._left_out import settled
+from gpurbf.estimators.rbf_cv import settled
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
