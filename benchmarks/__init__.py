@@ -6,11 +6,12 @@ between the marks of ``<name>.md``, so that the prose around them stays.
 
 from __future__ import annotations
 
+import datetime
 import importlib
 from pathlib import Path
 
+from benchmarks.report import Report
 from gpurbf.profiling import machine
-from gpurbf.profiling.tables import Report
 
 __all__ = ["BENCHMARKS", "run_benchmark"]
 
@@ -58,7 +59,7 @@ def _conditions(name: str, quick: bool) -> str:
     """Where and with what the figures were taken."""
     facts = machine.hardware() | {
         "versions": ", ".join(f"{key} {value}" for key, value in machine.versions().items()),
-        "date": machine.today(),
+        "date": datetime.date.today().isoformat(),
         "command": f"python -m benchmarks {name}" + " --quick" * quick,
     }
     return "\n".join(f"* {key}: {value}" for key, value in facts.items())

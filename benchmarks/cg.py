@@ -12,10 +12,10 @@ import numpy as np
 from sklearn.kernel_ridge import KernelRidge
 
 from benchmarks import data
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, once, run_python
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.cli import classify
-from gpurbf.profiling.tables import Report
 from gpurbf.runtime.threads import thread_limit
 from gpurbf.solvers.cg.cg import CG
 

@@ -21,10 +21,10 @@ from distributed import Client, LocalCluster
 import gpurbf
 import gpurbf.dask as on_dask
 from benchmarks.memory import megabytes
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, once
 from gpurbf import datasets
 from gpurbf.cli import classify
-from gpurbf.profiling.tables import Report
 from gpurbf.runtime.threads import limited
 
 TITLE = "On a Dask cluster"

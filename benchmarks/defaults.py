@@ -13,10 +13,10 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC as SklearnSVC
 
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, once
 from gpurbf import FSVC, SVC, RBFClassifier, datasets
 from gpurbf.cli.classify import digits
-from gpurbf.profiling.tables import Report
 
 TITLE = "Defaults"
 

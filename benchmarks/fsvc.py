@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.report import Report
 from benchmarks.timing import Times, in_turn, once
 from gpurbf import FSVC, datasets
 from gpurbf.cli import classify
 from gpurbf.fsvc.known import distances
 from gpurbf.fsvc.search import find_radius, typical_distance
 from gpurbf.layer.backends import available_backends
-from gpurbf.profiling.tables import Report
 from gpurbf.solvers.lms import aligned, lms_rows
 
 TITLE = "FSVC"

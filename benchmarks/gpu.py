@@ -12,12 +12,12 @@ import numpy as np
 from benchmarks import data, ways
 from benchmarks.naive import one_thread_a_pair
 from benchmarks.peak_gpu import event_seconds, limits, pool_peak
+from benchmarks.report import Report
 from benchmarks.timing import Times, in_turn, once
 from gpurbf import FSVC, SVC, RBFClassifier, config_context
 from gpurbf.cli import classify
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling.tables import Report
 
 TITLE = "The GPU backends"
 GPUS = ("cupy", "numba-cuda")

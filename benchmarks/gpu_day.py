@@ -23,7 +23,7 @@ from gpurbf.layer.activation import METRICS, PROFILES, Activation
 from gpurbf.layer.backends import available_backends, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling import machine
-from gpurbf.profiling.tables import markdown_table
+from gpurbf.profiling.profiler import markdown_table
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.solvers.lms import LMS

@@ -8,6 +8,7 @@ gpu` writes DIR/gpu.md. Without a GPU it is a rehearsal on the CPU and the repor
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.util
 import os
 import shutil
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         seconds = time.monotonic() - begin
         rows.append((step.name, result, f"{seconds:.0f}"))
         _say(page, f"{output.strip()}\n\n{result}, {seconds:.0f} s")
-    from gpurbf.profiling.tables import markdown_table
+    from gpurbf.profiling.profiler import markdown_table
 
     _say(page, "## Summary\n\n" + markdown_table(("step", "result", "seconds"), rows))
     _say(page, _conditions())
@@ -97,12 +98,11 @@ def _say(page: Path, text: str) -> None:
 def _conditions() -> str:
     """Whether any of this was measured on a GPU."""
     from gpurbf.layer import backends
-    from gpurbf.profiling import machine
 
-    why = backends.no_gpu()
+    why, today = backends.no_gpu(), datetime.date.today().isoformat()
     if why is None:
-        return f"On a machine with a GPU, {machine.today()}."
-    return f"**Rehearsal, not measured on a GPU** ({why}), {machine.today()}."
+        return f"On a machine with a GPU, {today}."
+    return f"**Rehearsal, not measured on a GPU** ({why}), {today}."
 
 
 def _steps(arguments: argparse.Namespace) -> Iterator[Step]:

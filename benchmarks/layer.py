@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data, ways
+from benchmarks.report import Report
 from benchmarks.timing import Times, in_turn, run_python
 from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, VARIABLE, choose_kernel
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling.ceilings import peak
-from gpurbf.profiling.tables import Report
 
 TITLE = "The hidden layer"
 

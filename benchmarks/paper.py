@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import data, figures, ways
+from benchmarks.report import Report
 from benchmarks.timing import Times, in_turn, once
 from benchmarks.ways import Evaluation
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.backends.tile import Tile, forced
-from gpurbf.profiling.tables import Report
 from gpurbf.runtime import cpu
 
 TITLE = "The paper's experiment"

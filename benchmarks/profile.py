@@ -10,11 +10,11 @@ import numpy as np
 
 import gpurbf
 from benchmarks.naive import scaled
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, run_python
 from gpurbf.cli.classify import images
 from gpurbf.profiling.ceilings import bandwidth, compute, limit, scale_rate
 from gpurbf.profiling.profiler import PHASES, Profile
-from gpurbf.profiling.tables import Report
 from gpurbf.runtime.stages import Recorder
 
 TITLE = "Where the time goes"

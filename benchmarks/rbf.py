@@ -18,11 +18,11 @@ from sklearn.pipeline import make_pipeline
 
 from benchmarks import data
 from benchmarks.memory import peak_memory
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, once
 from gpurbf import RBFClassifier, datasets
 from gpurbf.cli import classify
 from gpurbf.layer.backends import available_backends
-from gpurbf.profiling.tables import Report
 
 TITLE = "RBFClassifier"
 

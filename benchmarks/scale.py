@@ -17,13 +17,13 @@ import numpy as np
 from benchmarks import data, ways
 from benchmarks.figures import named_lines, plain, ratio_ticks
 from benchmarks.memory import megabytes
+from benchmarks.report import Report
 from benchmarks.timing import in_turn, once
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.cli import classify
 from gpurbf.data import row_blocks
 from gpurbf.layer.backends import available_backends, get_backend
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling.tables import Report
 
 TITLE = "Data larger than memory"
 _MB = 2**20

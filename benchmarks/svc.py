@@ -24,10 +24,10 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from benchmarks import data, svc_grid
 from benchmarks.memory import peak_memory
+from benchmarks.report import Report
 from benchmarks.timing import Times, in_turn, once
 from gpurbf import SVC, datasets
 from gpurbf.cli import classify
-from gpurbf.profiling.tables import Report
 
 TITLE = "SVC"
 

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from benchmarks import memory
+from benchmarks.report import Report
 from benchmarks.timing import once
 from gpurbf import SVC, datasets
-from gpurbf.profiling.tables import Report
 
 FACTORS = np.array([0.1, 0.3, 1.0, 3.0, 10.0])
 

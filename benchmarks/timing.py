@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ def in_turn(
     timer: Callable[[Callable[[], Any]], float] | None = None,
     rest: bool = True,
 ) -> dict[str, Times]:
-    """Time each candidate once a round, in turn; see :func:`gpurbf.runtime.clock.in_turn`.
+    """Time each candidate once a round, in turn.
 
     Parameters
     ----------
@@ -90,8 +90,23 @@ def in_turn(
 
     return {
         name: Times(statistics.median(seconds), min(seconds), max(seconds))
-        for name, seconds in clock.in_turn(candidates, collected(), measure).items()
+        for name, seconds in _measured(candidates, collected(), measure).items()
     }
+
+
+def _measured(
+    names: Iterable[str], rounds: Iterable[int], measure: Callable[[str], float]
+) -> dict[str, list[float]]:
+    """``measure(name)`` of each once a round, one after the other, every other round in reverse.
+
+    What disturbs the machine for a while then meets all of them, not one, and each of two is first
+    as often as the other.
+    """
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for done in rounds:
+        for name in reversed(found) if done % 2 else found:
+            found[name].append(measure(name))
+    return found
 
 
 def _settle(call: Callable[[], Any], takes: float) -> None:

@@ -17,7 +17,7 @@ import gpurbf
 from gpurbf import datasets
 from gpurbf.cli import UserError
 from gpurbf.layer.backends import LOADERS, get_backend
-from gpurbf.profiling.tables import markdown_table
+from gpurbf.profiling.profiler import markdown_table
 
 
 class Task(NamedTuple):
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     task = _load(arguments.data)
     names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
     N, height, width = task.train.shape
-    _say(
+    say(
         f"{task.title}: {N:,} training and {len(task.test):,} test images of {height} × {width}, "
         f"{len(np.unique(task.y_train))} classes"
     )
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _load(name: str) -> Task:
     """The data of that name, or in that folder."""
-    _say(f"reading {name}")
+    say(f"reading {name}")
     try:
         if name in DATA:
             return DATA[name]()
@@ -132,17 +132,17 @@ def _classify(
     X_train, X_test = (images.reshape(len(images), -1) for images in (task.train, task.test))
     estimator = ESTIMATORS[name](len(X_train), arguments.backend)
     title = type(estimator).__name__
-    _say(f"{title}: preparing; the first time, kernels are compiled")
+    say(f"{title}: preparing; the first time, kernels are compiled")
     _prepare(name, X_train, task.y_train, arguments.backend)
-    _say(f"{title}: fitting")
+    say(f"{title}: fitting")
     started = time.perf_counter()
     estimator.fit(X_train, task.y_train)
     fitted = time.perf_counter()
-    _say(f"{title}: predicting")
+    say(f"{title}: predicting")
     predicted = estimator.predict(X_test)
     done = time.perf_counter()
     accuracy = f"{100 * np.mean(predicted == task.y_test):.2f}"
-    _say(f"{title}: drawing")
+    say(f"{title}: drawing")
     path = Path(arguments.out) / f"{task.title}-{name}.png"
     try:
         draw(
@@ -155,14 +155,15 @@ def _classify(
             estimator.decision_function(X_test),
         )
         drawn = f"picture: {path}"
-    except NoMatplotlib as error:
+    except ImportError as error:
         drawn = str(error)
     except OSError as error:
         raise UserError(f"--out {arguments.out}: {error}") from error
+    is_svc = isinstance(estimator, gpurbf.SVC)
     row = (
         title,
         estimator.backend_,
-        f"{_n_centers(estimator):,}",
+        f"{len(estimator.support_ if is_svc else estimator.centers_):,}",
         f"{fitted - started:.2f}",
         f"{done - fitted:.2f}",
         accuracy,
@@ -178,25 +179,13 @@ def _prepare(name: str, X: np.ndarray, y: np.ndarray, backend: str) -> None:
         ESTIMATORS[name](len(rows), backend).fit(X[rows], y[rows]).predict(X[rows])
 
 
-def _n_centers(estimator: Any) -> int:
-    """How many hidden units, or support vectors, the fitted estimator has."""
-    for name in ("centers_", "support_vectors_"):
-        if hasattr(estimator, name):
-            return int(getattr(estimator, name).shape[0])
-    raise TypeError(f"{type(estimator).__name__} has neither centers nor support vectors.")
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Progress, on stderr so that the table can be piped."""
     print(text, file=sys.stderr, flush=True)
 
 
 SIDE = 5  # the images shown fill a square of this many a side
 _SMALL = 16  # pixels a side below which images are drawn smooth, to be recognised
-
-
-class NoMatplotlib(ImportError):
-    """Matplotlib is not installed; the message says how to get it."""
 
 
 def worst_mistakes(
@@ -238,7 +227,7 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NoMatplotlib(
+        raise ImportError(
             "no picture: Matplotlib is not installed, `python -m pip install matplotlib` gets it"
         ) from error
     from sklearn.metrics import confusion_matrix

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpurbf.cli import UserError
-from gpurbf.cli.classify import ESTIMATORS
+from gpurbf.cli.classify import ESTIMATORS, images, say
 from gpurbf.layer.backends import LOADERS, get_backend
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Profile one estimator, print the table and write what was asked for."""
-    from gpurbf.cli.classify import images
     from gpurbf.profiling.profiler import profile_from
 
     out = Path(arguments.out) if arguments.out else None
@@ -63,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
         if arguments.centers is not None:
             estimator.set_params(**{_COUNTS[arguments.estimator]: arguments.centers})
-        found = profile_from(estimator, load, say=_say)
+        found = profile_from(estimator, load, say=say)
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)
@@ -90,8 +88,3 @@ def _write(found: Profile, out: Path) -> None:
         raise UserError(f"--out {out}: {error}") from error
     else:
         print(f"written: {out}")
-
-
-def _say(text: str) -> None:
-    """Progress, on stderr so that the table can be piped."""
-    print(text, file=sys.stderr, flush=True)

@@ -12,7 +12,6 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,10 +46,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit and predict a little of everything; say what it was, and where the result is kept."""
     get_backend(arguments.backend)
     try:
-        folder = cache_folder()
-    except RuntimeError as error:
+        folder = compiling.cache_folder()
+    except RuntimeError as error:  # there is none that can be written to
         raise UserError(str(error)) from error
-    say_nothing()
+    compiling.announcer.said = True  # no line about compiling: the caller asks for it
     for kind, convert in _KINDS.items():
         X, y = _samples()
         X = convert(X)
@@ -104,15 +103,3 @@ def _models(backend: str) -> Iterator[tuple[str, Any, int]]:
         for kernel in PROFILES:
             layer = gpurbf.RBFLayer(20, kernel=kernel, metric=metric, backend=backend)
             yield f"RBFLayer, {kernel}, {metric}", layer, 2
-
-
-def cache_folder() -> Path:
-    """The folder that Numba chose; RuntimeError if there is none that can be written to."""
-
-    return Path(compiling.cache_folder())
-
-
-def say_nothing() -> None:
-    """No line about compiling in this process: the caller asks for it."""
-
-    compiling.announcer.said = True

@@ -1,9 +1,9 @@
 """Where the time of a fit and a prediction goes, beside what the machine could do at most.
 
-run.py       fit and predict with a recorder on          ─► entries of `gpurbf.runtime.stages`
+profiler.py  fit and predict with a recorder on (`gpurbf.runtime.stages`), and its result: a table,
+             a frame, a sentence, a picture
 ceilings.py  arithmetic and memory of this machine, measured once a process
-result.py    both put together: a table, a frame, a sentence
-plot.py      and a picture
+machine.py   facts of this machine
 """
 
 from gpurbf.profiling.profiler import Profile, Row, profile, profile_from

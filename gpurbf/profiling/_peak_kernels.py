@@ -70,31 +70,19 @@ def _amx(steps, data):
         amx._dot11()
 
 
-# One function a kernel, as in `products`.
-_FUNCTIONS = {
-    "dot_amx": _amx,
-    "dot_avx512vnni": lambda steps, data: register_loop("dot_avx512vnni", steps, data),
-    "dot_avxvnni": lambda steps, data: register_loop("dot_avxvnni", steps, data),
-    "dot_avx2": lambda steps, data: register_loop("dot_avx2", steps, data),
-    "dot32_avx512": lambda steps, data: register_loop("dot32_avx512", steps, data),
-    "dot32_avx2": lambda steps, data: register_loop("dot32_avx2", steps, data),
-    "dot64_avx512": lambda steps, data: register_loop("dot64_avx512", steps, data),
-    "dot64_avx2": lambda steps, data: register_loop("dot64_avx2", steps, data),
-    "manhattan_avx512": lambda steps, data: register_loop("manhattan_avx512", steps, data),
-    "manhattan_avx2": lambda steps, data: register_loop("manhattan_avx2", steps, data),
-    "manhattan32_avx512": lambda steps, data: register_loop("manhattan32_avx512", steps, data),
-    "manhattan32_avx2": lambda steps, data: register_loop("manhattan32_avx2", steps, data),
-    "manhattan64_avx512": lambda steps, data: register_loop("manhattan64_avx512", steps, data),
-    "manhattan64_avx2": lambda steps, data: register_loop("manhattan64_avx2", steps, data),
-    "gram16_avx512vnni": lambda steps, data: register_loop("gram16_avx512vnni", steps, data),
-    "gram16_avxvnni": lambda steps, data: register_loop("gram16_avxvnni", steps, data),
-    "gram16_avx2": lambda steps, data: register_loop("gram16_avx2", steps, data),
-}
-
-
 @functools.cache
 def _compiled(name):
-    return cached_cfunc(types.void(types.intp, types.intp))(_FUNCTIONS[name])
+    """The loop of the kernel `name` as a C function."""
+    if name == "dot_amx":
+        function = _amx
+    else:
+
+        def loop(steps, data):
+            register_loop(name, steps, data)
+
+        loop.__qualname__ = name  # the disk cache knows it by this
+        function = loop
+    return cached_cfunc(types.void(types.intp, types.intp))(function)
 
 
 def run(name, steps):

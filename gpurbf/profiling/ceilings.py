@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime import clock
-from gpurbf.runtime.clock import seconds as seconds_of
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import FENCES
 from gpurbf.runtime.threads import parallel_for, thread_limit
@@ -27,6 +25,8 @@ _NUMBERS = 1 << 25
 _RUNS = 20
 # A product that takes so long is one of large matrices.
 _SECONDS = 0.05
+# Runs of a loop over registers, and what each of them takes.
+_PEAK_RUNS, _PEAK_SECONDS = 40, 0.02
 
 
 @functools.cache
@@ -92,13 +92,12 @@ def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
     return clock.best(whole, runs)
 
 
-@cache
+@functools.cache
 def limit(kind: str) -> float | None:
     """Operations a second that this CPU's kernel for that arithmetic can reach, measured once.
 
     None where the kernel has no loop over registers alone, as the generic ones.
     """
-
     kernel, _ = cpu_kernel.choose_kernel()
     tasks = [
         *itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64")),
@@ -107,29 +106,24 @@ def limit(kind: str) -> float | None:
     for task, dtype in tasks:
         name = cpu_kernel.kernel_for(task, dtype, kernel)
         if microkernel_table.layout_of(name).arithmetic == kind:
-            try:
-                # Many short runs: one of them finds the machine undisturbed.
-                return max(peak(name, 0.02) for _ in range(8))
-            except KeyError:
-                return None
+            return None if name.endswith("_generic") else _peak(name)
     return None
 
 
-def peak(name: str, seconds: float = 0.1) -> float:
+def _peak(name: str) -> float:
     """Operations a second of all threads together for a kernel such as ``"dot_avx512vnni"``.
 
     A multiplication and its addition, or a difference and its addition, count as two. The best of
-    five runs; KeyError where a kernel has no loop of its own (the generic ones).
+    many short runs, one of which finds the machine undisturbed.
     """
-
     n_threads, steps, best = thread_limit(), 1000, 0.0
-    for _ in range(5):
-        took = seconds_of(partial(parallel_for, partial(_run, name, steps), n_threads))
+    for _ in range(_PEAK_RUNS):
+        run = functools.partial(_run, name, steps)
+        took = clock.seconds(functools.partial(parallel_for, run, n_threads))
         best = max(best, n_threads * steps * peak_kernels.operations_a_step(name) / took)
-        steps = max(1000, int(steps * seconds / took))
+        steps = max(1000, int(steps * _PEAK_SECONDS / took))
     return best
 
 
 def _run(name: str, steps: int, thread: int) -> None:
-
     peak_kernels.run(name, steps)

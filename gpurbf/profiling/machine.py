@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -14,6 +13,7 @@ from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, choose_kernel, missing
 from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.threads import thread_limit
 
 _DISTRIBUTIONS = (
     "numpy",
@@ -52,8 +52,6 @@ _FEATURES = {
 
 def hardware() -> dict[str, str]:
     """Processor, its matrix features, the kernel they allow, threads and memory."""
-    from gpurbf.runtime.threads import thread_limit
-
     facts = {
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "processor": processor(),
@@ -115,11 +113,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def today() -> str:
-    """The date, for a page of results."""
-    return datetime.date.today().isoformat()
 
 
 def _features() -> str:

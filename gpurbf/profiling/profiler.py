@@ -6,7 +6,7 @@ import gc
 import html
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from sklearn.utils import _safe_indexing, get_tags
 from gpurbf.layer.backends import get_backend
 from gpurbf.profiling import machine
 from gpurbf.profiling.ceilings import bandwidth, compute
-from gpurbf.profiling.tables import markdown_table
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 
 PHASES = ("training", "prediction")
@@ -286,6 +285,25 @@ def _number(value: float) -> str:
         return ""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 4
     return f"{value:,.{digits}f}"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table whose columns also line up in a terminal; numbers are on the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells)]
+    right = [all(_is_number(cell) for cell in column) for column in zip(*cells)]
+    right = right or [False] * len(widths)
+
+    def line(row: Sequence[str]) -> str:
+        parts = (f"{c:>{w}}" if r else f"{c:{w}}" for c, w, r in zip(row, widths, right))
+        return "| " + " | ".join(parts) + " |"
+
+    rule = "| " + " | ".join("-" * (w - r) + ":" * r for w, r in zip(widths, right)) + " |"
+    return "\n".join([line(header), rule, *map(line, cells)])
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in "-–" or not cell
 
 
 _COLOR, _IDEAL = "#8fb8de", "#1f4e79"

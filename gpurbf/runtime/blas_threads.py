@@ -18,7 +18,7 @@ from threadpoolctl import ThreadpoolController
 
 
 class Limit:
-    """A number of threads, in force from `enter` to `leave`."""
+    """A number of threads, in force within `in_force`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -50,14 +50,23 @@ def found() -> list[int]:
     return numbers
 
 
-def enter(limit: Limit) -> None:
-    """The limit is in force from now on."""
-    with _lock:
-        _in_force.add(limit)
-        _apply()
+@contextmanager
+def in_force(limit: Limit) -> Iterator[None]:
+    """The limit is in force in the block, for the whole process."""
+    try:
+        with _lock:
+            _in_force.add(limit)
+            _apply()
+        yield
+    finally:
+        try:
+            _end(limit)
+        except BaseException:  # an interrupt at this moment leaves no trace either
+            _end(limit)
+            raise
 
 
-def leave(limit: Limit) -> None:
+def _end(limit: Limit) -> None:
     """The limit has ended, if it was in force at all."""
     with _lock:
         _in_force.discard(limit)

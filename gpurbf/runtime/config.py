@@ -10,7 +10,7 @@ from typing import Any
 
 _DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256, "gpu_memory": None, "n_streams": 2}
 # A context variable is a thread's own, and threads that work for it get its context
-# (backends/threads.py).
+# (runtime/threads.py).
 _settings: ContextVar[dict[str, Any]] = ContextVar("gpurbf settings", default=_DEFAULTS)
 
 

@@ -7,7 +7,7 @@ its *helpers*, and so are those of calls nested in them. The rule:
   helps it, settings (``config_context``) with it; a limit inside another can only be less.
 * A caller always has itself. It gets helpers while all who are at work are fewer than the process
   may use, up to an equal part of that number; what others cannot use by their limits, it may.
-* BLAS libraries obey the least of the limits in force (backends/blas.py).
+* BLAS libraries obey the least of the limits in force (blas_threads.py).
 
 Nothing else is set: neither Numba's nor joblib's threads, nor the environment.
 
@@ -129,16 +129,10 @@ def limited(n_jobs: int | None) -> Iterator[None]:
     limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)
     try:
         _limit.set(limit)
-        blas_threads.enter(limit)
-        with blas_threads.thread_limit_here(limit.most):
+        with blas_threads.in_force(limit), blas_threads.thread_limit_here(limit.most):
             yield
     finally:
         _limit.set(outer)
-        try:
-            blas_threads.leave(limit)
-        except BaseException:  # an interrupt at this moment leaves no trace either
-            blas_threads.leave(limit)
-            raise
 
 
 @contextmanager
@@ -148,23 +142,8 @@ def single_threaded_blas() -> Iterator[None]:
     Its threads meet after every product, and one that waits for the next spins, OpenBLAS's for
     some 25 ms: a core that nobody else has, and seconds where others need it too.
     """
-    with _one_blas_thread(), blas_threads.thread_limit_here(1):
+    with blas_threads.in_force(blas_threads.Limit(1)), blas_threads.thread_limit_here(1):
         yield
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """In force, but not told to this thread where libraries have a number for each."""
-    limit = blas_threads.Limit(1)
-    try:
-        blas_threads.enter(limit)
-        yield
-    finally:
-        try:
-            blas_threads.leave(limit)
-        except BaseException:  # an interrupt at this moment leaves no trace either
-            blas_threads.leave(limit)
-            raise
 
 
 def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
@@ -344,6 +323,6 @@ def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
         with blas_threads.thread_limit_here(1):
             results[i] = works[i]()
 
-    with _one_blas_thread():
+    with blas_threads.in_force(blas_threads.Limit(1)):
         parallel_for(task, len(works))
     return [results[i] for i in range(len(works))]

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks import timing
 from benchmarks.memory import peak_memory
+from benchmarks.report import BEGIN, END, Report
 from benchmarks.timing import Times, in_turn, run_python
-from gpurbf.profiling.tables import BEGIN, END, Report, markdown_table
+from gpurbf.profiling.profiler import markdown_table
 
 
 def test_candidates_run_in_turn_after_a_warm_up():

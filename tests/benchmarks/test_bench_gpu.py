@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import gpu
-from gpurbf.profiling.tables import Report
+from benchmarks.report import Report
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")

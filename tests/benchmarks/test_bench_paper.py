@@ -11,8 +11,9 @@ import reference
 from benchmarks import data, figures, paper, scale, ways
 from benchmarks.memory import megabytes
 from benchmarks.naive import compiled_loop, plain_numpy
-from gpurbf.layer.backends import Tile, available_backends
-from gpurbf.profiling.tables import Report
+from benchmarks.report import Report
+from gpurbf.layer.backends import available_backends
+from gpurbf.layer.backends.tile import Tile
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])

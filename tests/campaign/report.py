@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gpurbf.profiling.tables import Report
+from benchmarks.report import Report
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 
 import gpurbf
 from benchmarks import BENCHMARKS
-from gpurbf.profiling.tables import BEGIN, END
+from benchmarks.report import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

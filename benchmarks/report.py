@@ -1,4 +1,4 @@
-"""Tables, and result pages that keep the prose around what a program wrote."""
+"""Pages of results, whose prose around what a program wrote stays."""
 
 from __future__ import annotations
 
@@ -7,26 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpurbf.profiling.profiler import markdown_table
+
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table whose columns also line up in a terminal; numbers are on the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *cells)]
-    right = [all(_is_number(cell) for cell in column) for column in zip(*cells)]
-    right = right or [False] * len(widths)
-
-    def line(row: Sequence[str]) -> str:
-        parts = (f"{c:>{w}}" if r else f"{c:{w}}" for c, w, r in zip(row, widths, right))
-        return "| " + " | ".join(parts) + " |"
-
-    rule = "| " + " | ".join("-" * (w - r) + ":" * r for w, r in zip(widths, right)) + " |"
-    return "\n".join([line(header), rule, *map(line, cells)])
-
-
-def _is_number(cell: str) -> bool:
-    return cell[:1].isdigit() or cell[:1] in "-–" or not cell
 
 
 class Report:
