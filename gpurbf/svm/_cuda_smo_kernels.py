@@ -2,12 +2,12 @@
 
     select   a block a pair: what is left of the violation, and the pair's working set
     gather   kernel values between the members of each set
-    inner    a block a pair: steps inside the set, as `kernels.smo.solve_block` makes them
+    inner    a block a pair: steps inside the set, as `_smo_kernels.solve_block` makes them
     update   what the members' changes do to f of all samples of the pair
 
 A pair that is its own working set takes the CPU's path to the bit, as far as that leaves no samples
-out (`network.solvers.smo.binary`): the choice of samples is by the same keys, the last of equals
-wins, and no product is joined with a sum.
+out (`binary.py`): the choice of samples is by the same keys, the last of equals wins, and no
+product is joined with a sum.
 """
 
 import math

@@ -1,11 +1,11 @@
 """Conjugate gradients on the free samples of a kernel block, where single steps would creep.
 
-Of the samples between their bounds alone the dual of `smo` is a quadratic function on a plane, the
-one where the sum stays. Steps that move two of them at a time take thousands where conjugate
-gradients take tens, each a product with the kernel between free samples. Who comes to a bound stays
-there and the rest begin anew, as in Moré and Toraldo, "On the solution of large quadratic
-programming problems with bound constraints", SIAM Journal on Optimization 1, 1991; there projected
-gradients free samples again, here steps of `smo` do.
+The dual that `_smo_kernels` solves, of the samples between their bounds alone, is a quadratic
+function on a plane, the one where the sum stays. Steps that move two of them at a time take
+thousands where conjugate gradients take tens, each a product with the kernel between free samples.
+Samples that come to a bound stay there and the rest begin anew, as in Moré and Toraldo, "On the
+solution of large quadratic programming problems with bound constraints", SIAM Journal on
+Optimization 1, 1991; there projected gradients free samples again, here steps of two do.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from gpurbf.runtime.jit.llvm import (
 from gpurbf.svm._smo_kernels import Rows, _row, subtract
 
 # The kernel between free samples is gathered again when fewer than this part of them are free.
-_LEFT = 0.75
+_MIN_FREE_PART = 0.75
 
 _inner = inner(error_model="numpy")
 _summing = inner(error_model="numpy", fastmath={"reassoc", "contract"})
@@ -87,7 +87,7 @@ def _ascend(K, places, state, goal, most):
     direction, effect, room = state[6], state[7], state[8]
     n = len(beta)
     left, steps, before = float(n), 0, 0.0
-    while left >= _LEFT * n and left > 2.0:
+    while left >= _MIN_FREE_PART * n and left > 2.0:
         if 2.0 * _gradient(f, free, left, gradient) < goal or steps == most:
             return steps, False
         square = _product(gradient, gradient)

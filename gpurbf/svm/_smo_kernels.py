@@ -29,7 +29,7 @@ COLUMNS = 2048
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 _compiled = cached(nogil=True, error_model="numpy")
-_short = cached(error_model="numpy")  # see `sets`
+_short = cached(error_model="numpy")  # see `_working_set_kernels`
 _inner = inner(error_model="numpy")
 
 
@@ -272,7 +272,7 @@ def begin_pair(K, first, n_first, second, n_second, diagonal, C, goal, max_steps
     points : float64 array of shape (2, n_first + n_second)
         Beta and f.
     about : tuple of float
-        See `summary`.
+        See `kkt_summary`.
     """
     n = n_first + n_second
     own = np.empty((2, n))

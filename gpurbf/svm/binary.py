@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import MatrixPair, PairKernel
-from gpurbf.svm.smo import (
-    all_rows,
-    begin_pair,
-    kkt_summary,
-    next_set,
-    objective_gain,
-    scatter,
-    solve_block,
-    solve_free,
-)
-from gpurbf.svm.two_step import TwoStep
+from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair, all_rows
+
+free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
+smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
+working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
 # steps, or one a sample, those go on alone that may still move, if they are this part of all.
-WHOLE = 2048
-_PAUSE, _FEWER = 500, 0.6
+MAX_SINGLE_SET = 2048
+_MIN_STEPS_PER_SHRINK, _MAX_UNSETTLED_PART = 500, 0.6
 # Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
 # larger ones' blocks cost more than the rows that they save (docs/svc.md).
-WORKING_SET = 512, 2048
-_PART = 12
+WORKING_SET_LIMITS = 512, 2048
+_SAMPLES_PER_MEMBER = 12
 # f is evaluated again, in float64, where four standard deviations of what rounding may have done to
 # it are more than this part of the violation; after so many times all that follows is float64.
-TRUSTED, DEVIATIONS, _AGAIN = 0.25, 4, 4
+MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
 # The inner loop ends when the violation is this part of what it was over all samples. A problem
-# that is not solved by so many sets creeps along a valley: steps ahead do more for it than these.
-INNER, LOOSE, MANY = 0.05, 0.2, 32
-# As does one whose last set took so many steps for each of its members.
-_LONG = 3
+# creeps along a valley if it is not solved by so many sets, or if its last set took so many steps
+# for each of its members: steps ahead do more for it than steps inside a set.
+INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
+CREEPING_SETS, _CREEPING_STEPS_PER_MEMBER = 32, 3
 # A step ahead may need rows, by this part of those of the set before it.
-_FEW = 4
+_MAX_ROWS_AHEAD = 1 / 4
+# Where two changes span nearly a line their plane has a best point with this. Samples that share
+# what is left of sum(beta) after others were put back to their bounds.
+_AHEAD_RIDGE, _AHEAD_SHARERS = 1e-6, 16
 # Kernel values that an uninterrupted call may read; some 20 ms.
-_CALL = 50_000_000
+_MAX_VALUES_PER_CALL = 50_000_000
 # After so many steps free samples are solved for together if that costs no more: what it reads
 # for one value read by a step in the same time, directions at the most, and how much closer than to
 # the goal it is to come.
-_WORTH, _DIRECTIONS, _CLOSER = 50, 1000, 0.5
+_FREE_VALUES_PER_STEP_VALUE, _MAX_FREE_DIRECTIONS, _FREE_TOLERANCE = 50, 1000, 0.5
+# Of a step, for each sample: one to find the receiver, seven the giver, four to update f.
+_OPERATIONS_PER_SAMPLE = 12
 
 
 @dataclass
@@ -94,9 +93,14 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    most = max(_PAUSE, a.stop - a.start + b.stop - b.start)
+    n_a, n_b = a.stop - a.start, b.stop - b.start
+    most = max(_MIN_STEPS_PER_SHRINK, n_a + n_b)
     most = most if max_iter < 0 else min(most, max_iter)
-    steps, violation, stuck, points, about = begin_pair(K, a, b, diagonal, C, tol, most)
+    with stage("output training", "inner steps"):
+        steps, violation, stuck, points, about = smo_kernels.begin_pair(
+            K, a.start, n_a, b.start, n_b, diagonal, C, tol, most
+        )
+        count(operations=_OPERATIONS_PER_SAMPLE * steps * (n_a + n_b), kind="float64")
     if violation != violation:
         raise FloatingPointError("not finite")
     intercept, objective, gap = about
@@ -105,13 +109,16 @@ def begin_on_matrix(
     return solution, points[1], stuck or steps < most or steps == max_iter
 
 
-def of_no_concern(rounding: float, squares: float, violation: float) -> bool:
-    """Whether what rounding of values does to f, given changes of beta, is small beside it."""
-    return DEVIATIONS * rounding * squares**0.5 <= TRUSTED * violation
+def rounding_is_small(rounding: float, squares: float, violation: float) -> bool:
+    """Whether what rounding of kernel values does to f is small beside the violation.
+
+    ``squares`` is the sum of squares of all changes of beta.
+    """
+    return ROUNDING_DEVIATIONS * rounding * squares**0.5 <= MAX_ROUNDING_PART * violation
 
 
 def solve_binary(
-    kernel: PairKernel,
+    kernel: MatrixPair | EvaluatedPair,
     y: np.ndarray,
     C: np.ndarray,
     tol: float,
@@ -123,7 +130,7 @@ def solve_binary(
 
     Parameters
     ----------
-    kernel : PairKernel
+    kernel : MatrixPair or EvaluatedPair
     y : ndarray of shape (n,)
         +1 or -1.
     C : ndarray of shape (n,)
@@ -136,7 +143,7 @@ def solve_binary(
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
     begun : (beta, f, steps), optional
-        Where the first steps of a pair of up to `WHOLE` samples have led.
+        Where the first steps of a pair of up to `MAX_SINGLE_SET` samples have led.
 
     Raises
     ------
@@ -148,17 +155,17 @@ def solve_binary(
     beta, f, steps = (np.zeros(len(y)), y.copy(), 0) if begun is None else begun
     # A product of more than 10,000 numbers would wake a BLAS's threads, which then spin.
     squares = 0.0 if begun is None else float(beta @ beta)
-    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, squares)
-    steps, violation = problem.whole(steps) if len(y) <= WHOLE else problem.by_working_sets()
-    intercept, objective, gap = kkt_summary(beta, f, y, C)
-    return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
+    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, steps, squares)
+    violation = problem.whole() if len(y) <= MAX_SINGLE_SET else problem.by_working_sets()
+    intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
+    return Solution(beta, intercept, problem.steps, violation, objective, gap, violation < tol)
 
 
 @dataclass
 class _Problem:
     """The state of one binary problem; beta and f change in place."""
 
-    kernel: PairKernel
+    kernel: MatrixPair | EvaluatedPair
     low: np.ndarray
     high: np.ndarray
     beta: np.ndarray
@@ -166,46 +173,47 @@ class _Problem:
     tol: float
     max_iter: int
     check: Callable[[int, float], bool]
+    steps: int
     # Of all changes of beta since f was last evaluated; and how often it was.
-    squares: float = 0.0
+    squares: float
     evaluated: int = 0
-    plane: TwoStep = field(init=False)
 
-    def whole(self, steps: int) -> tuple[int, float]:
-        """All samples are the working set, until rounding of K is of no concern either."""
+    def whole(self) -> float:
+        """Step with all samples as the working set, until rounding of K is of no concern either.
+
+        Returns the violation, as `by_working_sets` does.
+        """
         kernel, n = self.kernel.whole(), len(self.f)
         rows = kernel.rows()
         while True:
             before = self.beta.copy() if self.kernel.rounding else self.beta
-            steps, violation = self._on_matrix(kernel, rows, steps)
+            violation = self._on_matrix(kernel, rows)
             change = self.beta - before
             self.squares += float(change @ change)
             if violation >= self.tol or self._trusted(self.tol):
-                return steps, violation
+                return violation
             self._evaluate()
-            if self.evaluated == _AGAIN:
+            if self.evaluated == _MAX_EVALUATIONS:
                 K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
                 kernel = MatrixPair(K, self.kernel.diagonal, slice(0, n), slice(n, n))
                 rows = kernel.rows()
 
-    def _on_matrix(self, kernel: Any, rows: Any, steps: int) -> tuple[int, float]:
+    def _on_matrix(self, kernel: MatrixPair, rows: Any) -> float:
         """Between looks at all samples, those that may move go on alone."""
         n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
-        pause = max(_PAUSE, n)
+        pause = max(_MIN_STEPS_PER_SHRINK, n)
         while True:
-            steps, violation, ended = self._inner(
-                rows, *arrays, goal=self.tol, steps=steps, most=pause
-            )
+            violation, ended = self._inner(rows, arrays, self.tol, pause)
             if ended:
-                return steps, violation
+                return violation
             members = self._unsettled()
-            if len(members) > _FEWER * n:
+            if len(members) > _MAX_UNSETTLED_PART * n:
                 pause *= 2
                 continue
             part = [values[members] for values in arrays]
             block, beta = kernel.block(members, slice(0, len(members))), part[3]
-            steps = self._inner(all_rows(block), *part, goal=self.tol, steps=steps)[0]
+            self._inner(all_rows(block), part, self.tol)
             change = beta - self.beta[members]
             self.beta[members], changed = beta, np.flatnonzero(change)
             kernel.subtract(members[changed], change[changed], self.f)
@@ -216,67 +224,68 @@ class _Problem:
         largest, smallest = f[rises].max(), f[falls].min()
         return np.flatnonzero(rises & (f >= smallest) | falls & (f <= largest) | rises & falls)
 
-    def by_working_sets(self) -> tuple[int, float]:
+    def by_working_sets(self) -> float:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         f, beta, low, high = self.f, self.beta, self.low, self.high
         members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
         scratch, diagonal = np.empty((2, len(f))), self.kernel.diagonal
-        self.plane = TwoStep(len(f))
-        steps, sets, creeping = 0, 0, False
+        plane = TwoStep(len(f))
+        sets, creeping = 0, False
         while True:
-            violation, chosen = next_set(
-                beta, f, low, high, diagonal, scratch, members, fresh, size, self.tol
+            newest_last = fresh.stop == len(members)
+            violation, chosen, begin, end, values = working_set_kernels.next_set(
+                beta, f, low, high, diagonal, scratch, members, newest_last, size, self.tol
             )
             if violation != violation:
                 raise FloatingPointError("not finite")
             if not self._trusted(max(violation, self.tol)):
                 self._evaluate()
-                self.plane.forget()
+                plane.forget()
                 continue
-            if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
-                return steps, violation
-            members, fresh, parts = chosen
-            K = self.kernel.block(members, fresh, self.evaluated >= _AGAIN)
-            goal = max(self.tol, (LOOSE if creeping else INNER) * violation)
-            done = self._inner(all_rows(K), *parts, goal=goal, steps=steps)[0]
-            if done == steps:
-                return steps, violation
+            before = self.steps
+            if violation < self.tol or before == self.max_iter or self.check(before, violation):
+                return violation
+            members, fresh = chosen, slice(begin, end)
+            K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
+            part = CREEPING_TOLERANCE if creeping else INNER_TOLERANCE
+            self._inner(all_rows(K), values, max(self.tol, part * violation))
+            done = self.steps - before
+            if not done:
+                return violation
             sets += 1
-            creeping = sets >= MANY or done - steps >= _LONG * size
-            steps = done
-            changed, change, squares = scatter(members, parts[3], beta)
+            creeping = sets >= CREEPING_SETS or done >= _CREEPING_STEPS_PER_MEMBER * size
+            changed, change, squares = working_set_kernels.scatter(members, values[3], beta)
             self._subtract(changed, change, squares, f)
-            self.plane.add(beta, f)
+            plane.add(beta, f)
             if creeping:
-                self._go_ahead(len(changed) // _FEW)
+                self._go_ahead(plane, int(_MAX_ROWS_AHEAD * len(changed)))
 
     def _subtract(
         self, members: np.ndarray, change: np.ndarray, squares: float, f: np.ndarray
     ) -> None:
         """``f -= change @ K[members]``; squares of changes are summed: each may be wrong."""
-        self.kernel.subtract(members, change, f, wide=self.evaluated >= _AGAIN)
+        self.kernel.subtract(members, change, f, wide=self.evaluated >= _MAX_EVALUATIONS)
         self.squares += squares
 
-    def _go_ahead(self, most: int) -> None:
+    def _go_ahead(self, plane: TwoStep, most: int) -> None:
         """Go on where the last two changes lead, if it is better there and takes few rows."""
-        plane = self.plane
         ahead = plane.ahead(self.low, self.high, most)
         if ahead is None:
             return
-        change = ahead.change
-        self._subtract(ahead.members, change, float(change @ change), ahead.point[1])
+        point, members, change = ahead
+        self._subtract(members, change, float(change @ change), point[1])
         # The difference of two objectives would be lost in rounding.
-        gain, square = objective_gain(plane.newest, ahead.point)
+        gain, square = smo_kernels.objective_gain(plane.points[0], point)
         if gain > 0:
-            self.beta[:], self.f[:] = ahead.point
+            self.beta[:], self.f[:] = point
             self.squares += square
             plane.add(self.beta, self.f)
 
     def _trusted(self, violation: float) -> bool:
         """Whether rounding of kernel values has moved f by little beside the violation."""
-        if self.evaluated >= _AGAIN:
+        if self.evaluated >= _MAX_EVALUATIONS:
             return True
-        return of_no_concern(self.kernel.rounding, self.squares, violation)
+        return rounding_is_small(self.kernel.rounding, self.squares, violation)
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""
@@ -287,48 +296,118 @@ class _Problem:
         self.evaluated += 1
 
     def _inner(
-        self,
-        rows: Any,
-        diagonal: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
-        beta: np.ndarray,
-        f: np.ndarray,
-        *,
-        goal: float,
-        steps: int,
-        most: float = np.inf,
-    ) -> tuple[int, float, bool]:
+        self, rows: Any, arrays: Sequence[np.ndarray], goal: float, most: float = np.inf
+    ) -> tuple[float, bool]:
         """Inner steps in calls short enough to be interrupted between them.
 
-        The steps in all, the violation, and whether that is the end: not if it is for having done
-        as many as these may be.
+        Parameters
+        ----------
+        rows : Rows
+            Of the kernel between the samples of the set.
+        arrays : sequence of ndarray
+            Their diagonal, low, high, beta and f; the last two change in place.
+        goal : float
+            The violation at which steps end.
+        most : float
+            Steps at the most.
+
+        Returns
+        -------
+        violation : float
+        ended : bool
+            Whether no step can follow: False where as many were made as may be.
         """
-        call, last, since = min(max(_PAUSE, len(f)), _CALL // len(f)), steps + most, 0
+        n, plain_rows, since = len(arrays[0]), tuple(rows), 0
+        call = min(max(_MIN_STEPS_PER_SHRINK, n), _MAX_VALUES_PER_CALL // n)
+        last = self.steps + most
         if self.max_iter >= 0:
             last = min(last, self.max_iter)
         while True:
-            left = int(min(call, last - steps))
+            left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
-                done, violation, stuck = solve_block(rows, diagonal, low, high, beta, f, goal, left)
-                # For each sample, one to find the receiver, seven the giver, four to update f.
-                count(operations=12 * done * len(f), kind="float64", nbytes=rows.K.nbytes)
-            steps, since = steps + done, since + done
+                done, violation, stuck = smo_kernels.solve_block(plain_rows, *arrays, goal, left)
+                operations = _OPERATIONS_PER_SAMPLE * done * n
+                count(operations=operations, kind="float64", nbytes=rows.K.nbytes)
+            self.steps, since = self.steps + done, since + done
             if violation != violation:
                 raise FloatingPointError("not finite")
-            if stuck or done < left or steps == self.max_iter or self.check(steps, violation):
-                return steps, violation, True
-            if steps == last:
-                return steps, violation, False
+            ended = stuck or done < left or self.steps == self.max_iter
+            if ended or self.check(self.steps, violation):
+                return violation, True
+            if self.steps == last:
+                return violation, False
             with stage("output training", "free samples"):
-                most = int(min(_DIRECTIONS, last - steps))
-                values = min(_WORTH * len(f) * since, 20 * _CALL)
-                found = solve_free(rows, low, high, beta, f, _CLOSER * goal, most, values)
-            steps += found
+                most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
+                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * _MAX_VALUES_PER_CALL)
+                found, read = free_cg_kernels.solve_free(
+                    plain_rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
+                )
+                count(operations=2 * read, kind="float64", nbytes=rows.K.itemsize * read)
+            self.steps += found
             since = 0 if found else since
+
+
+class TwoStep:
+    """The plane through the last three points: what a change did to f says what more of it does.
+
+    Where C is large, a working set undoes a part of what the sets before it did, and the sets
+    creep along a valley. As with conjugate gradients the best point of the plane that the last
+    two changes span is far ahead (inside SMO: Torres-Barrán, Alaíz, Dorronsoro, "Faster SVM
+    training via conjugate SMO", 2021); samples that are beyond their bounds there are put back.
+    """
+
+    def __init__(self, n: int) -> None:
+        # beta and f of the last points, the newest first.
+        self.points = [np.zeros((2, n)) for _ in range(3)]
+        self._known = 0
+
+    def forget(self) -> None:
+        """Forget the changes that were remembered."""
+        self._known = 0
+
+    def add(self, beta: np.ndarray, f: np.ndarray) -> None:
+        """Remember the next point; copies are made, over the oldest."""
+        self.points.insert(0, self.points.pop())
+        working_set_kernels.remember(self.points[0], beta, f)
+        self._known = min(3, self._known + 1)
+
+    def ahead(
+        self, low: np.ndarray, high: np.ndarray, most: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """The best point within the bounds, if there is one that takes at most so many rows.
+
+        Returns
+        -------
+        point : ndarray of shape (2, n)
+            Beta and f, but f misses what the members' changes do to it.
+        members, change : ndarray
+            Samples that were put back, and by how much.
+        """
+        if self._known < 3:
+            return None
+        newest, old, oldest = self.points
+        point, back = np.empty_like(newest), np.empty_like(low)
+        n_back, left = working_set_kernels.look_ahead(
+            newest, old, oldest, low, high, _AHEAD_RIDGE, point, back
+        )
+        if not 0 <= n_back <= most:
+            return None
+        if left:
+            beta = point[0]
+            sharers = np.flatnonzero(newest[0] != old[0])
+            room = np.abs((low if left > 0 else high) - beta)[sharers].clip(max=abs(left))
+            chosen = np.argsort(-room, kind="stable")[:_AHEAD_SHARERS]
+            sharers, room = sharers[chosen], room[chosen]
+            if not room.sum() > abs(left):
+                return None
+            share = -left * room / room.sum()
+            beta[sharers] += share
+            back[sharers] += share
+        members = np.flatnonzero(back)
+        return point, members, back[members]
 
 
 def working_set_size(n: int) -> int:
     """Samples of a working set where there are n, a multiple of 128."""
-    least, most = WORKING_SET
-    return min(most, max(least, n // _PART // 128 * 128))
+    least, most = WORKING_SET_LIMITS
+    return min(most, max(least, n // _SAMPLES_PER_MEMBER // 128 * 128))

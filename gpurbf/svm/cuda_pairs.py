@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, working_set_size
-from gpurbf.svm.cuda_rounds import Plan, Problems, Report, Rounds, Stop, plan
+from gpurbf.svm.cuda_rounds import Plan, Problems, Report, Rounds, plan
 from gpurbf.svm.pair_kernel import KernelMatrix
-from gpurbf.svm.smo import kkt_summary, kkt_violation
+
+cuda_smo_kernels = lazy_module("gpurbf.svm._cuda_smo_kernels")
+smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
 # Rounds between two looks of the host, steps of a pair between them, and of a launch at least. A
 # step takes 1.5 to 2 µs by estimate, not measured on a GPU: looks are 0.2 s apart at most.
-_ROUNDS, _STEPS, _LEAST = 4, 100_000, 500
+_ROUNDS_PER_LOOK, _STEPS_PER_LOOK, _MIN_STEPS_PER_LAUNCH = 4, 100_000, 500
 # On a device a step takes up to three times as long as on a CPU by that estimate; up to so many
 # samples a CPU has all of the kernel in a moment.
-_SLOWER, _SMALL = 3, 4096
+_SLOWDOWN, _MAX_HOST_SAMPLES = 3, 4096
 
 
 def keep_on_host(n_samples: int, n_classes: int, n_pairs: int) -> str:
@@ -32,9 +36,9 @@ def keep_on_host(n_samples: int, n_classes: int, n_pairs: int) -> str:
     not measured on a GPU.
     """
     at_work = max(1, min(os.cpu_count() or 1, n_classes // 2))
-    if n_samples > _SMALL and n_pairs > _SLOWER * at_work:
+    if n_samples > _MAX_HOST_SAMPLES and n_pairs > _SLOWDOWN * at_work:
         return ""
-    n, p = _SMALL + 1, _SLOWER * at_work + 1
+    n, p = _MAX_HOST_SAMPLES + 1, _SLOWDOWN * at_work + 1
     return f"SVC takes a GPU from {n:,} samples and {p} pairs of classes on"
 
 
@@ -44,7 +48,7 @@ def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]])
     samples = [np.concatenate([classes[a], classes[b]]) for a, b in pairs]
     signs = [np.repeat([1.0, -1.0], [len(classes[a]), len(classes[b])]) for a, b in pairs]
     lengths = [len(some) for some in samples]
-    sizes = [n if n <= binary.WHOLE else working_set_size(n) for n in lengths]
+    sizes = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
     numbers = np.concatenate(samples)
     return Problems(
         np.cumsum([0, *lengths]), numbers, np.concatenate(signs), C[numbers], np.array(sizes)
@@ -67,48 +71,45 @@ def solve_side_by_side(
     with kernel.allocator():
         N = len(kernel.diagonal)
         planned = plan(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
-        if planned is None or kernel.rounds is None:
+        if planned is None:
             kernel.description += (
                 "; steps on the CPU: the GPU's memory budget is too small for them"
             )
             return None
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
         waves = -(-len(problems.sizes) // planned.width)
-        doubt = binary.DEVIATIONS * kernel.rounding / binary.TRUSTED
-        rounds = kernel.rounds(
-            kernel.xp,
-            problems,
-            kernel.diagonal,
-            kernel.dtype,
-            stop=Stop(tol, max_iter, binary.INNER, binary.LOOSE, binary.MANY, doubt),
-            planned=planned,
-            steps=max(_LEAST, _STEPS // (_ROUNDS * waves)),
+        rules = cuda_smo_kernels.Rules(
+            tol,
+            max_iter,
+            max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * waves)),
+            binary.INNER_TOLERANCE,
+            binary.CREEPING_TOLERANCE,
+            binary.CREEPING_SETS,
+            binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
         )
+        rounds = Rounds(kernel.xp, problems, kernel.diagonal, kernel.dtype, planned, rules)
         return _Pairs(kernel, problems, rounds, planned, tol, stepped, solved).solve()
 
 
+@dataclass
 class _Pairs:
     """The host's side of the rounds."""
 
-    def __init__(
-        self,
-        kernel: KernelMatrix,
-        problems: Problems,
-        rounds: Rounds,
-        planned: Plan,
-        tol: float,
-        stepped: Callable[[int, int, float], bool],
-        solved: Callable[[int, Solution], bool],
-    ) -> None:
-        self.tol = tol
-        self.kernel, self.problems, self.rounds, self.planned = kernel, problems, rounds, planned
-        self._stepped, self._solved = stepped, solved
-        self._solutions: list[Solution] = [None] * len(problems.sizes)  # type: ignore[list-item]
-        self._all = slice(0, len(kernel.diagonal))
-        self._slab = planned.rows < len(kernel.diagonal)
+    kernel: KernelMatrix
+    problems: Problems
+    rounds: Rounds
+    planned: Plan
+    tol: float
+    stepped: Callable[[int, int, float], bool]
+    solved: Callable[[int, Solution], bool]
+
+    def __post_init__(self) -> None:
+        self._solutions: list[Solution] = [None] * len(self.problems.sizes)  # type: ignore[list-item]
+        self._all = slice(0, len(self.kernel.diagonal))
+        self._slab = self.planned.rows < len(self.kernel.diagonal)
 
     def solve(self) -> list[Solution]:
-        """Rounds until no pair goes on."""
+        """Make rounds until no pair goes on."""
         if not self._slab:
             self._evaluate(np.arange(self._all.stop))
         active, width = np.arange(len(self._solutions)), self.planned.width
@@ -119,7 +120,7 @@ class _Pairs:
                 waves = [self.rounds.wave(some) for some in numbers]
                 round_ = self._round(numbers, waves)
             with stage("output training", "inner steps"):
-                for _ in range(_ROUNDS):
+                for _ in range(_ROUNDS_PER_LOOK):
                     round_()
                 report = self.rounds.report()
             if not report.finite.all():
@@ -148,13 +149,13 @@ class _Pairs:
             self._correct(p)
         if not report.running[p]:
             return False
-        ended = self._stepped(p, int(report.steps[p]), float(report.violation[p]))
+        ended = self.stepped(p, int(report.steps[p]), float(report.violation[p]))
         if ended:
             self.rounds.end(p)
         return not ended
 
     def _evaluate(self, samples: np.ndarray) -> None:
-        """Their rows of K are the ones in memory."""
+        """Evaluate the samples' rows of K in place of those in memory."""
         if len(samples):
             self.kernel.values(samples, self._all, self.rounds.place(samples))
 
@@ -175,22 +176,19 @@ class _Pairs:
         self.rounds.correct(p, f)
 
     def _finish(self, ended: list[int], report: Report) -> None:
-        """Their solutions."""
+        """Make the solutions of pairs that have ended."""
         for p, (beta, f) in zip(ended, self.rounds.states(ended) if ended else []):
             part = slice(self.problems.starts[p], self.problems.starts[p + 1])
             y, C = self.problems.y[part], self.problems.C[part]
             low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-            violation = kkt_violation(beta, low, high, f, np.empty_like(f), np.empty_like(f))
+            violation = smo_kernels.kkt_violation(
+                beta, low, high, f, np.empty_like(f), np.empty_like(f)
+            )
             if np.isnan(violation):
                 raise FloatingPointError("not finite")
-            intercept, objective, gap = kkt_summary(beta, f, y, C)
+            intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
+            steps, converged = int(report.steps[p]), violation < self.tol
             self._solutions[p] = Solution(
-                beta,
-                intercept,
-                int(report.steps[p]),
-                violation,
-                objective,
-                gap,
-                violation < self.tol,
+                beta, intercept, steps, violation, objective, gap, converged
             )
-            self._solved(p, self._solutions[p])
+            self.solved(p, self._solutions[p])

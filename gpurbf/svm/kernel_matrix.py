@@ -20,16 +20,17 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse_layer import SparseLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
-from gpurbf.svm.cuda_rounds import rounds_on
-from gpurbf.svm.pairs import MATRIX
+from gpurbf.svm.cuda_rounds import steps_on_device
+from gpurbf.svm.pair_kernel import subtract_rows
+from gpurbf.svm.pairs import MAX_MATRIX
 from gpurbf.svm.rounding import float32_error
-from gpurbf.svm.smo import subtract_rows
 
-_ROWS = 1024
+# Rows whose norms are taken at a time.
+_NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place.
-_COPIED = 256
+_COPIED_ROWS = 256
 # float32 tiles are used up to this error of a value; what it does to f is the solver's business.
-_FINE = 1e-5
+_MAX_FLOAT32_ERROR = 1e-5
 
 
 class GivenKernel:
@@ -41,7 +42,7 @@ class GivenKernel:
         self.matrix = np.ascontiguousarray(K if in_order else K[np.ix_(order, order)])
         self.dtype = K.dtype
         self.diagonal = self.matrix.diagonal().astype(np.float64)
-        self.rounds, self.backend = None, "none"
+        self.rounding, self.on_device, self.backend = 0.0, False, "none"
         self.description = "a given kernel matrix"
 
 
@@ -83,11 +84,11 @@ class KernelRows:
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         self._there = X
-        self.rounds, steps = None, ""
+        self.on_device, steps = False, ""
         if not self._sparse:
             # What "auto" means depends on the number of all samples.
             self._chosen = get_backend(backend, self.n_samples, on_host)
-            self.rounds, steps = rounds_on(self._chosen[0])
+            self.on_device, steps = steps_on_device(self._chosen[0])
             if steps and self._chosen[1].startswith("auto"):
                 self._chosen = get_backend(backend, self.n_samples, steps)
             chosen = self._chosen[0]
@@ -103,7 +104,7 @@ class KernelRows:
         # Codes meet in less time as 8-bit products, a value for each pair of them.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.dtype, self.rounding, why = self._arithmetic()
-        whole = self.n_samples <= MATRIX
+        whole = self.n_samples <= MAX_MATRIX
         probe = self._layer(X if whole else X[:1])
         if whole:  # asked for once, and for all of it
             self._layers[0, len(X)] = probe
@@ -132,15 +133,15 @@ class KernelRows:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.quantization is not None:
             return np.dtype(np.float32), 0.0, ""
-        if self._sparse or self.n_samples <= MATRIX:
+        if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
         between, itself = float32_error(X, self.activation, self._chosen)
         # One value of a row is that of a sample with itself.
         rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
         said = f"float32 errs by {rounding:.0e} a value"
-        if rounding < _FINE and self.linear:
+        if rounding < _MAX_FLOAT32_ERROR and self.linear:
             return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
-        if rounding < _FINE:
+        if rounding < _MAX_FLOAT32_ERROR:
             return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
         return wide, 0.0, f"; {said}, too much"
 
@@ -172,12 +173,14 @@ class KernelRows:
         if self.activation.metric != "dot":
             return np.ones(N)
         squares = np.empty(N)
-        for start in range(0, N, _ROWS):
-            part = self.X[start : start + _ROWS].numbers().astype(np.float64)
+        for start in range(0, N, _NORM_ROWS):
+            part = self.X[start : start + _NORM_ROWS].numbers().astype(np.float64)
             if self._sparse:
-                squares[start : start + _ROWS] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
+                squares[start : start + _NORM_ROWS] = np.asarray(
+                    part.multiply(part).sum(axis=1)
+                ).ravel()
             else:
-                squares[start : start + _ROWS] = np.einsum("ij,ij->i", part, part)
+                squares[start : start + _NORM_ROWS] = np.einsum("ij,ij->i", part, part)
         with np.errstate(over="ignore", invalid="ignore"):  # seen in what is solved
             return FORMULAS[str(self.activation.profile)](squares, self.activation)
 
@@ -252,7 +255,7 @@ class KernelRows:
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied before, a few at a time."""
-        rows = max(1, len(samples)) if places is None else _COPIED
+        rows = max(1, len(samples)) if places is None else _COPIED_ROWS
         for start in range(0, len(samples), rows):
             part = samples[start : start + rows]
             with self.allocator():

@@ -1,24 +1,34 @@
-"""KernelMatrix: the protocol of kernel values for SVC's solver, and its part for one pair."""
+"""KernelMatrix: the protocol of kernel values for SVC's solver, and the kernel of one pair."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpurbf.svm.cuda_rounds import Rounds
-from gpurbf.svm.smo import mirror_rows, part_rows, pick, subtract_rows
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_for
+
+smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
+working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
+
+# Below so many products one thread is done before a second has started.
+_MIN_PRODUCTS_PER_THREAD = 1 << 19
+# Rows that a device converts to float64 at a time.
+_DEVICE_ROWS = 512
 
 
 class KernelMatrix(Protocol):
     """K[i, j] between all N samples in the solver's order: class by class.
 
-    ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and nothing else is
-    asked; otherwise values are evaluated block by block, in `dtype`, by a backend whose arrays are
-    those of the library `xp` (NumPy or a device's) and count against its memory in ``allocator()``.
+    ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and no values are
+    asked for; otherwise they are evaluated block by block, in `dtype`, by a backend whose arrays
+    are those of the library `xp` (NumPy or a device's) and count against its memory in
+    ``allocator()``.
 
     ``cost`` is that of evaluating a value, 1 for one of no inputs; a ``linear`` kernel is weighted
     without values. ``rounding`` is the error of a value, root mean square, beside that of exact
@@ -26,7 +36,7 @@ class KernelMatrix(Protocol):
 
     ``compiled`` tells whether values come from compiled kernels of ours, which return at once.
 
-    ``rounds`` makes the `Rounds` that step on the device of `xp`, None where the CPU steps;
+    ``on_device`` tells whether steps are made on the device of `xp`, not on the CPU;
     ``description`` is told if there is no memory for them.
     """
 
@@ -38,7 +48,7 @@ class KernelMatrix(Protocol):
     linear: bool
     rounding: float
     compiled: bool
-    rounds: Callable[..., Rounds] | None
+    on_device: bool
     description: str
 
     def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
@@ -74,38 +84,10 @@ class KernelMatrix(Protocol):
         """Bytes of memory that are left for such work; infinite where nobody counts."""
 
 
-class PairKernel(Protocol):
-    """Kernel of one pair's samples: class a first, then class b."""
-
-    diagonal: np.ndarray
-    rounding: float
-
-    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members], an array that may be kept until the next call.
-
-        All but the fresh members are those of the last call, in their places. In float64 if it is
-        to be wide.
-        """
-
-    def whole(self) -> MatrixPair:
-        """K of all samples, evaluated."""
-
-    def subtract(
-        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
-    ) -> None:
-        """``f -= change @ K[members]``, in float64 if it is to be wide."""
-
-
-def joined(a: slice, b: slice) -> np.ndarray:
-    """The samples of two classes; several times faster than np.r_, for small problems' sake."""
-    return np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
-
-
 class MatrixPair:
-    """Kernel of a pair as a part of a ready matrix K (N, N) in the solver's order.
+    """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
 
-    What was rounded to make it is asked for in full of the ``kernel`` that it was made of, if one
-    is given.
+    Values in float64 come from the ``kernel`` that the matrix was made of, if it was rounded.
     """
 
     def __init__(
@@ -118,58 +100,134 @@ class MatrixPair:
     ) -> None:
         self.K, self.a, self.b, self.kernel = K, a, b, kernel
         self.rounding = 0.0 if kernel is None else kernel.rounding
-        self.samples = joined(a, b)
+        self.samples = _joined(a, b)
         self.diagonal = diagonal[self.samples]
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members]."""
+        """K[members][:, members]; in float64 if it is to be wide."""
         samples = self.samples[members]
-        if wide and self.kernel is not None:
+        if wide and self.kernel is not None and self.rounding:
             return self.kernel.between(samples)
         return self.K[np.ix_(samples, samples)]
 
     def whole(self) -> MatrixPair:
-        """The same, for it is ready."""
+        """K of all samples: this pair, for it is ready."""
         return self
 
     def rows(self) -> Any:
-        """Its rows as :func:`solve_block` takes them."""
-        return part_rows(self.K, self.a, self.b)
+        """Its rows as `_smo_kernels.Rows`, which are copied out of a larger K when first read."""
+        n, n_a = len(self.samples), self.a.stop - self.a.start
+        if n == len(self.K):
+            return all_rows(self.K)
+        part, there = np.empty((n, n), self.K.dtype), np.zeros(n, np.uint8)
+        return smo_kernels.Rows(part, there, self.K, self.a.start, n_a, self.b.start)
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
         """``f -= change @ K[members]``, in float64 past the matrix if it is to be wide."""
         n_a, slots = self.a.stop - self.a.start, self.samples[members]
-        if wide and self.kernel is not None:
+        if wide and self.kernel is not None and self.rounding:
             f -= self.kernel.weighted(self.kernel.gathered(self.samples), slots, change, wide)
             return
         subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
         subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
 
 
-class WorkingBlock:
-    """K between the members of a working set, float32; evaluated, which is faster than gathering.
+class EvaluatedPair:
+    """Kernel of a pair, class a first, evaluated when it is asked for: only sums are stored.
 
-    It changes in place: members that stay from one set to the next are not evaluated again.
+    But the block of a working set is kept and changed in place: members that stay from one set to
+    the next are not evaluated again. To evaluate it is faster than to gather it from rows.
     """
 
-    def __init__(self, kernel: KernelMatrix, samples: np.ndarray) -> None:
-        self.kernel, self.samples = kernel, samples
-        self._K = np.empty((0, 0), np.float32)
+    def __init__(self, kernel: KernelMatrix, a: slice, b: slice) -> None:
+        self.kernel, self.n_a = kernel, a.stop - a.start
+        self.samples = _joined(a, b)
+        self.diagonal = kernel.diagonal[self.samples]
+        self.rounding = kernel.rounding
+        self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
 
-    def of(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members], valid until the next call, of whose members all but some stay.
+    @functools.cached_property
+    def _gathered(self) -> Any:
+        return self.kernel.gathered(self.samples)
 
-        In float64 if it is to be wide, and so are the next ones then.
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+        """K[members][:, members], valid until the next call.
+
+        All but the fresh members are those of the last call, in their places. In float64 if it is
+        to be wide, and so are the next ones then.
         """
-        n, samples = len(members), pick(self.samples, members)
+        n, samples = len(members), working_set_kernels.pick(self.samples, members)
         if wide:
             return self.kernel.between(samples)
-        if len(self._K) != n:
-            self._K, fresh = np.empty((n, n), np.float32), slice(0, n)
+        if len(self._block) != n:
+            self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
-        self.kernel.values(samples[fresh], self._columns, self._K[fresh])
-        mirror_rows(self._K, fresh)
-        return self._K
+        self.kernel.values(samples[fresh], self._columns, self._block[fresh])
+        working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop)
+        return self._block
+
+    def whole(self) -> MatrixPair:
+        """K of all samples, float32."""
+        n = len(self.samples)
+        K = np.empty((n, n), np.float32)
+        self._fill(K)
+        return MatrixPair(K, self.diagonal, slice(0, n), slice(n, n))
+
+    def _fill(self, K: np.ndarray) -> None:
+        """Write K of all samples."""
+        self.kernel.values(self.samples, self.kernel.over(self.samples), K)
+
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``, in float64 if it is to be wide."""
+        f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide)
+
+
+def _joined(a: slice, b: slice) -> np.ndarray:
+    """The samples of two classes; several times faster than np.r_, for small problems' sake."""
+    return np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
+
+
+def all_rows(K: np.ndarray) -> Any:
+    """Rows of a matrix (n, n), all there, as `_smo_kernels.Rows`."""
+    return smo_kernels.Rows(K, np.empty(0, np.uint8), K, 0, 0, 0)
+
+
+def subtract_rows(
+    rows: Any,
+    slots: np.ndarray,
+    change: np.ndarray,
+    f: np.ndarray,
+    first: int = 0,
+    xp: ModuleType = np,
+) -> None:
+    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
+
+    Where the rows are on a device, of library xp, the sums are made there and only they cross.
+    """
+    if xp is not np:
+        total = xp.zeros(len(f))
+        there, factors = xp.asarray(slots), xp.asarray(change)
+        for start in range(0, len(slots), _DEVICE_ROWS):
+            part = slice(start, start + _DEVICE_ROWS)
+            total += factors[part] @ rows[there[part]].astype(np.float64)
+        f -= total.get()
+        return
+    n = len(f)
+    pairs = n * len(slots)
+    n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
+
+    def task(i: int) -> None:
+        begin, end = n * i // n_strips, n * (i + 1) // n_strips
+        smo_kernels.subtract_rows(rows, first, slots, change, f, begin, end)
+
+    with stage("output training", "gradient"):
+        if n_strips > 1:
+            parallel_for(task, n_strips)
+        else:
+            task(0)
+        count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)

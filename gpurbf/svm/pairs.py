@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -16,10 +16,9 @@ import numpy as np
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import AGAIN, parallel_for, thread_limit
 from gpurbf.svm import binary
-from gpurbf.svm.binary import Solution, begin_on_matrix, of_no_concern, solve_binary
+from gpurbf.svm.binary import Solution, begin_on_matrix, rounding_is_small, solve_binary
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
-from gpurbf.svm.pair_kernel import KernelMatrix, MatrixPair, PairKernel
-from gpurbf.svm.recomputed_pair import FusedPair, recompute
+from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, RowCache
 
 gil_spin = lazy_module("gpurbf.runtime.jit.gil_spin")
@@ -27,9 +26,15 @@ gil_spin = lazy_module("gpurbf.runtime.jit.gil_spin")
 
 # Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
 # beyond where every pair of classes wants all of its own.
-MATRIX = 1024
+MAX_MATRIX = 1024
 # Below so many samples a second thread costs more than it brings.
-_ALONE = 400
+_MIN_THREADED = 400
+# Beside a kernel value of no inputs: to read one from memory, to write one there.
+_READ_COST, _WRITE_COST = 0.25, 0.5
+# The part of a set's rows that the last set left in memory, if one and a half fit; and what is
+# found besides where a third of all rows fits, as many as there are support vectors.
+_FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
+_FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
 
 
 def solve_pairs(
@@ -49,7 +54,7 @@ def solve_pairs(
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : KernelMatrix
     starts : ndarray of shape (n_classes + 1,)
         Class c is the samples from starts[c] to starts[c + 1].
     C : ndarray of shape (N,)
@@ -73,7 +78,7 @@ def solve_pairs(
     solutions : list of Solution
     """
     pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
-    if kernel.rounds is not None:
+    if kernel.on_device:
         end_to_end = problems_of(starts, C, pairs)
         there = solve_side_by_side(
             kernel, end_to_end, tol=tol, max_iter=max_iter, stepped=stepped, solved=solved
@@ -86,27 +91,25 @@ def solve_pairs(
     if K is None:
         total = min(cache_bytes, kernel.free_bytes() / 4)
         for a, b in pairs:
-            if _keeps_rows(kernel, int(own[a] + own[b]), total):
+            if keeps_rows(kernel, int(own[a] + own[b]), total):
                 keeping |= {a, b}
     # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
     workers = max(1, len(own) // 2)
     in_use = 2 * min(workers, thread_limit()) if keeping else 0
     budget = Budget([int(own[c]) for c in keeping], total, in_use)
-    problems = _Problems(pairs, starts, C, budget, tol, max_iter, stepped, solved)
+    classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+    problems = _Problems(kernel, pairs, classes, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
-        made = kernel if kernel.matrix is None else None
-        task = functools.partial(problems.solve_on_matrix, K, kernel.diagonal, made)
-        if len(K) < _ALONE:
-            for p in range(len(problems.pairs)):
+        task = functools.partial(problems.solve_on_matrix, K)
+        if len(K) < _MIN_THREADED:
+            for p in range(len(pairs)):
                 task(p)
         else:
-            parallel_for(task, len(problems.pairs), stop=problems.stop)
+            parallel_for(task, len(pairs), stop=problems.stop)
         return problems.solutions
     memory = kernel.xp.empty(budget.size, np.float32)
     try:
-        parallel_for(
-            lambda _: problems.solve_in_blocks(kernel, memory), workers, stop=problems.stop
-        )
+        parallel_for(lambda _: problems.solve_in_blocks(memory), workers, stop=problems.stop)
     finally:
         # Caches know their budget and it knows them: else they would wait for the collector.
         budget.clear()
@@ -118,7 +121,7 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
     if kernel.matrix is not None:
         return kernel.matrix
     n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
-    wanted = n_samples <= MATRIX or largest <= binary.WHOLE
+    wanted = n_samples <= MAX_MATRIX or largest <= binary.MAX_SINGLE_SET
     if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
     N = len(kernel.diagonal)
@@ -127,79 +130,78 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
     return K
 
 
-def _keeps_rows(kernel: KernelMatrix, n: int, total: float) -> bool:
-    """Whether rows of a pair of n samples are kept; else its values are evaluated in sums."""
-    fused = kernel.linear and n > binary.WHOLE
-    return not fused and not recompute(kernel.cost, n, total)
+def keeps_rows(kernel: KernelMatrix, n: int, cache_bytes: float) -> bool:
+    """Whether keeping rows of a pair of n samples takes less time than evaluating each again."""
+    if kernel.linear and n > binary.MAX_SINGLE_SET:
+        return False
+    rows = cache_bytes / (4 * n)
+    found = _FOUND_OF_LAST_SET * min(1.0, rows / (_SETS_TO_FIND * binary.working_set_size(n)))
+    found += _FOUND_OF_ALL * min(1.0, rows / (_SUPPORT_PART * n))
+    return kernel.cost >= _READ_COST + (1 - found) * (kernel.cost + _WRITE_COST)
 
 
+@dataclass
 class _Problems:
-    """The pairs' problems and what the threads that solve them share."""
+    """The pairs' problems and what the threads that solve them share; see :func:`solve_pairs`."""
 
-    def __init__(
-        self,
-        pairs: list[tuple[int, int]],
-        starts: np.ndarray,
-        C: np.ndarray,
-        budget: Budget,
-        tol: float,
-        max_iter: int,
-        stepped: Callable[[int, int, float], bool],
-        solved: Callable[[int, Solution], bool],
-    ) -> None:
-        self.classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
-        self.pairs = pairs
-        self.C, self.tol, self.max_iter = C, tol, max_iter
-        self.budget = budget
+    kernel: KernelMatrix
+    pairs: list[tuple[int, int]]
+    classes: list[slice]
+    C: np.ndarray
+    budget: Budget
+    tol: float
+    max_iter: int
+    stepped: Callable[[int, int, float], bool]
+    solved: Callable[[int, Solution], bool]
+
+    def __post_init__(self) -> None:
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
-        self._stepped, self._solved = stepped, solved
-        self._schedule = Schedule(self.pairs, len(self.classes), budget.parked)
+        self._schedule = Schedule(self.pairs, len(self.classes), self.budget.parked)
         self._quit_early = False
         self.stop = self._schedule.stop
 
-    def solve_on_matrix(
-        self, K: np.ndarray, diagonal: np.ndarray, made: KernelMatrix | None, p: int
-    ) -> None:
-        """Solve a pair whose kernel is a part of a ready matrix, which was made of a kernel."""
+    def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
+        """Solve a pair whose kernel is a part of a ready matrix."""
         a, b = self._classes_of(p)
         n = a.stop - a.start + b.stop - b.start
+        diagonal, rounding = self.kernel.diagonal, self.kernel.rounding
         with self._schedule.failing():
-            if n > binary.WHOLE:
-                self._solve(p, MatrixPair(K, diagonal, a, b, made))
-                return
-            limit = 0 if self._quit_early else self.max_iter
-            solution, f, ended = begin_on_matrix(K, a, b, diagonal, self.C, self.tol, limit)
-            beta, rounding = solution.beta, 0.0 if made is None else made.rounding
-            ended = ended or self._check(p, solution.steps, solution.violation)
-            if solution.converged:
-                ended = of_no_concern(rounding, float(beta @ beta), self.tol)
-            if ended:
-                self._end(p, solution)
-            else:
-                begun = beta, f, solution.steps
-                self._solve(p, MatrixPair(K, diagonal, a, b, made), begun)
+            begun = None
+            if n <= binary.MAX_SINGLE_SET:
+                solution, f, ended = begin_on_matrix(
+                    K, a, b, diagonal, self.C, self.tol, self._limit()
+                )
+                beta, steps = solution.beta, solution.steps
+                ended = ended or self._check(p, steps, solution.violation)
+                if solution.converged:
+                    ended = rounding_is_small(rounding, float(beta @ beta), self.tol)
+                if ended:
+                    self._end(p, solution)
+                    return
+                begun = beta, f, steps
+            self._solve(p, MatrixPair(K, diagonal, a, b, self.kernel), begun)
 
-    def solve_in_blocks(self, kernel: KernelMatrix, memory: Any) -> None:
+    def solve_in_blocks(self, memory: Any) -> None:
         """Solve pairs until none is left, their kernel evaluated block by block."""
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
         with self._schedule.failing():
             while (p := self._schedule.take()) is not None:
-                with kernel.allocator(), taking_turns(kernel.compiled):
+                with self.kernel.allocator(), between_kernels(self.kernel.compiled):
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
-                    if _keeps_rows(kernel, n, self.budget.total):
-                        self._solve_with_rows(p, kernel, memory)
+                    if keeps_rows(self.kernel, n, self.budget.total):
+                        self._solve_with_rows(p, memory)
                     else:
-                        self._solve(p, FusedPair(kernel, a, b))
+                        self._solve(p, EvaluatedPair(self.kernel, a, b))
                 self._schedule.release(p)
 
-    def _solve_with_rows(self, p: int, kernel: KernelMatrix, memory: Any) -> None:
+    def _solve_with_rows(self, p: int, memory: Any) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
         caches = [
-            self.budget.fetch(c) or RowCache(kernel, self.classes[c], self.budget, memory)
+            self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
-        self._solve(p, CachedPair(kernel, *caches))
+        self._solve(p, CachedPair(self.kernel, *caches))
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
 
@@ -207,24 +209,27 @@ class _Problems:
         a, b = self.pairs[p]
         return self.classes[a], self.classes[b]
 
-    def _solve(self, p: int, kernel: PairKernel, begun: Any = None) -> None:
+    def _limit(self) -> int:
+        """Steps of a pair that begins now."""
+        return 0 if self._quit_early else self.max_iter
+
+    def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
         a, b = self._classes_of(p)
         C = np.concatenate([self.C[a], self.C[b]])
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0
-        limit = 0 if self._quit_early else self.max_iter
         check = functools.partial(self._check, p)
-        self._end(p, solve_binary(kernel, y, C, self.tol, limit, check, begun))
+        self._end(p, solve_binary(kernel, y, C, self.tol, self._limit(), check, begun))
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution
-        if self._solved(p, solution):
+        if self.solved(p, solution):
             self._quit_early = True
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
         if self._schedule.stopped:
             raise Stopped
-        return self._stepped(p, steps, violation)
+        return self.stepped(p, steps, violation)
 
 
 class Stopped(Exception):
@@ -279,7 +284,7 @@ class Schedule:
                 change.release()  # for the next who waits
 
     def release(self, p: int) -> None:
-        """The pair is done: its classes are free."""
+        """Free the classes of a pair that is done."""
         with self._lock:
             self._set_free(self.pairs[p])
             self._tell()
@@ -302,13 +307,13 @@ class Schedule:
             raise
 
     def stop(self) -> None:
-        """No more pairs, and those in hand end at their next look."""
+        """Hand out no more pairs; those in hand end at their next look."""
         with self._lock:
             self.stopped = True
             self._tell()
 
     def _tell(self) -> None:
-        """Those who wait look again."""
+        """Let those who wait look again."""
         change, self._change = self._change, _held()
         change.release()
 
@@ -320,12 +325,13 @@ def _held() -> threading.Lock:
 
 
 @contextmanager
-def taking_turns(does: bool = True) -> Iterator[None]:
-    """This thread does little but to call kernels of SVC's solver: others need not sleep for it.
+def between_kernels(compiled: bool = True) -> Iterator[None]:
+    """Count this thread as one that does little but call kernels, if these are compiled ones.
 
-    See :mod:`gpurbf.runtime.jit.gil_spin`. Without a lock of Python's there is nothing to wait for.
+    Others need not sleep for it then, see :mod:`gpurbf.runtime.jit.gil_spin`. Without a lock of
+    Python's there is nothing to wait for.
     """
-    if not does or not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if not compiled or not getattr(sys, "_is_gil_enabled", lambda: True)():
         yield
         return
 
@@ -335,14 +341,3 @@ def taking_turns(does: bool = True) -> Iterator[None]:
         yield
     finally:
         gil_spin.leave()
-
-
-def _after_fork() -> None:
-    """A forked child has none of its parent's threads."""
-    turns = sys.modules.get("gpurbf.runtime.jit.gil_spin")
-    if turns is not None:
-        turns.between[:] = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

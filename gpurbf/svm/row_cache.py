@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 from gpurbf.runtime.arrays import to_host
-from gpurbf.svm.pair_kernel import KernelMatrix, MatrixPair, WorkingBlock, joined
-from gpurbf.svm.smo import place, subtract_rows
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, subtract_rows
+
+working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
+
+# Rows that a cache may hold whatever the budget says.
+MIN_ROWS = 64
+# Rows of the longest class in a piece of memory, at the least, and pieces of each class before
+# there are more rows in one: of shorter rows one or two in a piece have no room.
+_MIN_ROWS_PER_PIECE, _PIECES_PER_CLASS = 8, 8
 
 
 class RowCache:
@@ -20,36 +28,53 @@ class RowCache:
     the class that it is paired with now. float32 like LIBSVM's: quantized distances are exact
     before, sums are float64 after. Rows stay where they are evaluated, on the host or a device.
 
+    Each row of the budget's memory that the cache has is a slot: it holds the row of a member of
+    the pair or is vacant, and the longest unused give way. Members are the n samples of the class
+    and, before or after them, those of the class that it is paired with.
+
     Parameters
     ----------
-    kernel : Kernel
+    kernel : KernelMatrix
     columns : slice
         The class, as a range of samples.
     budget : Budget
+        Grants pieces of memory when they are first needed.
     memory : ndarray
         Of the budget's size.
     """
 
-    _samples: np.ndarray
-
     def __init__(self, kernel: KernelMatrix, columns: slice, budget: Budget, memory: Any) -> None:
-        self.kernel, self.columns = kernel, columns
-        n = columns.stop - columns.start
-        self.slots = Slots(n, budget)
-        self.rows = memory[: len(memory) // n * n].reshape(-1, n)
-
-    @property
-    def pieces(self) -> list[int]:
-        """Pieces of the budget's array that it has taken."""
-        return self.slots.pieces
+        self.kernel, self.columns, self.budget = kernel, columns, budget
+        self.n = columns.stop - columns.start
+        self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
+        self.pieces: list[int] = []
+        # Of each slot its row in memory, its member and when that was asked for last.
+        self._row = np.empty(0, np.intp)
+        self._owner = np.empty(0, np.intp)
+        self._used = np.empty(0, np.intp)
+        # Of each member its slot, or -1; the class's own members.
+        self._slot_of = np.full(self.n, -1)
+        self._own = slice(0, self.n)
+        self._clock = self._vacant = 0
+        self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
         """Members are a pair's samples from now on, the class's first or not; forgets the others.
 
-        Rows of the class's own samples stay.
+        Rows of the class's own samples stay, those of its last partner's are vacant.
         """
         self._samples = samples
-        self.slots.pair_with(len(samples) - self.slots.n, first)
+        own = self._slot_of[self._own].copy()
+        self._slot_of[self._own] = -1
+        slots = self._slot_of[self._slot_of >= 0]
+        self._owner[slots] = self._used[slots] = -1
+        self._vacant += len(slots)
+        start = 0 if first else len(samples) - self.n
+        self._own = slice(start, start + self.n)
+        self._slot_of = np.full(len(samples), -1)
+        self._slot_of[self._own] = own
+        there = np.flatnonzero(own >= 0)
+        self._owner[own[there]] = start + there
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -72,77 +97,82 @@ class RowCache:
 
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
-        places, missing, where = self.slots.place(members)
+        self._clock += 1
+        wanted, *found = self._place(members, False)
+        if wanted:
+            self._grow(wanted)
+            _, *found = self._place(members, True)
+        slots, missing, filled = found
+        self._vacant = max(0, self._vacant - len(missing))
         if len(missing):
-            samples = self._samples[missing]
+            samples, where = self._samples[missing], self._row[filled]
             if (np.diff(where) == 1).all():
                 self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
             else:
                 self.kernel.values(samples, self.columns, self.rows, where)
-        return places
+        return self._row[slots]
+
+    def _place(self, members: np.ndarray, final: bool) -> Any:
+        return working_set_kernels.place(
+            members, self._slot_of, self._owner, self._used,
+            len(self._row), self._clock, self._vacant, final,
+        )  # fmt: skip
+
+    def _grow(self, wanted: int) -> None:
+        """Ask the budget for slots where vacant ones do not suffice."""
+        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(self._row))
+        self.pieces += pieces
+        self._row = np.append(self._row, rows)
+        none = np.full(len(rows), -1)
+        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
+        self._vacant += len(rows)
 
 
-class CachedPair:
+class CachedPair(EvaluatedPair):
     """Kernel of a pair out of the row caches of its classes."""
 
     def __init__(self, kernel: KernelMatrix, over_a: RowCache, over_b: RowCache) -> None:
-        a, b = over_a.columns, over_b.columns
-        self.kernel, self.over_a, self.over_b = kernel, over_a, over_b
-        self.n_a, self.n_b = a.stop - a.start, b.stop - b.start
-        self.samples = joined(a, b)
-        self.diagonal = kernel.diagonal[self.samples]
-        self.rounding = kernel.rounding
+        super().__init__(kernel, over_a.columns, over_b.columns)
+        self.over_a, self.over_b = over_a, over_b
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
-        self._block = WorkingBlock(kernel, self.samples)
 
-    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members]."""
-        return self._block.of(members, fresh, wide)
-
-    def whole(self) -> MatrixPair:
-        """K of all samples, float32."""
-        n_a, n = self.n_a, self.n_a + self.n_b
-        K = np.empty((n, n), np.float32)
+    def _fill(self, K: np.ndarray) -> None:
+        n_a, n = self.n_a, len(K)
         self.over_a.read(np.arange(n_a), K[:n_a, :n_a])
         self.over_b.read(np.arange(n_a, n), K[n_a:, n_a:])
-        across = np.empty((n_a, self.n_b), np.float32)
+        across = np.empty((n_a, n - n_a), np.float32)
         self.kernel.values(self.samples[:n_a], self.over_b.columns, across)
         K[:n_a, n_a:] = across
         K[n_a:, :n_a] = across.T
-        return MatrixPair(K, self.diagonal, slice(0, n_a), slice(n_a, n))
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
         """``f -= change @ K[members]``, in float64 and past the rows if it is to be wide."""
         if wide:
-            rows = self.kernel.gathered(self.samples)
-            f -= self.kernel.weighted(rows, self.samples[members], change, wide)
+            super().subtract(members, change, f, wide)
             return
         self.over_a.subtract(members, change, f[: self.n_a])
         self.over_b.subtract(members, change, f[self.n_a :])
 
 
-# Rows that a cache may hold whatever the budget says.
-LEAST = 64
-# Rows of the longest class in a piece of memory, at the least, and pieces of each class before
-# there are more rows in one: of shorter rows one or two in a piece have no room.
-_ROWS, _PIECES = 8, 8
-
-
 class Budget:
     """Memory of all caches in equal pieces; caches that nobody uses give theirs to the others.
 
-    Rows of n numbers are those of the memory as a matrix of n columns, as far as they lie within
-    a cache's pieces.
+    Whoever has rows of n numbers sees the memory as a matrix of n columns. A cache's rows are
+    those that lie within its pieces; one that crosses into another piece is nobody's. In pieces of
+    14 numbers, a cache with pieces 0 and 2 and rows of 5 has rows 0, 1, 6 and 7::
+
+        pieces   |      0      |      1      |      2      |
+        rows     |  0 |  1 |  2 |  3 |  4 |  5 |  6 |  7 |
 
     Parameters
     ----------
     sizes : sequence of int
         Of the classes whose rows are kept.
     n_bytes : float
-        What caches may take together, but for `LEAST` rows of those in use.
+        What caches may take together, but for `MIN_ROWS` rows of those in use.
     in_use : int
         How many caches are in use at once.
     """
@@ -150,12 +180,12 @@ class Budget:
     def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
         self.total = n_bytes
         longest = max(sizes, default=1)
-        all_rows = n_bytes // (4 * longest)
-        rows = int(min(LEAST + 1, max(_ROWS, all_rows // (_PIECES * max(1, len(sizes))))))
+        rows = n_bytes // (4 * longest) // (_PIECES_PER_CLASS * max(1, len(sizes)))
+        rows = int(min(MIN_ROWS + 1, max(_MIN_ROWS_PER_PIECE, rows)))
         self.piece = rows * longest
         # A class has as many rows as samples, and as many more as the largest that it meets.
         most = sum(self._pieces(n + longest, n) for n in sizes)
-        self._reserve = in_use * self._pieces(LEAST, longest)
+        self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
         self.size = n_pieces * self.piece
         # The one given back last is taken first: its memory is there.
@@ -203,76 +233,3 @@ class Budget:
         """How many pieces a parked cache has."""
         cache = self._idle.get(key)
         return 0 if cache is None else len(cache.pieces)
-
-
-class Slots:
-    """Places of rows: each belongs to a member or is vacant; the least used give way.
-
-    Members are the n samples of a class and, before or after them, those of the class it is paired
-    with.
-
-    Parameters
-    ----------
-    n : int
-        Numbers of a row, and samples of the class.
-    budget : Budget
-        Grants slots when they are first needed.
-    """
-
-    def __init__(self, n: int, budget: Budget) -> None:
-        self.n, self.budget = n, budget
-        self.pieces: list[int] = []
-        # Of each slot the row of the budget's memory, its member and when that was asked for last.
-        self._row = np.empty(0, np.intp)
-        self._owner = np.empty(0, np.intp)
-        self._used = np.empty(0, np.intp)
-        self._slot_of = np.full(n, -1)
-        self._own = slice(0, n)
-        self._clock = self._vacant = 0
-
-    def pair_with(self, n_partner: int, first: bool) -> None:
-        """The class is the first of a pair or not; rows of its last partner's are vacant."""
-        own = self._slot_of[self._own].copy()
-        self._slot_of[self._own] = -1
-        slots = self._slot_of[self._slot_of >= 0]
-        self._owner[slots] = self._used[slots] = -1
-        self._vacant += len(slots)
-        self._own = slice(0, self.n) if first else slice(n_partner, n_partner + self.n)
-        self._slot_of = np.full(self.n + n_partner, -1)
-        self._slot_of[self._own] = own
-        there = np.flatnonzero(own >= 0)
-        self._owner[own[there]] = self._own.start + there
-
-    def place(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows for as many of the members, from the first on, as fit at once.
-
-        Returns
-        -------
-        rows : ndarray
-        missing, where : ndarray
-            Members that were in none, and the rows that they have now, which the caller must
-            evaluate.
-        """
-        self._clock += 1
-        wanted, *found = self._place(members, False)
-        if wanted:
-            self._grow(wanted)
-            _, *found = self._place(members, True)
-        slots, missing, where = found
-        self._vacant = max(0, self._vacant - len(missing))
-        return self._row[slots], missing, self._row[where]
-
-    def _place(self, members: np.ndarray, final: bool) -> Any:
-        return place(
-            members, self._slot_of, self._owner, self._used,
-            len(self._row), self._clock, self._vacant, final,
-        )  # fmt: skip
-
-    def _grow(self, wanted: int) -> None:
-        """Ask the budget for slots where vacant ones do not suffice."""
-        pieces, rows = self.budget.take(wanted, self.n, LEAST - len(self._row))
-        self.pieces += pieces
-        self._row = np.append(self._row, rows)
-        none = np.full(len(rows), -1)
-        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
-        self._vacant += len(rows)

@@ -233,9 +233,9 @@ def test_kernels_agree_with_the_same_kernel_as_a_function(kernel):
 def test_working_sets_and_small_memory_give_the_same_model(monkeypatch):
     X, y = load_digits(return_X_y=True)
     expected = SVC(gamma=0.001, C=5, tol=1e-5).fit(X, y)
-    monkeypatch.setattr(binary, "WHOLE", 64)
-    monkeypatch.setattr(binary, "WORKING_SET", (48, 48))
-    monkeypatch.setattr(pairs, "MATRIX", 0)
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", 64)
+    monkeypatch.setattr(binary, "WORKING_SET_LIMITS", (48, 48))
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
     model = SVC(gamma=0.001, C=5, tol=1e-5, cache_size=0.1).fit(X, y)
     assert model.objective_ == pytest.approx(expected.objective_, rel=1e-6)
     assert model.intercept_ == pytest.approx(expected.intercept_, abs=1e-3)
@@ -255,8 +255,8 @@ KEPT = {
 def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, kind, classes):
     """Its gradient is X (Xᵀ beta), no row of K; the optimum is scikit-learn's."""
     for module in (pairs, kernel_matrix):
-        monkeypatch.setattr(module, "MATRIX", 500)
-    monkeypatch.setattr(binary, "WHOLE", 300)
+        monkeypatch.setattr(module, "MAX_MATRIX", 500)
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", 300)
     asked = []
     by_inputs = kernel_matrix.KernelRows._by_inputs
     monkeypatch.setattr(

@@ -9,8 +9,9 @@ from numba import njit
 
 import gpurbf
 from gpurbf.runtime.jit import gil_spin
-from gpurbf.svm.pairs import taking_turns
-from gpurbf.svm.smo import all_rows, solve_block, subtract_rows
+from gpurbf.svm._smo_kernels import solve_block
+from gpurbf.svm.pair_kernel import all_rows, subtract_rows
+from gpurbf.svm.pairs import between_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +30,13 @@ def _kernel():
 
 
 def test_a_thread_in_its_turn_is_counted_where_it_is_between_kernels():
-    with taking_turns():
+    with between_kernels():
         assert gil_spin.between[0] == 1
         _kernel()
         assert gil_spin.between[0] == 1
     assert gil_spin.between[0] == 0
     _kernel()  # without a turn
-    with taking_turns(False):
+    with between_kernels(False):
         assert gil_spin.between[0] == 0
 
 
@@ -43,14 +44,16 @@ def test_who_is_never_done_keeps_others_for_a_moment_only():
     gil_spin.between[:] = 3
     _kernel()
     assert gil_spin.between[0] == 3
-    with taking_turns():
+    with between_kernels():
         _kernel()
     assert gil_spin.between[0] == 3
     gil_spin.between[:] = 0
 
 
 def test_a_kernel_ends_when_the_other_thread_begins_one(monkeypatch):
-    monkeypatch.setattr(gil_spin, "_LOOKS", 2**62)  # as good as for ever, in what is compiled here
+    monkeypatch.setattr(
+        gil_spin, "_MAX_LOOKS", 2**62
+    )  # as good as for ever, in what is compiled here
 
     @njit(nogil=True)
     def kernel():
@@ -74,14 +77,14 @@ def test_threads_in_turns_end_up_where_they_began():
     done = threading.Event()
 
     def other():
-        with taking_turns():
+        with between_kernels():
             while not done.is_set():
                 _kernel()
 
     thread = threading.Thread(target=other)
     thread.start()
     try:
-        with taking_turns():
+        with between_kernels():
             for _ in range(2000):
                 _kernel()
                 assert gil_spin.between[0] in (1, 2)
@@ -93,7 +96,7 @@ def test_threads_in_turns_end_up_where_they_began():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_a_turn_that_breaks_off_is_over(error):
-    with pytest.raises(error), taking_turns():
+    with pytest.raises(error), between_kernels():
         _kernel()
         raise error
 
@@ -111,7 +114,7 @@ def test_a_fit_leaves_nothing():
 def test_a_kernel_finds_numbers_that_are_not_finite():
     ones, K = np.ones(2), np.eye(2, dtype=np.float32)
     f = np.array([1.0, np.inf])
-    assert np.isnan(solve_block(all_rows(K), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
+    assert np.isnan(solve_block(tuple(all_rows(K)), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf.svm import _working_set_kernels
-from gpurbf.svm.smo import mirror_rows, subtract_rows
+from gpurbf.svm.pair_kernel import subtract_rows
 
 
 def _set(f, beta, low, high, previous, last, size, goal=-np.inf):
@@ -113,5 +113,5 @@ def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
     K += K.T
     found = K.copy()
     found[:begin, begin:end] = found[end:, begin:end] = np.nan
-    mirror_rows(found, slice(begin, end))
+    _working_set_kernels.mirror_rows(found, begin, end)
     np.testing.assert_array_equal(found, K)

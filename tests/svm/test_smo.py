@@ -9,15 +9,13 @@ import reference
 
 from gpurbf.svm import binary, pairs, row_cache
 from gpurbf.svm.pairs import solve_pairs
-from gpurbf.svm.recomputed_pair import recompute
-from gpurbf.svm.two_step import TwoStep
 
 
 class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, allocator = np, staticmethod(nullcontext)
-    cost, linear, rounding, blurred, compiled, rounds = 100.0, False, 0.0, 0.0, False, None
+    cost, linear, rounding, blurred, compiled, on_device = 100.0, False, 0.0, 0.0, False, False
 
     def free_bytes(self):
         return np.inf
@@ -81,9 +79,9 @@ def judged(K, starts, C, solutions):
 @pytest.fixture
 def small_sets(monkeypatch):
     """Working sets so small that small problems need many."""
-    monkeypatch.setattr(binary, "WHOLE", 8)
-    monkeypatch.setattr(binary, "WORKING_SET", (16, 16))
-    monkeypatch.setattr(pairs, "MATRIX", 0)
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", 8)
+    monkeypatch.setattr(binary, "WORKING_SET_LIMITS", (16, 16))
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
 
 
 @pytest.mark.parametrize("C", [1e-3, 0.1, 1.0, 100.0, 1e6])
@@ -102,12 +100,12 @@ def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
     K, starts = problem(sizes=(60, 50))
     sizes, inner = [], binary._Problem._inner
 
-    def spy(self, rows, *arrays, **options):
+    def spy(self, rows, *options):
         sizes.append(len(rows.K))
-        return inner(self, rows, *arrays, **options)
+        return inner(self, rows, *options)
 
     monkeypatch.setattr(binary._Problem, "_inner", spy)
-    monkeypatch.setattr(binary, "_PAUSE", 0)
+    monkeypatch.setattr(binary, "_MIN_STEPS_PER_SHRINK", 0)
     (solution,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6)
     assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
     ((_, truth),) = judged(K, starts, 1e4, [solution])
@@ -152,8 +150,8 @@ def test_what_a_solution_says_of_itself_is_true(small_sets):
 
 @pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
 def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
-    monkeypatch.setattr(row_cache, "LEAST", 4)
-    monkeypatch.setattr(pairs, "recompute", lambda *_: False)
+    monkeypatch.setattr(row_cache, "MIN_ROWS", 4)
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
     K, starts = problem()
     expected, enough = solve(K, starts, 10.0, ready=False)
     solutions, kernel = solve(K, starts, 10.0, ready=False, cache_bytes=cache_bytes)
@@ -165,7 +163,7 @@ def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, m
 def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkeypatch):
     K, starts = problem()
     expected, kept = solve(K, starts, 10.0, ready=False, tol=1e-5)
-    monkeypatch.setattr(pairs, "recompute", lambda *_: True)
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: False)
     solutions, kernel = solve(K, starts, 10.0, ready=False, tol=1e-5)
     assert kernel.asked > kept.asked
     for solution, same in zip(solutions, expected):
@@ -176,11 +174,11 @@ def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkey
 
 @pytest.mark.parametrize("kept", [True, False, "whole", "matrix"])
 def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
-    monkeypatch.setattr(pairs, "recompute", lambda *_: not kept)
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: bool(kept))
     if kept in ("whole", "matrix"):
-        monkeypatch.setattr(binary, "WHOLE", 80)
+        monkeypatch.setattr(binary, "MAX_SINGLE_SET", 80)
     if kept == "matrix":
-        monkeypatch.setattr(pairs, "MATRIX", 1000)
+        monkeypatch.setattr(pairs, "MAX_MATRIX", 1000)
     K, starts = problem()
     monkeypatch.setattr(Matrix, "rounding", 1e-4)
     rng = np.random.default_rng(0)
@@ -196,7 +194,7 @@ def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
 def test_where_rounding_never_ends_the_kernel_is_float64(whole, small_sets, monkeypatch):
     """Steps on a kernel that is not the one of f would go round in circles."""
     if whole:
-        monkeypatch.setattr(binary, "WHOLE", 80)
+        monkeypatch.setattr(binary, "MAX_SINGLE_SET", 80)
     K, starts = problem(sizes=(40, 40))
     monkeypatch.setattr(Matrix, "rounding", 1e-2)
     rng = np.random.default_rng(0)
@@ -211,24 +209,29 @@ def test_where_rounding_never_ends_the_kernel_is_float64(whole, small_sets, monk
 def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_own(monkeypatch):
     K, starts = problem(sizes=(40,) * 4)
     expected, _ = solve(K, starts, 10.0)
-    monkeypatch.setattr(pairs, "MATRIX", 0)
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
     solutions, once = solve(K, starts, 10.0, ready=False)
     assert once.asked == K.size
     for solution, same in zip(solutions, expected):
         assert solution.beta == pytest.approx(same.beta, abs=1e-6)
     _, without_room = solve(K, starts, 10.0, ready=False, cache_bytes=K.nbytes - 1)
     assert without_room.asked != once.asked
-    monkeypatch.setattr(binary, "WHOLE", 79)
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", 79)
     _, larger = solve(K, starts, 10.0, ready=False)
     assert larger.asked != once.asked
 
 
 def test_rows_are_kept_where_they_are_dear_or_fit():
     megabytes = 2**20
-    assert recompute(1.3, 40_000, 200 * megabytes)
-    assert not recompute(1.3, 40_000, 40_000 * megabytes)
-    assert not recompute(13.0, 12_000, 200 * megabytes)
-    assert recompute(13.0, 12_000, 0)
+    kernel = Matrix(np.eye(2), ready=False)
+    for cost, n, memory, kept in [
+        (1.3, 40_000, 200, False),
+        (1.3, 40_000, 40_000, True),
+        (13.0, 12_000, 200, True),
+        (13.0, 12_000, 0, False),
+    ]:
+        kernel.cost = cost
+        assert pairs.keeps_rows(kernel, n, memory * megabytes) == kept
 
 
 def test_rows_of_a_class_are_shared_between_its_pairs(small_sets):
@@ -299,7 +302,7 @@ def test_a_number_that_is_not_finite_outside_the_set_is_an_error(small_sets):
 def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):
     K, starts = problem(sizes=(60, 60))
     fast, _ = solve(K, starts, 1e3, ready=False)
-    monkeypatch.setattr(TwoStep, "ahead", lambda *_: None)
+    monkeypatch.setattr(binary.TwoStep, "ahead", lambda *_: None)
     slow, _ = solve(K, starts, 1e3, ready=False)
     assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-4)
     assert fast[0].steps < slow[0].steps / 2
@@ -312,7 +315,7 @@ def test_free_samples_together_save_steps_where_single_ones_creep(ready, small_s
     starts = np.array([0, 60, 120])
     K = (X @ X.T).astype(np.float32).astype(float)
     fast, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
-    monkeypatch.setattr(binary, "_WORTH", 0)
+    monkeypatch.setattr(binary, "_FREE_VALUES_PER_STEP_VALUE", 0)
     slow, _ = solve(K, starts, 100.0, ready=ready, tol=1e-6)
     assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-6)
     assert fast[0].steps < slow[0].steps / 2
@@ -327,7 +330,7 @@ def test_a_pair_can_be_ended_from_outside(small_sets):
 
 
 def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
-    monkeypatch.setattr(pairs, "_ALONE", 10**6)
+    monkeypatch.setattr(pairs, "_MIN_THREADED", 10**6)
     K, starts = problem()
     solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
     assert [solution.steps > 0 for solution in solutions] == [True, False, False]
@@ -336,7 +339,7 @@ def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
 @pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_an_error_in_one_pair_is_raised_and_ends_all(ready, error, small_sets, monkeypatch):
-    monkeypatch.setattr(pairs, "_ALONE", 0)
+    monkeypatch.setattr(pairs, "_MIN_THREADED", 0)
     K, starts = problem(sizes=(30,) * 6)
 
     def stepped(p, steps, violation):

@@ -21,7 +21,7 @@ def memory_and_cache(K, columns, budget):
 
 @pytest.mark.parametrize("budget_rows", [0, 5, 1000])
 def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
-    monkeypatch.setattr(row_cache, "LEAST", 3)
+    monkeypatch.setattr(row_cache, "MIN_ROWS", 3)
     rng = np.random.default_rng(0)
     K = rng.normal(size=(30, 30)).astype(np.float32)
     budget = row_cache.Budget([10, 10, 10], budget_rows * 40, 1)
@@ -69,7 +69,7 @@ def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n
     rng = np.random.default_rng(0)
     in_use = 4
     budget = row_cache.Budget(sizes, n_bytes, in_use)
-    least = 4 * in_use * row_cache.LEAST * max(sizes)
+    least = 4 * in_use * row_cache.MIN_ROWS * max(sizes)
     assert budget.size * 4 <= n_bytes + 2 * least
     parked = {}
     for _ in range(200):
@@ -81,10 +81,10 @@ def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n
         for c, cache in using.items():
             # No class has more rows than samples of its own and of another.
             wanted = min(int(rng.integers(1, 500)), 2 * max(sizes)) - len(cache.rows)
-            pieces, own = budget.take(wanted, sizes[c], row_cache.LEAST - len(cache.rows))
+            pieces, own = budget.take(wanted, sizes[c], row_cache.MIN_ROWS - len(cache.rows))
             cache.pieces += pieces
             cache.rows = np.append(cache.rows, own)
-            assert len(cache.rows) >= min(row_cache.LEAST, wanted)
+            assert len(cache.rows) >= min(row_cache.MIN_ROWS, wanted)
             first, last = own * sizes[c], (own + 1) * sizes[c] - 1
             assert np.isin(first // budget.piece, pieces).all()
             assert np.array_equal(first // budget.piece, last // budget.piece)

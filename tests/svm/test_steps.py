@@ -1,8 +1,12 @@
-"""Steps of SVC's solver on numbers that hardly hold them."""
+"""Steps of SVC's solver: of two samples, of all free ones together, and ahead along a valley."""
 
 import numpy as np
+import pytest
 
-from gpurbf.svm.smo import all_rows, solve_block
+from gpurbf.svm._free_cg_kernels import solve_free
+from gpurbf.svm._smo_kernels import solve_block
+from gpurbf.svm.binary import TwoStep
+from gpurbf.svm.pair_kernel import MatrixPair, all_rows
 
 
 def test_steps_that_numbers_cannot_hold_end_the_loop():
@@ -10,7 +14,9 @@ def test_steps_that_numbers_cannot_hold_end_the_loop():
     beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
     low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
     K = np.array([[1.0, 0.0], [0.0, 1.0]])
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(2), low, high, beta, f, 1e-3, 100)
+    steps, violation, stuck = solve_block(
+        tuple(all_rows(K)), np.ones(2), low, high, beta, f, 1e-3, 100
+    )
     assert (steps, violation, stuck) == (0, 2.0, True)
 
 
@@ -21,6 +27,139 @@ def test_a_step_that_one_of_two_numbers_cannot_hold_is_not_the_end():
     low, high = np.array([-30.0, 0.0, -30.0, -30.0]), np.array([0.0, 30.0, 0.0, 0.0])
     K = np.eye(4)
     K[0, 1] = K[1, 0] = 1.0
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(4), low, high, beta, f, 1e-3, 100)
+    steps, violation, stuck = solve_block(
+        tuple(all_rows(K)), np.ones(4), low, high, beta, f, 1e-3, 100
+    )
     assert steps > 1 and not stuck and violation < 1e-3
     assert f[beta < high].max() - f[beta > low].min() == violation
+
+
+def block(seed=0, n=80, rank=80, bound=1.0, dtype=np.float32):
+    """A kernel, its bounds, and a feasible point with a third of the samples at a bound."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(n, rank))
+    K = (A @ A.T / rank).astype(dtype)
+    low, high = np.full(n, -bound), np.full(n, bound)
+    beta = rng.uniform(-0.1, 0.1, n)
+    beta -= beta.mean()
+    beta[: n // 3] = np.where(np.arange(n // 3) % 2, low[: n // 3], high[: n // 3])
+    y = np.sign(rng.normal(size=n))
+    return K, low, high, beta, y, y - K.astype(float) @ beta
+
+
+def ascend(rows, low, high, beta, f, goal=1e-3, most=1000, values=10**9):
+    """Conjugate gradients on the free samples; how many steps they took."""
+    return solve_free(tuple(rows), low, high, beta, f, goal, most, values)[0]
+
+
+def objective(K, y, beta):
+    return y @ beta - beta @ K.astype(float) @ beta / 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bound", [1.0, 1e6])
+def test_the_free_end_where_none_of_them_gains_and_the_others_stay(bound, dtype):
+    K, low, high, beta, y, f = block(bound=bound, dtype=dtype)
+    closed, before, start = (beta == low) | (beta == high), beta.copy(), objective(K, y, beta)
+    steps = ascend(all_rows(K), low, high, beta, f)
+    free = (low < beta) & (beta < high)
+    assert 0 < steps < 1000
+    assert np.ptp(f[free]) < 1e-3 and free.sum() > 2
+    assert f == pytest.approx(y - K.astype(float) @ beta, abs=1e-9 * bound)
+    assert (low <= beta).all() and (beta <= high).all()
+    assert beta.sum() == pytest.approx(before.sum(), abs=1e-10 * bound)
+    np.testing.assert_array_equal(beta[closed], before[closed])
+    assert objective(K, y, beta) > start
+
+
+def test_who_comes_to_a_bound_is_exactly_there():
+    # Of few dimensions: the dual is linear in most directions and ends at bounds.
+    K, low, high, beta, _, f = block(rank=5)
+    before = ((low < beta) & (beta < high)).sum()
+    ascend(all_rows(K), low, high, beta, f)
+    after = ((low < beta) & (beta < high)).sum()
+    assert after < before / 2
+    assert not ((low < beta) & (beta < low + 1e-12)).any()
+    assert not ((high > beta) & (beta > high - 1e-12)).any()
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_directions_are_limited(most):
+    K, low, high, beta, y, f = block(bound=1e6)
+    assert ascend(all_rows(K), low, high, beta, f, goal=1e-9, most=most) == most
+    assert f == pytest.approx(y - K.astype(float) @ beta, abs=1e-4)
+
+
+def test_nothing_is_done_that_might_read_more_than_it_may():
+    K, low, high, beta, _, f = block()
+    m = int(((low < beta) & (beta < high)).sum())
+    before = beta.copy(), f.copy()
+    assert ascend(all_rows(K), low, high, beta, f, goal=1e-9, values=m**3 - 1) == 0
+    np.testing.assert_array_equal((beta, f), before)
+    assert ascend(all_rows(K), low, high, beta, f, goal=1e-9, values=m**3) > 0
+
+
+def test_an_indefinite_kernel_ends_at_bounds():
+    K, low, high, beta, y, f = block()
+    K -= 2 * np.eye(len(K), dtype=K.dtype)
+    start = objective(K, y, beta)
+    assert ascend(all_rows(K), low, high, beta, f) < 1000
+    assert (low <= beta).all() and (beta <= high).all()
+    assert objective(K, y, beta) > start
+
+
+def test_without_bounds_an_indefinite_kernel_is_left():
+    K, _, _, beta, _, f = block()
+    K -= 3 * np.eye(len(K), dtype=K.dtype)
+    endless = np.full(len(K), np.inf)
+    assert ascend(all_rows(K), -endless, endless, beta, f) < 1000
+    assert np.isfinite(beta).all() and np.isfinite(f).all()
+
+
+def test_rows_that_are_not_there_yet_are_copied():
+    K, low, high, beta, _, f = block(n=90)
+    whole = np.r_[np.arange(10, 40), np.arange(50, 90)]
+    own = [values[whole] for values in (low, high, beta, f)]
+    alone = [values.copy() for values in own]
+    steps = ascend(MatrixPair(K, np.ones(90), slice(10, 40), slice(50, 90)).rows(), *own)
+    copied = np.ascontiguousarray(K[np.ix_(whole, whole)])
+    assert steps == ascend(all_rows(copied), *alone) > 0
+    np.testing.assert_array_equal(own, alone)
+
+
+def test_the_point_ahead_is_the_best_of_its_plane():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(30, 30))
+    K, y = A @ A.T, np.sign(rng.normal(size=30))
+    moves = rng.normal(size=(2, 30))
+    moves -= moves.mean(axis=1, keepdims=True)
+    plane, beta = TwoStep(30), np.zeros(30)
+    points = [beta, beta + moves[0], beta + moves[0] + moves[1]]
+    bound = np.full(30, 1e9)
+    for beta in points:
+        assert plane.ahead(-bound, bound, 30) is None
+        plane.add(beta, y - K @ beta)
+    (beta, f), members, _ = plane.ahead(-bound, bound, 0)
+    assert len(members) == 0
+    assert f == pytest.approx(y - K @ beta, abs=1e-6)
+    slope = np.abs(moves @ (y - K @ points[2])).max()
+    assert moves @ f == pytest.approx([0, 0], abs=1e-5 * slope)
+    assert np.linalg.matrix_rank(np.vstack([moves, beta]), 1e-6) == 2
+
+
+def test_the_point_ahead_keeps_bounds_and_sum():
+    rng = np.random.default_rng(1)
+    A = rng.normal(size=(40, 10))
+    K, y = A @ A.T + np.eye(40), np.sign(rng.normal(size=40))
+    plane, bound = TwoStep(40), np.full(40, 0.05)
+    for scale in (0, 1e-3, 2.5e-3):
+        move = np.where(np.arange(40) < 20, 1.0, -1.0) * scale
+        plane.add(move, y - K @ move)
+    plane.add(move + 1e-4 * (y - y.mean()), y - K @ (move + 1e-4 * (y - y.mean())))
+    (beta, f), members, change = plane.ahead(-bound, bound, 40)
+    assert np.abs(beta).max() <= 0.05 + 1e-15
+    assert len(members) > 0
+    assert beta.sum() == pytest.approx(0, abs=1e-12)
+    f -= change @ K[members]
+    assert f == pytest.approx(y - K @ beta, abs=1e-9)
+    assert plane.ahead(-bound, bound, 0) is None

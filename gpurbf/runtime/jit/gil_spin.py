@@ -6,6 +6,8 @@ tenth of that. So a kernel of the solver looks before it ends whether another th
 kernels now, and if so waits for it, for a moment at the most: the lock is free then.
 """
 
+import os
+
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
@@ -21,8 +23,17 @@ _NAME = "gpurbf_threads_between_kernels"
 binding.add_symbol(_NAME, between.ctypes.data)
 
 # Looks at it, some 30 to 90 µs: longer than what is done in Python.
-_LOOKS = 2000
+_MAX_LOOKS = 2000
 _WORD = ir.IntType(64)
+
+
+def _forget_threads():
+    """A forked child has none of its parent's threads."""
+    between[:] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _count(builder):
@@ -49,13 +60,13 @@ def _adding(number):
     return add
 
 
-# This thread is not between two kernels, or is, whoever else may be.
+# Count this thread as one less, or one more, between two kernels, without waiting.
 begin_kernel, _is_between = _adding(-1), _adding(1)
 
 
 @intrinsic
 def end_kernel(typing_context):
-    """This thread is between two kernels, as soon as no other is or after a moment."""
+    """Count this thread as one between two kernels, once no other is or after a moment."""
 
     def generate(context, builder, signature, args):
         before = builder.block
@@ -66,7 +77,7 @@ def end_kernel(typing_context):
         looks.add_incoming(ir.Constant(_WORD, 0), before)
         others = builder.load_atomic(_count(builder), "monotonic", 8)
         nobody = builder.icmp_signed("<=", others, ir.Constant(_WORD, 0))
-        enough = builder.icmp_signed(">=", looks, ir.Constant(_WORD, _LOOKS))
+        enough = builder.icmp_signed(">=", looks, ir.Constant(_WORD, _MAX_LOOKS))
         builder.cbranch(builder.or_(nobody, enough), over, wait)
         builder.position_at_end(wait)
         add_pause(builder)
@@ -81,7 +92,7 @@ def end_kernel(typing_context):
 
 @cached()
 def enter():
-    """This thread is between two kernels; it has the lock, so nobody is waited for."""
+    """Count this thread as one between two kernels; it has the lock and waits for nobody."""
     _is_between()
 
 

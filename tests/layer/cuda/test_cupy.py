@@ -238,9 +238,9 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
 
 def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
     for name, value in {
-        "binary.WHOLE": 40,
-        "binary.WORKING_SET": (32, 32),
-        "pairs.MATRIX": 0,
+        "binary.MAX_SINGLE_SET": 40,
+        "binary.WORKING_SET_LIMITS": (32, 32),
+        "pairs.MAX_MATRIX": 0,
     }.items():
         monkeypatch.setattr(f"gpurbf.svm.{name}", value)
     X, y = load_digits(return_X_y=True)

@@ -71,7 +71,7 @@ def test_without_numba_cuda_the_CPU_steps_and_it_is_said(cupy):
 
 
 def test_auto_takes_no_gpu_that_cannot_step(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_pairs, "_SMALL", 0)
+    monkeypatch.setattr(cuda_pairs, "_MAX_HOST_SAMPLES", 0)
     monkeypatch.setattr(cuda_pairs.os, "cpu_count", lambda: 1)
     monkeypatch.setattr(backends, "_centers_worth_a_transfer", lambda: 1)
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)

@@ -73,7 +73,11 @@ def test_a_call_on_the_device_is_three_launches_and_wraps_what_is_new(loaded, mo
 
 
 def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
-    for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
+    for name, count in {
+        "_STEP_THREADS": 3,
+        "_UPDATE_THREADS": 4,
+        "_MAX_BLOCKS_PER_PAIR": 2,
+    }.items():
         monkeypatch.setattr(cuda_rounds, name, count)
     launches = []
     for name in ("select", "gather", "inner", "update"):

@@ -7,15 +7,17 @@ import pytest
 
 from gpurbf.layer.backends.cuda.kernels import warps
 from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, cuda_rounds, pairs
+from gpurbf.svm._smo_kernels import kkt_violation, solve_block
+from gpurbf.svm._working_set_kernels import next_set
+from gpurbf.svm.pair_kernel import all_rows
 from gpurbf.svm.pairs import solve_pairs
-from gpurbf.svm.smo import all_rows, kkt_violation, next_set, solve_block
 from tests.svm.test_smo import Matrix, judged, problem
 
 
 class OnDevice(Matrix):
     """A kernel whose values and steps are on a device, which is NumPy's memory here."""
 
-    rounds = cuda_rounds.Rounds
+    on_device = True
 
     def __init__(self, K, dtype=np.float64, memory=1e9):
         super().__init__(K, ready=False)
@@ -28,7 +30,8 @@ class OnDevice(Matrix):
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
     """Numbers of threads that no number of samples here is a multiple of."""
-    for name, count in {"_THREADS": 3, "_FEW": 4, "_BLOCKS_OF_A_PAIR": 2}.items():
+    counts = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
+    for name, count in counts.items():
         monkeypatch.setattr(cuda_rounds, name, count)
     # NumPy has no graphs.
     monkeypatch.setattr(cuda_rounds, "Repeated", lambda xp, launches: launches)
@@ -36,9 +39,9 @@ def few_threads(monkeypatch):
 
 @pytest.fixture
 def small_sets(monkeypatch):
-    monkeypatch.setattr(binary, "WHOLE", 8)
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", 8)
     monkeypatch.setattr(cuda_pairs, "working_set_size", lambda n: 15)
-    monkeypatch.setattr(pairs, "MATRIX", 0)
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
 
 
 def solve(kernel, starts, C, tol=1e-3, max_iter=-1, **hooks):
@@ -59,8 +62,8 @@ def same(solutions, expected):
 def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch):
     """Also where its steps are several launches."""
     if case in ("twins", "limit"):
-        monkeypatch.setattr(cuda_pairs, "_STEPS", 20)
-        monkeypatch.setattr(cuda_pairs, "_LEAST", 4)
+        monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 20)
+        monkeypatch.setattr(cuda_pairs, "_MIN_STEPS_PER_LAUNCH", 4)
     K, starts = problem(sizes=(8, 6, 7))
     C, limit, dtype = 10.0, -1, np.float64
     if case == "float32":
@@ -119,7 +122,7 @@ def test_inner_steps_are_those_of_the_CPU_on_any_block(n, most, ties):
     for slot, p in enumerate(wave):
         values, bound, inside, f_inside = blocks[slot]
         old, ends = inside.copy(), (np.minimum(bound, 0), np.maximum(bound, 0))
-        rows = all_rows(values)
+        rows = tuple(all_rows(values))
         steps, _, _ = solve_block(rows, np.ones(n), *ends, inside, f_inside, 0.05, most)
         at = starts[p] + members[p, :n]
         assert progress[p, _cuda_smo_kernels.STEPS] == steps and progress[
@@ -166,9 +169,8 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         np.testing.assert_array_equal(chosen[: len(kept)], kept)
         assert set(chosen[len(kept) :]) == {*rising, *falling}
         assert len(chosen) == len(kept) + len(rising) + len(falling) == len(set(chosen))
-        newest = slice(len(previous) // 2, len(previous))
         given = beta, f, low, high, np.ones(n), np.empty((2, n))
-        assert set(chosen) == set(next_set(*given, previous, newest, size, -np.inf)[1][0])
+        assert set(chosen) == set(next_set(*given, previous, True, size, -np.inf)[1])
         previous = chosen
 
 
@@ -189,7 +191,7 @@ def test_working_sets_reach_the_optimum(C, small_sets):
 def test_memory_does_not_change_the_solution(rows, width, small_sets, monkeypatch):
     """Rows of some members at a time, or of all; all pairs side by side or one after the other."""
     K, starts = problem(sizes=(14, 12, 10))
-    monkeypatch.setattr(cuda_pairs, "_STEPS", 10**9)
+    monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 10**9)
     expected = solve(OnDevice(K), starts, 1.0)
     planned = cuda_rounds.Plan(rows, width)
     monkeypatch.setattr(cuda_pairs, "plan", lambda *_: planned)
@@ -198,7 +200,7 @@ def test_memory_does_not_change_the_solution(rows, width, small_sets, monkeypatc
     # The rounds after the last steps and before the host's look evaluate nothing.
     asked, looks = kernel.asked, []
     kernel.asked = 0
-    monkeypatch.setattr(cuda_pairs, "_ROUNDS", 40)
+    monkeypatch.setattr(cuda_pairs, "_ROUNDS_PER_LOOK", 40)
     same(solve(kernel, starts, 1.0, stepped=lambda *_: looks.append(1)), expected)
     assert kernel.asked == asked and not looks
 
@@ -254,8 +256,8 @@ def test_pairs_can_be_ended_from_outside_and_an_error_ends_all(small_sets):
 @pytest.mark.parametrize("where", [(5, 30), (slice(None), slice(None))])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_an_error(where, value, small_sets, monkeypatch):
-    monkeypatch.setattr(cuda_pairs, "_STEPS", 400)
-    monkeypatch.setattr(cuda_pairs, "_LEAST", 20)
+    monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 400)
+    monkeypatch.setattr(cuda_pairs, "_MIN_STEPS_PER_LAUNCH", 20)
     K, starts = problem(sizes=(25, 20))
     K[where] = K.T[where] = value
     with pytest.raises(FloatingPointError):
