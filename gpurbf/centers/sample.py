@@ -19,6 +19,8 @@ from gpurbf.runtime.errors import warn
 
 # Rows whose hashes are compared at once, and parts whose distinct rows are merged in a step.
 _BLOCK, _TOGETHER = 1 << 20, 8
+# Inputs that are hashed first where few rows are wanted, and rows looked at for one that is.
+_LEADING, _MARGIN = 64, 4
 
 
 def random(
@@ -133,13 +135,46 @@ class Race:
     def __call__(
         self, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
     ) -> Distinct:
-        hashes = row_hashes(X, self.seed)
+        places = np.arange(first, first + X.shape[0])
+        if self.most is None:
+            return self._found(y, weights, places, row_hashes(X, self.seed))
+        # What some of its inputs say is enough to know that a row is not among the first.
+        leads = row_hashes(X[:, :: -(-X.shape[1] // _LEADING)], self.seed) >> np.uint64(48)
+        some = slice(None)
+        if len(leads) > _MARGIN * self.most:
+            some = leads <= np.partition(leads, _MARGIN * self.most)[_MARGIN * self.most]
+        found = self._leading(X, y, weights, places, leads, some)
+        if len(found.first) < self.most:  # many of them are the same, or of no weight
+            found = self._leading(X, y, weights, places, leads, slice(None))
+        return found
+
+    def _leading(
+        self,
+        X: Any,
+        y: np.ndarray | None,
+        weights: np.ndarray | None,
+        places: np.ndarray,
+        leads: np.ndarray,
+        some: Any,
+    ) -> Distinct:
+        """The distinct ones of some rows, in the order of their leads and then of all inputs."""
+        X, places = X[some], places[some]
+        y, weights = (None if own is None else own[some] for own in (y, weights))
+        hashes = leads[some] << np.uint64(48) | row_hashes(X, self.seed) >> np.uint64(16)
+        return self._found(y, weights, places, hashes)
+
+    def _found(
+        self,
+        y: np.ndarray | None,
+        weights: np.ndarray | None,
+        places: np.ndarray,
+        hashes: np.ndarray,
+    ) -> Distinct:
         mass = totals = np.ones(len(hashes))
         if weights is not None:
             # With 24 bits each, sums are exact.
             mantissas, exponents = np.frexp(weights)
             mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
-        places = np.arange(first, first + len(hashes))
         labels = y if self.by_class else None
         return self._kept(Distinct(hashes, places, labels, totals, mass)._once())
 

@@ -30,10 +30,10 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations, RidgeSolution
 _ROWS_A_STEP = 8192
 # Rows on which probabilities are calibrated; more where they cost no more than their outputs.
 _CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
-# So few are all taken whatever they cost.
-_FEW_ROWS = 250
+# As many are enough where most are centers, which cost more.
+_ROWS_AMONG_CENTERS = 500
 # The samples that are left out of sums: the same ones of all samples and of batches of them.
-CALIBRATION = Race(0, by_class=True, most=_CALIBRATION_ROWS)
+CALIBRATION = Race(0, by_class=True, most=800)
 
 
 class Kept(NamedTuple):
@@ -373,10 +373,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
-        # Each that is a center is a vector more: half of many are rows enough.
-        n_rows = len(left_out.centers)
-        if n_rows > _FEW_ROWS and np.mean(left_out.centers >= 0) > 0.5:
-            left_out = left_out.first(-(-n_rows // 2))
+        # Each that is a center is a vector more to solve for.
+        if np.mean(left_out.centers >= 0) > 0.5:
+            left_out = left_out.first(_ROWS_AMONG_CENTERS)
         found, centers, H = left_out
         codes, weights = found.labels, found.totals
         T, layer = one_hot(codes, len(self.classes_)), self._layer()

@@ -95,6 +95,28 @@ def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
         np.testing.assert_allclose(merged.mass, whole.mass)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeated):
+    """Also where most rows are repeated, and rows of no weight are never among them."""
+    rng = np.random.default_rng(0)
+    A, weights = rng.integers(0, 3, (3000, 200)).astype(float), rng.integers(0, 2, 3000) * 1.0
+    A[:, ::4] = A[0, ::4]  # the inputs that are hashed first tell nothing
+    if repeated:
+        A = A[rng.integers(0, 90, 3000)]
+    race, stored = Race(7, False, most=40), sp.csr_array(A) if sparse else A
+    whole = race(A, None, weights, 0)
+    assert len(np.unique(A[whole.first], axis=0)) == 40 and whole.totals.all()
+    for n_parts in (1, 3, 11):
+        parts = [
+            race(stored[some], None, weights[some], some[0])
+            for some in np.array_split(rng.permutation(3000), n_parts)
+        ]
+        merged = race.merged(*parts)
+        np.testing.assert_array_equal(merged.hashes, whole.hashes)
+        np.testing.assert_array_equal(merged.totals, whole.totals)
+
+
 def test_bytes_have_the_hashes_of_their_numbers():
     codes = np.random.default_rng(0).integers(0, 256, (500, 300)).astype(np.uint8)
     hashes = row_hashes(codes, 1)

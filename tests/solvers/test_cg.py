@@ -168,7 +168,7 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
             assert f"kept in {kept}" in system.info
         W, b = solved(system, solver).weights()
     reference = HiddenLayer(C, layer.activation, backend="numpy", precision="float64")
-    H = reference.outputs(X)
+    H = reference.activations(X)
     if kernel:
         V, c = kernel_ridge(H, T, 1e-3)
         expected = H @ V + c
