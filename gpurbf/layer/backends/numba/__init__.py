@@ -1,6 +1,6 @@
 """The `numba` backend: tiles on CPU threads, and the kernels that other rooms use, too.
 
-backend.py, packed.py, indexed.py   the backend; centers packed for its micro-kernels
+tile_layer.py        the backend: centers packed for its micro-kernels
 driver.py            rows packed, products by strips of centers, activated, consumed in cache
 microkernels.py      a block of rows × centers in vector registers; microkernel_table.py: by name
 packing.py           operands in the order in which micro-kernels read them;  amx.py: Intel AMX
