@@ -51,7 +51,8 @@ _TINY = np.finfo(np.float64).tiny
 class _Graph:
     """Shorthand for nodes: constants are float64 arrays, names of operators are attributes."""
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, operator: Any, scope: Any, container: Any) -> None:
+        self.outputs, self.place = operator.outputs, (scope, container)
         self.opset = container.target_opset
 
     def __getattr__(self, name: str) -> Any:
@@ -62,6 +63,13 @@ class _Graph:
             return operator(*given, op_version=self.opset, **attributes)
 
         return node
+
+    def finish(self, number: int, node: Any) -> None:
+        """Make the node an output, in the type that the shape function gave it."""
+        double = isinstance(self.outputs[number].type, DoubleTensorType)
+        kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        names = self.outputs[number : number + 1]
+        self.Cast(node, to=kind, output_names=names).add_to(*self.place)
 
     def distances(self, X: Any, C: np.ndarray, metric: str) -> Any:
         """The metric's value (N, m): the product, the sum of differences, the squared distance."""
@@ -109,7 +117,7 @@ class _Graph:
 
 def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     """Centers (m, n) in float64, the metric and the activation of a fitted model."""
-    centers = model.support_vectors_ if isinstance(model, SVC) else model.centers_
+    centers: Any = model.support_vectors_ if isinstance(model, SVC) else model.centers_
     centers = centers.toarray() if sp.issparse(centers) else centers
     activation = model._activation
     if activation is None:
@@ -125,13 +133,13 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add a fitted model's nodes."""
-    model, graph = operator.raw_operator, _Graph(container)
+    model, graph = operator.raw_operator, _Graph(operator, scope, container)
     centers, metric, activation = _layer(model)
     X = graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE)
     D = graph.distances(X, centers, metric)
     H = graph.activations(D, activation)
     if isinstance(model, RBFLayer):
-        _finish(graph, operator, 0, H, scope, container)
+        graph.finish(0, H)
         return
     if isinstance(model, SVC):
         points, scores = _svc(graph, model, H)
@@ -146,27 +154,12 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     label = graph.ArrayFeatureExtractor(_classes(model), winner)
     shape = np.array([-1], np.int64)
     graph.Reshape(label, shape, output_names=operator.outputs[:1]).add_to(scope, container)
-    if n_classes == 2:
-        flat = graph.Reshape(scores, shape)
-        _finish(graph, operator, 1, flat, scope, container)
-    else:
-        _finish(graph, operator, 1, scores, scope, container)
+    graph.finish(1, graph.Reshape(scores, shape) if n_classes == 2 else scores)
     if isinstance(model, RBFOutputsMixin):
         scaled = graph.Div(scores, float(model.temperature_))
         if n_classes == 2:
             scaled = graph.Concat(graph.Mul(scaled, -0.5), graph.Mul(scaled, 0.5), axis=1)
-        _finish(graph, operator, 2, graph.Softmax(scaled, axis=1), scope, container)
-
-
-def _finish(
-    graph: _Graph, operator: Any, number: int, node: Any, scope: Any, container: Any
-) -> None:
-    """The node as an output, in the type that the shape function gave it."""
-    double = isinstance(operator.outputs[number].type, DoubleTensorType)
-    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
-    graph.Cast(node, to=kind, output_names=operator.outputs[number : number + 1]).add_to(
-        scope, container
-    )
+        graph.finish(2, graph.Softmax(scaled, axis=1))
 
 
 def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:

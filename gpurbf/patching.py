@@ -61,7 +61,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         """As scikit-learn's."""
         for name in ("_evaluator", "feature_names_in_"):
             self.__dict__.pop(name, None)
-        if reason := _not_ours(self, X, y, sample_weight):
+        if reason := _not_ours(self, sample_weight):
             if reason not in _logged:
                 _logged.add(reason)
                 _log.warning("SVC.fit is left to scikit-learn: %s.", reason)
@@ -103,7 +103,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         return {name: value for name, value in state.items() if name != "_evaluator"}
 
 
-def _not_ours(estimator: Any, X: Any, y: Any, sample_weight: Any) -> str:
+def _not_ours(estimator: Any, sample_weight: Any) -> str:
     """Why scikit-learn's own fit is needed; empty if it is not."""
     if estimator.probability not in ("deprecated", False):
         return "probability=True has no counterpart, see CalibratedClassifierCV"

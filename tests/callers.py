@@ -1,8 +1,15 @@
-"""Threads that do as they are told, and what a limit of threads could leave a trace in."""
+"""Threads and processes that do as they are told, and what a limit of threads leaves a trace in."""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
 import threadpoolctl
 
 from gpurbf.runtime import threads
@@ -36,3 +43,44 @@ class Caller:
 
     def leave(self):
         self._thread.submit(self._blocks.close).result()
+
+
+def run_threads(*targets):
+    """Call each in a thread of its own, and wait for all of them."""
+    everyone = [threading.Thread(target=target) for target in targets]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+
+
+def run_python(code, *arguments, check=True, cwd=None, **environment):
+    """A fresh process, ended, that has run the code; its errors are this one's unless unchecked."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *map(str, arguments)],
+        env=os.environ | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+    assert not check or done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+def forks(test):
+    """A mark of tests that fork: skipped where nothing can."""
+    test = pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(test)
+
+
+def exit_code_of_a_child(function):
+    """Exit code of a forked process that calls it: 0 where it is true, by its alarm if it hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        good = False
+        try:
+            good = function()
+        finally:
+            os._exit(0 if good else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

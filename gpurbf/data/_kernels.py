@@ -26,7 +26,7 @@ def _encode(x, denominator, inverse, zero, codes):
 
 @inner(error_model="numpy")
 def _encode_rounded(x, denominator, inverse, zero, codes):
-    """The same for float64 values that are float32 numbers: float32 rounded them."""
+    """`_encode` of float64 values that are float32 numbers: float32 rounded them."""
     off = 0
     for j in range(x.size):
         v = np.float32(x[j])
@@ -87,7 +87,7 @@ def row_sums(X, odd, sums):
 
 @cached(nogil=True)
 def csr_row_sums(indptr, indices, values, odd, sums):
-    """The same for rows as CSR: what is not stored is 0 and adds nothing."""
+    """`row_sums` of rows as CSR: what is not stored is 0 and adds nothing."""
     for i in range(len(indptr) - 1):
         total = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
 
@@ -27,8 +27,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
         X = X.copy()
         X.sum_duplicates()
 
-    def tile(i: int) -> None:
-        rows = slice(i * n_rows, (i + 1) * n_rows)
+    def tile(rows: slice) -> None:
         if sparse:
             indptr = X.indptr[rows.start : rows.stop + 1]
             stored = slice(indptr[0], indptr[-1])
@@ -39,10 +38,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
             dtype = X.dtype if X.dtype == np.uint8 else np.float64
             kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
 
-    if X.shape[0] <= n_rows:  # over before anyone would have been asked for help
-        tile(0)
-    else:
-        parallel_for(tile, -(-X.shape[0] // n_rows))
+    parallel_rows(tile, X.shape[0], n_rows)
     return mix(sums)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
 
@@ -45,18 +45,14 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     codes, off = np.empty(X.shape, np.uint8), np.zeros(len(X), bool)
     q, inverse = X.dtype.type(quantization.denominator), X.dtype.type(1 / quantization.denominator)
 
-    def tile(i: int) -> None:
-        part = slice(i * _ROWS, (i + 1) * _ROWS)
+    def tile(part: slice) -> None:
         rows = np.ascontiguousarray(X[part]).view()
         rows.flags.writeable = False  # of any X the one type that there is a kernel for
         kernels.encode_rows(
             rows, q, inverse, X.dtype.type(quantization.zero_point), codes[part], off[part]
         )
 
-    if len(X) <= _ROWS:
-        tile(0)
-    else:
-        parallel_for(tile, -(-len(X) // _ROWS))
+    parallel_rows(tile, len(X), _ROWS)
     return codes, off
 
 

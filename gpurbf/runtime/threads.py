@@ -292,6 +292,17 @@ def parallel_for(
             raise call.error
 
 
+def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
+    """Call ``task(part)`` for the parts of n rows, so many each, on this thread and free ones.
+
+    A single part is done at once: it is over before anyone would have been asked for help.
+    """
+    if n <= rows:
+        task(slice(0, n))
+    else:
+        parallel_for(lambda i: task(slice(i * rows, (i + 1) * rows)), -(-n // rows))
+
+
 def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
     """Wait for all that have begun; an interrupt meanwhile comes after that.
 

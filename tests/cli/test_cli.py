@@ -3,7 +3,6 @@
 import csv
 import gzip
 import importlib
-import os
 import struct
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from callers import run_python
 
 import gpurbf
 from gpurbf import BackendUnavailable, datasets
@@ -208,7 +208,7 @@ def test_without_a_command_there_is_help_and_a_version(capsys):
 
 def test_help_imports_no_library():
     code = "import sys; from gpurbf.cli import main; main([]); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code)
     assert not {"numpy", "scipy", "sklearn", "numba"} & set(done.stdout.splitlines()[-1].split())
 
 
@@ -322,17 +322,8 @@ for model in (
 
 @pytest.mark.slow
 def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
-    package = Path(gpurbf.__file__).parents[1]
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [sys.executable, "-c", AFTER_A_WARMUP, str(tmp_path)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    paths = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(gpurbf.__file__).parents[1])}
+    run_python(AFTER_A_WARMUP, tmp_path, cwd=tmp_path, **paths)
 
 
 def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):

@@ -1,13 +1,12 @@
 """RBFClassifier and RBFLayer as their users meet them."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
+from callers import run_python
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
@@ -297,8 +296,7 @@ def test_a_pickle_predicts_in_a_process_without_mkl(tmp_path, fitted):
         "from gpurbf import config_context\n"
         "with config_context(backend='numpy'): print(*model.predict(X))\n"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == [str(label) for label in model.predict(X_test)]
+    assert run_python(code).stdout.split() == [str(label) for label in model.predict(X_test)]
 
 
 @pytest.mark.parametrize("parallelism", ["loky", "threading"])

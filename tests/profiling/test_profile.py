@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from callers import run_threads
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
@@ -112,9 +113,7 @@ def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(c
         return work
 
     with Recorder() as recorder, stage("output training"), parallel_section(1) as section:
-        helper = threading.Thread(target=section.run, args=[share("hidden layer", 3)])
-        helper.start()
-        helper.join()
+        run_threads(lambda: section.run(share("hidden layer", 3)))
         section.run(share("prepare", 1))
     # This thread saw one second pass, in which four seconds of work were done.
     seconds = {key[0]: entry.seconds for key, entry in recorder.entries.items()}
@@ -150,10 +149,8 @@ def test_without_a_recorder_a_stage_is_one_object_that_does_nothing(digits):
 
 
 def test_another_thread_is_not_recorded(digits):
-    other = threading.Thread(target=lambda: ESTIMATORS["rbf"]().fit(*digits))
     with Recorder() as recorder:
-        other.start()
-        other.join()
+        run_threads(lambda: ESTIMATORS["rbf"]().fit(*digits))
     assert set(recorder.entries) == {ELSEWHERE}
 
 

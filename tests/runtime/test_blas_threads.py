@@ -3,16 +3,14 @@
 import itertools
 import os
 import random
-import subprocess
 import sys
-import textwrap
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.linalg
-from callers import everything, numbers, own_numbers
+from callers import everything, numbers, own_numbers, run_python
 
 from gpurbf.runtime import blas_threads, threads
 from gpurbf.runtime.linalg import factorizations
@@ -211,8 +209,7 @@ def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
                 now = ran()
                 assert {thread: now[thread] for thread in begin} == begin, (name, kernel)
 """
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_python(code, check=False)
     if "no thread of its own" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr

@@ -3,13 +3,13 @@
 import errno
 import gc
 import importlib
-import subprocess
 import sys
 import weakref
 from pathlib import Path
 
 import numba
 import pytest
+from callers import run_python
 from numba import types
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
@@ -124,8 +124,7 @@ with without_collecting():
     pass
 print(before > 2000, gc.get_freeze_count() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "0"]
+    assert run_python(code).stdout.split() == ["True", "0"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 5000, None], ids=["", "s", "x", "half"])

@@ -1,11 +1,9 @@
 """While kernels are compiled, one line says so; where they are in the cache, none."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+from callers import run_python
 
 from gpurbf.runtime.jit import compiling
 
@@ -61,17 +59,7 @@ def test_a_first_call_says_it_and_a_second_is_not_even_ready_to_compile(tmp_path
         RBFLayer(5, centers="random", backend="numba").fit_transform([[0.0], [2.1]] * 9)
         print(bool(calls))
     """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for _ in range(2)
-    ]
+    runs = [run_python(code, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]
     assert [run.stdout for run in runs] == ["True\n", "False\n"]
     first, second = (run.stderr.splitlines() for run in runs)
     assert len(first) == 1 and str(tmp_path) in first[0]
@@ -85,5 +73,5 @@ def test_without_a_folder_the_error_says_what_to_set():
         "numba.njit = lambda *a, **k: refuse() if k.get('cache') else None\n"
         "import gpurbf.runtime.jit\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code, check=False)
     assert "set NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]

@@ -1,10 +1,10 @@
 """Kernels of SVC's solver wait for threads between two of them, for a moment at the most."""
 
-import os
 import threading
 
 import numpy as np
 import pytest
+from callers import exit_code_of_a_child, forks
 from numba import njit
 
 import gpurbf
@@ -117,12 +117,9 @@ def test_a_kernel_finds_numbers_that_are_not_finite():
     assert np.isnan(solve_block(tuple(all_rows(K)), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@forks
 def test_a_forked_child_waits_for_nobody():
     gil_spin.between[:] = 2
-    child = os.fork()
-    if not child:
-        os._exit(int(gil_spin.between[0]))
+    code = exit_code_of_a_child(lambda: gil_spin.between[0] == 0)
     gil_spin.between[:] = 0
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert code == 0

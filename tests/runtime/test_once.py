@@ -1,13 +1,12 @@
 """What is made once: by one thread, found unlocked, and by a child forked meanwhile too."""
 
-import os
-import signal
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from callers import exit_code_of_a_child, forks
 
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba import activation_kernels, consumers, microkernel_table
@@ -66,18 +65,7 @@ def test_a_value_that_is_there_is_found_while_another_is_made():
         assert slow.result() == 1
 
 
-def exit_code_of_a_child(function):
-    """Of a forked process that calls it, or ends by the signal of its alarm."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        function()
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@forks
 def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
     lock, go_on, began = Lock(), threading.Event(), threading.Event()
 
@@ -88,15 +76,11 @@ def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
             assert go_on.wait(120)
         return 1
 
-    def hold():
-        with lock.held:
-            value()
-
     def take():
         with lock.held:
-            value()
+            return value()
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=take)
     holder.start()
     assert began.wait(60)
     try:

@@ -1,10 +1,9 @@
 """Threads: every item once, errors arrive, limits travel with the work, callers share the cores."""
 
 import _thread
-import os
+import functools
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 import threadpoolctl
-from callers import everything, numbers
+from callers import everything, exit_code_of_a_child, forks, numbers, run_python, run_threads
 from sklearn.datasets import load_digits
 
 from gpurbf import SVC, RBFClassifier, config_context, get_config
@@ -195,11 +194,7 @@ def test_threads_at_work_for_a_caller_are_never_more_than_its_limit(cores):
             for _ in range(20):
                 threads.parallel_for(lambda i: item(nested), 6)
 
-    everyone = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
-    for thread in everyone:
-        thread.start()
-    for thread in everyone:
-        thread.join()
+    run_threads(*(functools.partial(caller, number) for number in range(4)))
     assert not over and not threads._callers
     assert {number for number, mine in seen if mine > 1} <= {1, 2, 3}
     assert max(mine for _, mine in seen) > 1
@@ -218,49 +213,41 @@ def test_two_threads_that_fit_leave_blas_numba_and_joblib_as_they_were():
                 answer = own.fit(X[:500], y[:500]).predict(X)
                 wrong.extend(np.flatnonzero(answer != answers))
 
-    both = [threading.Thread(target=fit, args=(n_jobs,)) for n_jobs in (1, 2)]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
+    run_threads(functools.partial(fit, 1), functools.partial(fit, 2))
     assert not wrong
     assert (everything(), numba.get_num_threads(), joblib.effective_n_jobs(-1)) == before
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@forks
 def test_a_forked_child_has_threads_of_its_own():
-    threads.parallel_for(lambda i: None, 8)
-    child = os.fork()
-    if child == 0:
+    def works():
         done = []
         threads.parallel_for(done.append, 8)
-        os._exit(0 if len(done) == 8 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return len(done) == 8
+
+    assert works() and exit_code_of_a_child(works) == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@forks
 def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
     before = numbers()
     callers[0].enter(threads.limited, 1)
     callers[1].enter(threads._claimed, 100)
+
+    def keeps_three():
+        good = threads.thread_limit() == 3
+        mine = {path: min(3, number) for path, number in before.items()}
+        # MKL works alone in a forked child (test_mkl.py).
+        good &= all(now in (mine[path], 1) for path, now in numbers().items())
+        good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
+        with threads._claimed(100) as helpers:
+            return good and helpers == 2
+
     with threads.limited(3):
-        child = os.fork()
-        if child == 0:
-            good = threads.thread_limit() == 3
-            mine = {path: min(3, number) for path, number in before.items()}
-            # MKL works alone in a forked child (test_mkl.py).
-            good &= all(now in (mine[path], 1) for path, now in numbers().items())
-            good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
-            with threads._claimed(100) as helpers:
-                good &= helpers == 2
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_code_of_a_child(keeps_three) == 0
 
 
-def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
-    monkeypatch.setattr(threads, "_cores", lambda: 2)
+def test_the_caller_s_settings_hold_on_every_thread(cores):
     both, seen = threading.Barrier(2, timeout=60), []
 
     def task(i):
@@ -275,9 +262,7 @@ def test_the_caller_s_settings_hold_on_every_thread(monkeypatch):
 def test_settings_and_limits_are_a_thread_s_own():
     with config_context(memory=7), threads.limited(1):
         seen = []
-        other = threading.Thread(target=lambda: seen.append((get_config(), threads.thread_limit())))
-        other.start()
-        other.join()
+        run_threads(lambda: seen.append((get_config(), threads.thread_limit())))
         ((settings, limit),) = seen
         # Python without its global lock hands the context on to threads that are started in it.
         inherits = bool(getattr(sys.flags, "thread_inherit_context", False))
@@ -379,7 +364,4 @@ for call in (numbers, pairs):
 
 def test_an_interrupt_at_any_moment_lets_the_next_call_work():
     """And the process end: threads that wait for ever would hold it."""
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python(INTERRUPTED)
