@@ -154,7 +154,7 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
                     f"{1e6 * single[ours].median / min(_ROWS, case.new.shape[0]):.0f}",
                     f"{single[key].median / single[ours].median:.2f}",
                     f"{differ[key]:.3f}",
-                    models[ours].backend_info_.partition("], ")[2].partition(" (")[0],
+                    models[ours].backend_info_.partition(" kernels, ")[2].partition(";")[0],
                 ]
             )
     header = [

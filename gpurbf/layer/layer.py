@@ -191,11 +191,13 @@ class HiddenLayer:
         return self.backend.free_bytes()
 
     def describe(self) -> str:
-        """Backend, kernel and arithmetic in use, and the reason, in a line."""
+        """The backend in use and the reason, its kernels and the arithmetic, in a line."""
         arithmetic = "tf32" if self.precision == "tf32" else self.dtype.name
         if self.quantization is not None:
-            arithmetic = f"exact integers / {self.quantization.denominator:g}, then {arithmetic}"
-        return f"{self.backend.name} [{self.backend.kernel}], {arithmetic} ({self.reason})"
+            denominator = self.quantization.denominator
+            unit = "" if denominator == 1 else f" / {denominator:g}"
+            arithmetic = f"exact 8-bit integer distances{unit}, {arithmetic} activations"
+        return f"{self.backend.name} ({self.reason}), {self.backend.kernel}, {arithmetic}"
 
     @staged("hidden layer")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:

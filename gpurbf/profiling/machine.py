@@ -127,8 +127,9 @@ def _features() -> str:
 def _kernel() -> str:
     """The kernel of the `numba` backend, why, and which others would run."""
     try:
-        kernel, reason = choose_kernel()
+        kernel, forced = choose_kernel()
     except (BackendUnavailable, ValueError) as error:
         return str(error)
     others = [name for name in FEATURES if name != kernel and missing(name) is None]
-    return f"{kernel}: {reason}; would run too: {', '.join(others) or 'none'}"
+    said = forced or "the best that this CPU has"
+    return f"{kernel}: {said}; would run too: {', '.join(others) or 'none'}"

@@ -89,7 +89,7 @@ class KernelRows:
             # What "auto" means depends on the number of all samples.
             self._chosen = get_backend(backend, self.n_samples, on_host)
             self.on_device, steps = steps_on_device(self._chosen[0])
-            if steps and self._chosen[1].startswith("auto"):
+            if steps and self._chosen[1].startswith("chosen"):
                 self._chosen = get_backend(backend, self.n_samples, steps)
             chosen = self._chosen[0]
             self.xp, self.allocator, self.free_bytes = (

@@ -77,7 +77,7 @@ def test_the_same_numbers_in_another_storage_are_the_same_data():
     for name in ("RBFClassifier", "SVC"):
         model = ESTIMATORS[name]().fit(exact[:500].astype(np.float32), y[:500])
         double = ESTIMATORS[name]().fit(exact[:500], y[:500])
-        assert "exact integers / 16" in model.backend_info_
+        assert "exact 8-bit integer distances / 16" in model.backend_info_
         np.testing.assert_array_equal(model.predict(exact), double.predict(exact))
         np.testing.assert_array_equal(
             model.decision_function(exact.astype(np.float32)), model.decision_function(exact)

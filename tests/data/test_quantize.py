@@ -93,7 +93,7 @@ def test_what_ran_is_reported_and_can_be_forced():
     X = PIXELS / 255
     layer = layer_of(X[:5])
     layer.activations(X)
-    assert "exact integers / 255" in layer.describe()
+    assert "exact 8-bit integer distances / 255" in layer.describe()
     layer = layer_of(X[:5], precision="float32")
     assert layer.activations(X).dtype == np.float32
     assert "exact" not in layer.describe()

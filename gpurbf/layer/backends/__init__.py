@@ -263,20 +263,21 @@ def get_backend(
         if name not in LOADERS:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
-    said, gpus = "auto:", no_gpu() is None
+    said, gpus = ["chosen automatically"], no_gpu() is None
     if gpus and on_host:
-        said, gpus = f"auto: {on_host};", False
+        gpus = False
+        said.append(on_host)
     elif gpus:
         least = _centers_worth_a_transfer()
         gpus = n_centers is None or n_centers >= least
-        worth = "worth" if gpus else "not worth"
-        said = f"auto: a GPU is {worth} the transfer (from {least} centers);"
+        said.append(f"a GPU is {'' if gpus else 'not '}worth the transfer from {least} centers on")
     refused: dict[str, str] = {}
     for name in in_order(gpus):
         found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
-            asked = ", ".join((*refused, name))
-            return found, f"{said} the first that can run of those asked: {asked}"
+            if refused:
+                said.append(f"{', '.join(refused)} cannot run here")
+            return found, "; ".join(said)
         refused[name] = _why(found)
     raise BackendUnavailable("; ".join(f"{name}: {why}" for name, why in refused.items()))
 

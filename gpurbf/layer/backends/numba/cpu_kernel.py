@@ -32,6 +32,13 @@ VECTORS = {
     "avx2": "avx2",
     "generic": "generic",
 }
+NAMES = {
+    "amx": "AMX",
+    "avx512vnni": "AVX-512 VNNI",
+    "avxvnni": "AVX-VNNI",
+    "avx2": "AVX2",
+    "generic": "generic",
+}
 VARIABLE = "GPURBF_CPU_KERNEL"
 
 
@@ -47,7 +54,9 @@ def missing(kernel: str) -> str | None:
 
 
 def choose_kernel() -> tuple[str, str]:
-    """The kernel to use and the reason: what ``GPURBF_CPU_KERNEL`` says, else the best there is.
+    """The kernel to use, the best that this CPU has, or what ``GPURBF_CPU_KERNEL`` says.
+
+    The second is who said so, empty for the best.
 
     Raises
     ------
@@ -64,7 +73,7 @@ def choose_kernel() -> tuple[str, str]:
             raise BackendUnavailable(f"{VARIABLE}={forced} cannot run here: {why}.")
         return forced, f"{VARIABLE}={forced}"
     best = next(name for name in FEATURES if missing(name) is None)
-    return best, "the best that this CPU has"
+    return best, ""
 
 
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:

@@ -427,11 +427,11 @@ class TilesAmong:
 
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""
-    kernel, reason = cpu_kernel.choose_kernel()
+    kernel, forced = cpu_kernel.choose_kernel()
     return Backend(
         name="numba",
         xp=np,
-        kernel=f"{kernel}: {reason}",
+        kernel=f"{cpu_kernel.NAMES[kernel]} kernels" + (forced and f" ({forced})"),
         prepare=prepare,
         among=TilesAmong,
         tiled=kernel != "generic",
