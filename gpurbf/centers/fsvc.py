@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
-from gpurbf.data.samples import quantizations_of, quantize_or_keep
-from gpurbf.fsvc.order import drawn_order, without_repeats
-from gpurbf.fsvc.passes import Pass
+from gpurbf.data.samples import quantizations_of
+from gpurbf.fsvc.order import as_drawn
+from gpurbf.fsvc.passes import Arithmetic, Pass
 from gpurbf.fsvc.search import find_radius, typical_distance
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation
-from gpurbf.runtime.errors import warn
 
 
 def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
@@ -41,7 +39,6 @@ def _by_count(
     *,
     random_state: Any,
     activation: Activation,
-    layer: Callable[..., Any],
     backend: str,
     precision: str,
     **context: Any,
@@ -49,19 +46,14 @@ def _by_count(
     """Passes over groups of samples; the first n_centers that were taken, as row numbers."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
     labels = groups if y is None else y
-    stream = without_repeats(drawn_order(keys, labels), keys, labels)
+    stream = as_drawn(keys, None, labels).stream
+    warn_if_short(n_centers, len(stream))
     if n_centers >= len(stream):
-        if n_centers > len(stream):
-            warn(
-                f"n_centers={n_centers} is more than the {len(stream)} distinct samples: all of "
-                "them are taken as centers. Lower n_centers to choose among them."
-            )
         return np.sort(stream)
     precision = "auto" if precision in ("float32", "tf32") else precision
     # One quantization for all that is compared: the coarsest.
     quantizations = (quantizations_of(X, precision) or ())[:1]
-    looking: dict[str, Any] = {"precision": precision, "quantizations": quantizations}
-    exact = functools.partial(layer, backend=backend, dtype=np.float64, **looking)
+    arithmetic = Arithmetic(backend, precision, quantizations)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
     most = int(1.05 * n_centers) + 2
     found: dict[float, np.ndarray] = {}
@@ -71,14 +63,8 @@ def _by_count(
         for group in np.unique(groups):
             members = stream[groups[stream] == group]
             unit = Unit(kernel, activation.metric, radius)
-            one = Pass(
-                exact,
-                unit,
-                1.0,
-                max_centers=most + 1,
-                look=functools.partial(quantize_or_keep, **looking),
-            )
-            one.feed(X, order=members)
+            one = Pass(arithmetic, unit, 1.0, max_centers=most + 1)
+            one.feed(X, groups, members)
             taken += one.indices
         found[radius] = np.array(taken)
         return len(taken)

@@ -28,7 +28,7 @@ def random(
 ) -> np.ndarray:
     """Distinct samples, drawn without replacement in proportion to their weights."""
     found = Race.drawn(random_state, by_class=False).over(X, y, weights)
-    _tell_if_short(n_centers, len(found.first))
+    warn_if_short(n_centers, len(found.first))
     return found.first[found.order()[:n_centers]]
 
 
@@ -40,7 +40,7 @@ def stratified(
         raise ValueError("centers='stratified' draws by class: pass y, or use centers='random'.")
     found = Race.drawn(random_state, by_class=True).over(X, y, weights)
     order, labels = found.order(), found.labels
-    _tell_if_short(n_centers, len(order))
+    warn_if_short(n_centers, len(order))
     mass = np.bincount(labels, found.totals)
     available = np.bincount(labels, minlength=len(mass))
     quotas = shares(mass, available, n_centers)
@@ -197,7 +197,8 @@ class Race:
         return found.at(order[found.totals[order] > 0][: self.most])
 
 
-def _tell_if_short(n_centers: int, n_distinct: int) -> None:
+def warn_if_short(n_centers: int, n_distinct: int) -> None:
+    """Warn where more centers are asked for than there are distinct samples."""
     if n_centers > n_distinct:
         warn(
             f"n_centers={n_centers} is more than the {n_distinct} distinct samples: all of them "

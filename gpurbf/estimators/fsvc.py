@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
-from gpurbf.data.samples import quantizations_of, quantize_or_keep, with_room
+from gpurbf.data.samples import quantizations_of, with_room
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
     ScoreMixin,
@@ -38,7 +38,7 @@ from gpurbf.estimators._validation import (
 )
 from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
 from gpurbf.fsvc.order import Order, as_drawn, as_given
-from gpurbf.fsvc.passes import SELECTIONS, Selection
+from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Selection
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, grown, iterates
 from gpurbf.layer.activation import PRECISIONS
@@ -88,9 +88,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         squares in closed form. None has a bias. An object of ``gpurbf.solvers`` brings its
         own parameters: ``LMS(0.01, n_epochs=3)``.
     learning_rate : float, default=0.1
-        Of ``"lms"``; below 2 / max sum_c phi² or the weights overflow, 0 leaves them.
+        Step of ``"lms"``; below 2 / max sum_c phi² or the weights overflow, 0 leaves them.
     n_epochs : int, default=10
-        Of ``"lms"``, at the most if a radius is searched: the best epoch counts.
+        Epochs of ``"lms"``; the maximum if a radius is searched, where the best epoch counts.
     alpha : float, default=1e-6
         Penalty of ``"ridge"``, relative to the mean diagonal of HᵀH.
     shuffle : bool, default=True
@@ -106,10 +106,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
         ``"numba-cuda"`` or ``"auto"``.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`. Centers are
-        the same on every backend, those of the pass sample by sample in float64.
+        Arithmetic of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
+        Centers are the same on every backend, those of the pass sample by sample in float64.
     random_state : int, RandomState or None, default=None
-        Of the order and of the samples held out.
+        Seed of the order and of the samples held out.
     outside : {"nearest", "zero"}, default="nearest"
         Scores of a sample that activates no center: ``"nearest"``, the output weights of its
         nearest center, whose class a growing radius would give it; ``"zero"``, 0 for every class,
@@ -129,7 +129,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Epochs of ``"lms"``; 1 for ``"ridge"``, 0 for ``"one-hot"``.
     n_samples_seen_ : int
     radius_path_ : dict of ndarrays
-        What a search tried, one entry a trial: ``radius``, ``eval_radius``, ``n_centers`` (of the
+        Trials of a search, one entry each: ``radius``, ``eval_radius``, ``n_centers`` (of the
         samples that it used), ``expected_centers`` (of all), ``score`` (validation accuracy),
         ``loss``, ``n_iter``. Absent if nothing was searched.
     backend_, backend_info_ : str
@@ -494,21 +494,13 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
         unit = Unit(self.kernel, self.metric, radius)
+        arithmetic, n_classes = self._pass_arithmetic(), len(self.classes_)
         return Selection(
-            self.selection,
-            unit=unit,
-            overlap=self.overlap,
-            n_classes=len(self.classes_),
-            max_centers=self.max_centers,
-            **self._makers(),
+            self.selection, arithmetic, unit, self.overlap, n_classes, self.max_centers
         )
 
-    def _makers(self) -> dict[str, Any]:
-        """How a pass makes its layers and looks at samples."""
-        precision, quantizations = self._pass_precision(), self._pass_quantizations()
-        found: dict[str, Any] = {"precision": precision, "quantizations": quantizations}
-        layer = functools.partial(HiddenLayer, backend=self.backend, dtype=np.float64, **found)
-        return {"layer": layer, "look": functools.partial(quantize_or_keep, **found)}
+    def _pass_arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.backend, self._pass_precision(), self._pass_quantizations())
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -522,7 +514,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if "_selection" in state:
             # Pickles of 0.1.0 may lack it.
             self.__dict__.setdefault("_stream_quantizations", self._quantizations)
-            self._selection = Selection.from_plain(state["_selection"], **self._makers())
+            self._selection = Selection.from_plain(state["_selection"], self._pass_arithmetic())
             self._activation = self._evaluated(self._selection.unit).activation()
 
     def _evaluated(self, unit: Unit) -> Unit:
@@ -571,7 +563,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if first:
             selection = self._new_selection(self.radius_)
         else:
-            selection = self._selection.copy(**self._makers())
+            selection = self._selection.copy(self._pass_arithmetic())
         old = selection.feed(X, codes, stream, places)
         self._keep_centers(selection)
         return old
@@ -712,7 +704,7 @@ def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
 def class_votes(
     class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """What a center of each class says before training: 1 for the class of the largest weight.
+    """Output weight of a center of each class before training: 1 for the class of largest weight.
 
     "balanced" asks for the classes' mass.
     """

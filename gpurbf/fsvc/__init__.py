@@ -2,11 +2,10 @@
 
     order.py     the order in which the samples come, drawn from their values
     units.py     the unit phi(d) of a radius, its kernels and distances
-    radius.py    radii: one for a number of centers, the typical distance
     passes.py    the pass, and the three ways to choose centers by it
-    known.py     the same over known distances of a part of the data: what a search tries
-    search.py    the search for the best radius
-    training.py  the outputs, and the answer far from all centers
+    known.py     the pass and the hidden layer over known distances of a part of the data
+    search.py    the search for the best radius, over known distances
 
-The first four are shared with the center rules "fsvc" and "fsvc-class" and know no hidden layer.
+The center rules "fsvc" and "fsvc-class" (`gpurbf/centers/fsvc.py`) use the first three and
+``find_radius`` of the last one.
 """

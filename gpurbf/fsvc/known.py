@@ -11,16 +11,19 @@ import numpy as np
 
 from gpurbf.data.samples import holds_squares
 from gpurbf.fsvc.order import Order, held_out
-from gpurbf.fsvc.passes import MARGIN, pass_over
+from gpurbf.fsvc.passes import MARGIN
 from gpurbf.fsvc.units import WIDTH, Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import get_config
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
 
-# Of each class, what decides between radii.
-VALIDATION = 0.2
-_ROWS = 1024
+kernels = lazy_module("gpurbf.fsvc._kernels")
+
+# Of each class, the share that decides between radii.
+_VALIDATION_SHARE = 0.2
+_ROWS_PER_BLOCK = 1024
 
 
 class Sample(NamedTuple):
@@ -38,7 +41,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     """The sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
     labels = y[stream]
-    held = held_out(keys, labels, order.weights, VALIDATION)
+    held = held_out(keys, labels, order.weights, _VALIDATION_SHARE)
     # Half the budget for the distances; those with the smallest keys, in the order of the stream.
     S = int(math.sqrt(get_config()["memory"] * 2**20 / 2 / 4))
 
@@ -82,8 +85,8 @@ def _squared(squares: np.ndarray) -> np.ndarray:
 def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
     """The index of the nearest center of each row of X (N, n), the lowest of equally near ones."""
     nearest = np.empty(X.shape[0], np.int64)
-    for start in range(0, X.shape[0], _ROWS):
-        rows = slice(start, start + _ROWS)
+    for start in range(0, X.shape[0], _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
         nearest[rows] = distances(X[rows], C, metric, **options).argmin(axis=1)
     return nearest
 
@@ -93,7 +96,7 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
     A = np.zeros((len(sample.y), sample.y.max() + 1))
     taken = np.zeros(len(sample.y), bool)
     gaussian = unit.kernel == "gaussian"
-    pass_over(
+    kernels.pass_over(
         sample.D,
         sample.y,
         gaussian,
@@ -112,22 +115,13 @@ class KnownLayer:
     """A hidden layer over known distances: samples are row numbers of D, centers columns."""
 
     exact_sums = False
+    xp: ModuleType = np
 
     def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
         self.D = D
-        self.centers = columns
+        self.centers = self.sparse_centers = columns  # row numbers, as samples are
         self.unit = unit
         self.dtype = D.dtype
-
-    @property
-    def xp(self) -> ModuleType:
-        """NumPy."""
-        return np
-
-    @property
-    def sparse_centers(self) -> np.ndarray:
-        """The centers: they are row numbers, as samples are."""
-        return self.centers
 
     def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""

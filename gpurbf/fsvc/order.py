@@ -33,25 +33,11 @@ def as_given(keys: np.ndarray, weights: np.ndarray | None) -> Order:
 
 def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Order:
     """The order of their keys; equal samples of a class (y) come once, with their weights' sum."""
-    rows = drawn_order(keys, y)
-    first = _firsts(keys[rows], y[rows])
+    rows = np.lexsort((y, keys))
+    new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
+    first = np.flatnonzero(np.concatenate([[True], new]))
     w = np.ones(len(rows)) if weights is None else weights[rows]
     return Order(rows, rows[first], np.add.reduceat(w, first), keys)
-
-
-def drawn_order(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The permutation that sorts samples by their random keys, equal samples by class."""
-    return np.lexsort((y, keys))
-
-
-def without_repeats(order: np.ndarray, keys: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The first of each run of equal samples of one class in a drawn order."""
-    return order[_firsts(keys[order], y[order])]
-
-
-def _firsts(keys: np.ndarray, y: np.ndarray) -> np.ndarray:
-    new = (keys[1:] != keys[:-1]) | (y[1:] != y[:-1])
-    return np.flatnonzero(np.concatenate([[True], new]))
 
 
 def held_out(

@@ -17,29 +17,53 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import Samples, quantize_or_keep
 from gpurbf.fsvc.units import Unit
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import staged
 
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
-
 SELECTIONS = ("pass", "per-class", "error")
 # "error": a novel sample whose class leads by less than this share of the activity is a center.
 MARGIN = 0.1
 
-_CHUNK = 1024  # centers that share a hidden layer, made ready once
-_FIRST, _LONGEST = 512, 16384  # samples in a block
-_CANDIDATES = 1024  # wanted in a block: their mutual activations cost the square of it
+_CENTERS_PER_LAYER = 1024
+_MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 512, 16384
+_CANDIDATES_PER_BLOCK = 1024  # wanted: their mutual activations cost the square of it
+# Parameters of a pass, as they are pickled.
+_PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
+
+
+class Arithmetic(NamedTuple):
+    """How a pass computes: in float64 or exactly, so that all backends choose the same centers.
+
+    ``precision`` and ``quantizations`` are those of :class:`gpurbf.layer.layer.HiddenLayer`.
+    """
+
+    backend: str
+    precision: str
+    quantizations: tuple[Quantization, ...] | None
+
+    def layer(self, C: Any, activation: Activation) -> HiddenLayer:
+        """A hidden layer of centers C (m, n) or `Samples`."""
+        return HiddenLayer(C, activation, dtype=np.float64, **self._asdict())
+
+    def samples(self, block: np.ndarray) -> Samples:
+        """A block of samples (b, n) as layers take them."""
+        return quantize_or_keep(block, self.precision, self.quantizations)
+
+
+# A layer of some centers, and the weights that sum its outputs by class.
+_SummedLayer = tuple[HiddenLayer, np.ndarray]
 
 
 class Pass:
@@ -47,8 +71,7 @@ class Pass:
 
     Parameters
     ----------
-    layer : callable
-        ``layer(C, activation)`` gives a hidden layer, in float64.
+    arithmetic : Arithmetic
     unit : Unit
     overlap : float
         Activity below which a sample is novel.
@@ -59,8 +82,6 @@ class Pass:
         class by less than this share of the whole; infinity: always.
     max_centers : int, optional
         The pass takes no more than so many.
-    look : callable, optional
-        ``look(block)`` gives a block of samples as layers take them.
 
     Attributes
     ----------
@@ -74,27 +95,23 @@ class Pass:
 
     def __init__(
         self,
-        layer: Callable[[Any, Activation], Layer],
+        arithmetic: Arithmetic,
         unit: Unit,
         overlap: float,
         *,
         n_classes: int = 1,
         margin: float = math.inf,
         max_centers: int | None = None,
-        look: Callable[[np.ndarray], Samples] = quantize_or_keep,
     ) -> None:
+        self.arithmetic = arithmetic
         self.unit = unit
-        self.layer, self.look = layer, look
         self.overlap = overlap
         self.n_classes = n_classes
         self.margin = margin
         self.max_centers = max_centers
         self.indices: list[int] = []
         self.labels: list[int] = []
-        self._columns: list[int] = []
         self._parts: list[np.ndarray] = []
-        self._layers: list[tuple[Layer, np.ndarray]] = []
-        self._in_layers = 0
         self._range: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -104,101 +121,106 @@ class Pass:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
 
-    @property
-    def full(self) -> bool:
-        """Whether no more centers may be taken."""
-        return self.max_centers is not None and len(self.indices) >= self.max_centers
-
-    def copy(
-        self,
-        layer: Callable[[Any, Activation], Layer] | None = None,
-        look: Callable[[np.ndarray], Samples] | None = None,
-    ) -> Pass:
-        """A pass that goes on from here, with other layers if given, and leaves this as it is."""
+    def copy(self) -> Pass:
+        """A pass that goes on from here and leaves this one as it is."""
         other = copy.copy(self)
-        other.layer, other.look = layer or self.layer, look or self.look
-        for name in ("indices", "labels", "_columns", "_parts", "_layers"):
+        for name in ("indices", "labels", "_parts"):
             setattr(other, name, list(getattr(self, name)))
         return other
 
-    def release(self) -> None:
-        """Drop the layers, which are made anew when the stream goes on."""
-        self._layers, self._in_layers = [], 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_layers": [], "_in_layers": 0}
-
     def feed(
-        self,
-        X: Any,
-        y: np.ndarray | None = None,
-        order: np.ndarray | None = None,
-        places: np.ndarray | None = None,
+        self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray | None = None
     ) -> None:
-        """Take the next samples of the stream: rows of X in `order`.
+        """Take the next samples of the stream.
 
-        y (N,) are class numbers; `places` (N,) are what `indices` calls the rows, by default their
-        numbers.
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (N, n)
+        y : int64 array of shape (N,)
+            Class numbers.
+        order : int array of shape (N',)
+            The rows of X that come, in this order.
+        places : int array of shape (N,), optional
+            What `indices` calls the rows, by default their numbers.
         """
-        y = np.zeros(X.shape[0], np.int64) if y is None else y
         places = np.arange(X.shape[0]) if places is None else places
-        order = np.arange(X.shape[0]) if order is None else order
-        start, length = 0, _FIRST
-        while start < len(order) and not self.full:
+        layers: list[_SummedLayer] = []
+        start, length = 0, _MIN_BLOCK_ROWS
+        while start < len(order) and len(self.indices) != self.max_centers:
             rows = order[start : start + length]
             block = X[rows].toarray() if sp.issparse(X) else X[rows]
-            n_candidates = self._decide(block, y[rows], places[rows])
+            n_candidates = self._decide(block, y[rows], places[rows], layers)
             start += len(rows)
-            length = int(np.clip(_CANDIDATES * len(rows) / (n_candidates + 1), _FIRST, _LONGEST))
+            wanted = _CANDIDATES_PER_BLOCK * len(rows) / (n_candidates + 1)
+            length = int(np.clip(wanted, _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS))
 
-    def _decide(self, block: np.ndarray, labels: np.ndarray, places: np.ndarray) -> int:
+    def _decide(
+        self,
+        block: np.ndarray,
+        labels: np.ndarray,
+        places: np.ndarray,
+        layers: list[_SummedLayer],
+    ) -> int:
         """Add the centers of one block; returns how many candidates it had."""
-        doubt, samples = self._doubt(block), self.look(block)
-        A = self._activity(samples, doubt)
+        doubt, samples = self._doubt(block), self.arithmetic.samples(block)
+        A = self._activity(samples, doubt, layers)
         candidates = np.flatnonzero(A.sum(axis=1) < self.overlap + doubt)
         if not len(candidates):
             return 0
-        rows, A, labels = block[candidates], A[candidates], labels[candidates]
-        columns = labels if self.n_classes > 1 else np.zeros_like(labels)
-        samples = samples[candidates]
-        room = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        rule = Rule(self.overlap, self.margin, doubt)
-        layer = self.layer(samples, self.unit.activation())
-        with layer.allocator():
-            walk = Walk(A, layer.activations(samples), columns, rule, room)
-            while (position := walk.go_on()) < len(rows):
-                walk.settle(self._direct(rows, columns, walk.taken, position))
-        taken = walk.taken
-        self._columns.extend(columns[taken].tolist())
+        rows, labels, samples = block[candidates], labels[candidates], samples[candidates]
+        K = self.arithmetic.layer(samples, self.unit.activation()).activations(samples)
+        taken = self._walk(A[candidates], K, rows, self._columns(labels), doubt)
         self.labels.extend(labels[taken].tolist())
         self.indices.extend(places[candidates][taken].tolist())
         self._parts.append(rows[taken])
         return len(candidates)
 
-    def _activity(self, block: Samples, doubt: float) -> np.ndarray:
+    def _activity(self, block: Samples, doubt: float, layers: list[_SummedLayer]) -> np.ndarray:
         """Activity (b, k) over the centers before the block; rows once covered leave early."""
         A = np.zeros((len(block), self.n_classes))
         open_ = np.arange(len(block))
-        for layer, W in self._current_layers():
+        for layer, W in self._current_layers(layers):
             A[open_] += layer.matvec(block[open_], W)
             open_ = open_[A[open_].sum(axis=1) < self.overlap + doubt]
         return A
 
-    def _current_layers(self) -> list[tuple[Layer, np.ndarray]]:
-        """Layers over all centers so far: full chunks are kept, the rest is made anew."""
-        m = len(self.indices)
-        while m - self._in_layers >= _CHUNK:
-            self._layers.append(self._make_layer(self._in_layers, self._in_layers + _CHUNK))
-            self._in_layers += _CHUNK
-        return self._layers + (
-            [self._make_layer(self._in_layers, m)] if m > self._in_layers else []
-        )
+    def _current_layers(self, layers: list[_SummedLayer]) -> list[_SummedLayer]:
+        """Layers over all centers so far: full ones are kept in `layers`, the rest is made anew."""
+        m, begin = len(self.indices), len(layers) * _CENTERS_PER_LAYER
+        while m - begin >= _CENTERS_PER_LAYER:
+            layers.append(self._make_layer(begin))
+            begin += _CENTERS_PER_LAYER
+        return [*layers, self._make_layer(begin)] if m > begin else layers
 
-    def _make_layer(self, begin: int, end: int) -> tuple[Layer, np.ndarray]:
-        """The layer of some centers, and the weights that sum its outputs by class."""
-        W = np.zeros((end - begin, self.n_classes))
-        W[np.arange(end - begin), self._columns[begin:end]] = 1
-        return self.layer(self.centers[begin:end], self.unit.activation()), W
+    def _make_layer(self, begin: int) -> _SummedLayer:
+        """The layer of the centers from `begin` on."""
+        some = slice(begin, begin + _CENTERS_PER_LAYER)
+        columns = self._columns(np.array(self.labels[some]))
+        W = np.zeros((len(columns), self.n_classes))
+        W[np.arange(len(columns)), columns] = 1
+        return self.arithmetic.layer(self.centers[some], self.unit.activation()), W
+
+    def _columns(self, labels: np.ndarray) -> np.ndarray:
+        """Columns of the activity that centers with these labels add to."""
+        return labels if self.n_classes > 1 else np.zeros_like(labels)
+
+    def _walk(
+        self, A: np.ndarray, K: np.ndarray, rows: np.ndarray, columns: np.ndarray, doubt: float
+    ) -> np.ndarray:
+        """Mark the candidates (rows) that become centers, in order, from their activities.
+
+        ``A`` (b, k) are those over the centers before the block, ``K`` (b, b) those among them; see
+        :func:`gpurbf.fsvc._kernels.walk`. One in doubt is decided by the direct sum.
+        """
+        taken, certain = np.zeros((2, len(rows)), bool)
+        n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
+        rule, position = (self.overlap, self.margin, doubt), 0
+        while True:
+            position, n_left = kernels.walk(position, A, K, columns, certain, *rule, n_left, taken)
+            if position == len(rows):
+                return taken
+            A[position] = self._direct(rows, columns, taken, position)
+            certain[position] = True
 
     def _direct(
         self, rows: np.ndarray, columns: np.ndarray, taken: np.ndarray, position: int
@@ -207,7 +229,8 @@ class Pass:
         earlier = taken[:position]
         C, where = rows[:position][earlier], columns[:position][earlier]
         if self._parts:
-            C, where = np.concatenate([self.centers, C]), np.concatenate([self._columns, where])
+            C = np.concatenate([self.centers, C])
+            where = np.concatenate([self._columns(np.array(self.labels)), where])
         values = self.unit.direct(rows[position], C)
         return np.bincount(where.astype(np.int64), values, minlength=self.n_classes)
 
@@ -241,7 +264,7 @@ class Selection:
     Parameters
     ----------
     kind : {"pass", "per-class", "error"}
-    layer, unit, overlap, look
+    arithmetic, unit, overlap
         See :class:`Pass`.
     n_classes : int
     max_centers : int or None
@@ -251,12 +274,11 @@ class Selection:
     def __init__(
         self,
         kind: str,
-        layer: Callable[[Any, Activation], Layer],
+        arithmetic: Arithmetic,
         unit: Unit,
         overlap: float,
         n_classes: int,
         max_centers: int | None = None,
-        look: Callable[[np.ndarray], Samples] = quantize_or_keep,
     ) -> None:
         self.kind, self.unit = kind, unit
         shares: list[int | None] = [max_centers]
@@ -264,29 +286,19 @@ class Selection:
             shares = [None] * n_classes
             if max_centers is not None:
                 shares = [(max_centers + n_classes - 1 - c) // n_classes for c in range(n_classes)]
-        by_class = n_classes if kind == "error" else 1
-        margin = MARGIN if kind == "error" else math.inf
+        rule: dict[str, Any] = {}
+        if kind == "error":
+            rule = {"n_classes": n_classes, "margin": MARGIN}
         self.passes = [
-            Pass(
-                layer,
-                unit,
-                overlap,
-                n_classes=by_class,
-                margin=margin,
-                max_centers=share,
-                look=look,
-            )
-            for share in shares
+            Pass(arithmetic, unit, overlap, max_centers=share, **rule) for share in shares
         ]
 
-    def copy(
-        self,
-        layer: Callable[[Any, Activation], Layer] | None = None,
-        look: Callable[[np.ndarray], Samples] | None = None,
-    ) -> Selection:
-        """A selection that goes on from here, with other layers if given."""
+    def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
+        """A selection that goes on from here, with another arithmetic if given."""
         other = copy.copy(self)
-        other.passes = [one.copy(layer, look) for one in self.passes]
+        other.passes = [one.copy() for one in self.passes]
+        for one in other.passes:
+            one.arithmetic = arithmetic or one.arithmetic
         return other
 
     @staged("prepare", "centers chosen")
@@ -302,7 +314,6 @@ class Selection:
         for c, one in enumerate(self.passes):
             rows = order[y[order] == c] if self.kind == "per-class" else order
             one.feed(X, y, rows, places)
-            one.release()
         starts = np.cumsum([0] + [len(one.indices) for one in self.passes])
         return np.concatenate([start + np.arange(n) for start, n in zip(starts, before)])
 
@@ -312,13 +323,10 @@ class Selection:
             "kind": self.kind,
             "unit": tuple(self.unit),
             "passes": [
-                {
-                    "overlap": one.overlap,
-                    "n_classes": one.n_classes,
-                    "margin": one.margin,
-                    "max_centers": one.max_centers,
+                {name: getattr(one, name) for name in _PARAMETERS}
+                | {
                     "centers": one.centers if one.indices else None,
-                    "places": np.array([one.indices, one.labels, one._columns], np.int64),
+                    "places": np.array([one.indices, one.labels], np.int64),
                     "range": one._range,
                 }
                 for one in self.passes
@@ -326,23 +334,13 @@ class Selection:
         }
 
     @classmethod
-    def from_plain(
-        cls, kept: dict[str, Any], layer: Callable[[Any, Activation], Layer], look: Any
-    ) -> Selection:
-        """The selection that `plain` tells of, with layers and samples made so."""
+    def from_plain(cls, kept: dict[str, Any], arithmetic: Arithmetic) -> Selection:
+        """The selection that `plain` tells of."""
         self = object.__new__(cls)
         self.kind, self.unit, self.passes = kept["kind"], Unit(*kept["unit"]), []
         for one in kept["passes"]:
-            made = Pass(
-                layer,
-                self.unit,
-                one["overlap"],
-                n_classes=one["n_classes"],
-                margin=one["margin"],
-                max_centers=one["max_centers"],
-                look=look,
-            )
-            made.indices, made.labels, made._columns = one["places"].tolist()
+            made = Pass(arithmetic, self.unit, **{name: one[name] for name in _PARAMETERS})
+            made.indices, made.labels = one["places"][:2].tolist()  # a third row in 0.1.0
             made._parts = [] if one["centers"] is None else [one["centers"]]
             made._range = one["range"]
             self.passes.append(made)
@@ -366,57 +364,3 @@ class Selection:
     def labels(self) -> np.ndarray:
         """Class numbers of the centers (m,)."""
         return np.concatenate([np.array(one.labels, np.int64) for one in self.passes])
-
-
-class Rule(NamedTuple):
-    """Rule by which a candidate becomes a center, and its range of doubt; see `Walk`."""
-
-    overlap: float
-    margin: float
-    doubt: float
-
-
-class Walk:
-    """The candidates of a block, decided in order; see :func:`gpurbf.fsvc._kernels.walk`.
-
-    Parameters
-    ----------
-    A : float64 array of shape (b, k)
-        Activity by class of center, updated in place.
-    K : float64 array of shape (b, b)
-        Activation between candidates.
-    labels : int64 array of shape (b,)
-        Column of A that a candidate adds to.
-    rule : Rule
-    room : int
-        How many centers there may be.
-
-    Attributes
-    ----------
-    taken : bool array of shape (b,)
-        The candidates chosen so far.
-    """
-
-    def __init__(
-        self, A: np.ndarray, K: np.ndarray, labels: np.ndarray, rule: Rule, room: int
-    ) -> None:
-        self.A, self.K, self.labels, self.rule = A, K, labels, rule
-        self._at, self._room = 0, room
-        self.taken, self._certain = np.zeros((2, len(A)), bool)
-
-    def go_on(self) -> int:
-        """Decide candidates; the number of the one in doubt, b at the end."""
-
-        given = self.A, self.K, self.labels, self._certain, *self.rule
-        self._at, self._room = kernels.walk(self._at, *given, self._room, self.taken)
-        return self._at
-
-    def settle(self, activities: np.ndarray) -> None:
-        """The activity by class of the one in doubt, which is certain."""
-        self.A[self._at], self._certain[self._at] = activities, True
-
-
-def pass_over(*arguments: Any) -> None:
-    """The sequential pass over known distances; see :func:`gpurbf.fsvc._kernels.pass_over`."""
-
-    kernels.pass_over(*arguments)

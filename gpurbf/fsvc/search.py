@@ -20,16 +20,17 @@ from gpurbf.runtime.errors import quiet
 from gpurbf.solvers.lms import DivergenceError
 from gpurbf.solvers.one_hot import one_hot
 
-_COARSE = 9
+_N_COARSE_RADII = 9
 # Evaluation radii: the selection radius and multiples of the typical distance between samples,
 # the middle one with every radius, all of them with the best.
-_FACTORS = (0.7, 0.5, 0.35, 0.25, 0.18)
+_EVAL_RADII_PER_DISTANCE = (0.7, 0.5, 0.35, 0.25, 0.18)
+_EVAL_RADIUS_PER_DISTANCE = 0.5
 # Around the best radius: powers of the grid's step, and of 1.4 for the evaluation radius.
-_FINE = tuple(i / 3 for i in range(-2, 3))
+_FINE_POWERS = tuple(i / 3 for i in range(-2, 3))
 # Few samples may need more than 10 % of them, but no more than half of them or so many centers.
-_FEW = 1000
-# LMS is about to overflow.
-_HUGE = 1e18
+_MAX_CENTERS_OF_FEW_SAMPLES = 1000
+# Output weights beyond which LMS is about to overflow.
+_MAX_WEIGHT = 1e18
 
 
 class Trial(NamedTuple):
@@ -76,6 +77,8 @@ def tune(
 ) -> list[Trial]:
     """Search the radii that are open on the sample; returns the trials in order.
 
+    The grid spans the least to the most centers in all data that a search aims at.
+
     Parameters
     ----------
     n_samples : int
@@ -93,7 +96,7 @@ def tune(
     w = sample.weights_valid / sample.weights_valid.sum()
 
     def result(layer: KnownLayer, W: np.ndarray, epoch: int) -> _Result:
-        if np.abs(W).max() > _HUGE:
+        if np.abs(W).max() > _MAX_WEIGHT:
             return _Result(0.0, 1.0, epoch)
         scores = layer.matvec(valid_rows, W)
         predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
@@ -113,49 +116,18 @@ def tune(
         except DivergenceError:  # a radius that does not go with the learning rate
             return _Result(0.0, 1.0, 1)
 
-    return _search(
-        lambda r: select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S),
-        lambda centers: _extrapolate(centers, S, n_samples),
-        evaluate,
-        trained=solver.needs != "center targets",
-        start=typical_distance(sample.D),
-        limits=_center_limits(n_samples, n_classes, max_centers),
-        radius=radius,
-        eval_radius=eval_radius,
-    )
+    def choose(r: float) -> np.ndarray:
+        return select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S)
 
+    def expect(centers: np.ndarray) -> float:
+        return _extrapolate(centers, S, n_samples)
 
-def _search(
-    choose: Callable[[float], np.ndarray],
-    expect: Callable[[np.ndarray], float],
-    evaluate: Callable[[np.ndarray, float], _Result],
-    *,
-    trained: bool,
-    start: float,
-    limits: tuple[float, float],
-    radius: float | None,
-    eval_radius: float | str | None,
-) -> list[Trial]:
-    """A grid of radii, evaluation radii for the best, radii around it, evaluation radii again.
-
-    ``choose(radius)`` gives the centers in the sample, ``expect(centers)`` their number in all
-    data, ``evaluate(centers, eval_radius)`` how good they are. `trained` outputs want wide units,
-    so on the grid the selection radius is not tried beside the wide one. `start` is of the size of
-    the distances, `limits` are the least and most centers in all data, which the grid spans.
-    """
-    trials: dict[tuple[float, float], Trial] = {}
+    start, limits = typical_distance(sample.D), _center_limits(n_samples, n_classes, max_centers)
     grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
-    # Of each phase, the radii and their evaluation radii, from the best (r, e) so far.
-    phases: tuple[Callable[[float, float], list[tuple[float, tuple[float, ...]]]], ...] = (
-        lambda r, e: [(r, (0.5 * start,) if trained else (r, 0.5 * start)) for r in grid],
-        lambda r, e: [(r, (r, 0.5 * r, *(factor * start for factor in _FACTORS)))],
-        lambda r, e: [
-            (s, (s if e == r else e,)) for s in dict.fromkeys(r * step**i for i in _FINE)
-        ],
-        lambda r, e: [(r, tuple(e * 1.4**i for i in _FINE))],
-    )
+    trained = solver.needs != "center targets"
+    trials: dict[tuple[float, float], Trial] = {}
     top = (radius or 0.0, 0.0)
-    for phase in phases:
+    for phase in _phases(grid, step, start, trained):
         for r, candidates in phase(*top):
             centers = choose(r)
             m = expect(centers)
@@ -169,6 +141,29 @@ def _search(
     return list(trials.values())
 
 
+_Phase = Callable[[float, float], list[tuple[float, tuple[float, ...]]]]
+
+
+def _phases(grid: list[float], step: float, start: float, trained: bool) -> tuple[_Phase, ...]:
+    """A grid of radii, evaluation radii for the best, radii around it, evaluation radii again.
+
+    Each phase is a function of the best radius and evaluation radius so far and gives radii, each
+    with the evaluation radii to try. ``start`` is of the size of the distances. Outputs that are
+    ``trained`` want wide units, so on the grid the selection radius is not tried beside the wide
+    one.
+    """
+    wide = _EVAL_RADIUS_PER_DISTANCE * start
+    every = tuple(factor * start for factor in _EVAL_RADII_PER_DISTANCE)
+    return (
+        lambda r, e: [(r, (wide,) if trained else (r, wide)) for r in grid],
+        lambda r, e: [(r, (r, 0.5 * r, *every))],
+        lambda r, e: [
+            (s, (s if e == r else e,)) for s in dict.fromkeys(r * step**i for i in _FINE_POWERS)
+        ],
+        lambda r, e: [(r, tuple(e * 1.4**i for i in _FINE_POWERS))],
+    )
+
+
 def _grid(
     expected: Callable[[float], float], start: float, limits: tuple[float, float]
 ) -> tuple[list[float], float]:
@@ -176,8 +171,8 @@ def _grid(
     low, high = limits
     small = find_radius(expected, 0.9 * high, high, start)
     large: float = max(small, find_radius(expected, low, 1.2 * low, start))
-    step = (large / small) ** (1 / (_COARSE - 1))
-    return [large / step**i for i in range(_COARSE)], step
+    step = (large / small) ** (1 / (_N_COARSE_RADII - 1))
+    return [large / step**i for i in range(_N_COARSE_RADII)], step
 
 
 def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:
@@ -185,7 +180,7 @@ def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> t
 
     Small data may have more, half of the samples up to 1,000, and one of each class.
     """
-    high = max(0.1 * n_samples, min(0.5 * n_samples, _FEW), n_classes)
+    high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), n_classes)
     if max_centers is not None:
         high = min(high, max_centers)
     return min(max(0.01 * n_samples, n_classes), high), high
@@ -222,7 +217,7 @@ def radius_for_ratio(
     return find_radius(count, min(low, high), high, typical_distance(D))
 
 
-_TRIALS, _PLATEAU = 60, 5  # radii tried at most, and without change
+_MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5
 
 
 def find_radius(count: Callable[[float], float], low: float, high: float, start: float) -> float:
@@ -234,7 +229,7 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
     small, large = 0.0, math.inf  # radii with too many and too few centers
     at_small = at_large = 0.0
     radius, target, same = start, math.log(math.sqrt(low * high)), 0
-    for _ in range(_TRIALS):
+    for _ in range(_MAX_RADII):
         m = count(radius)
         if low <= m <= high:
             return radius
@@ -244,7 +239,7 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
             # Smaller radii that change nothing will not: all distinct samples are centers.
             same = same + 1 if math.log(m) == at_large else 0
             large, at_large = radius, math.log(m)
-        if same == _PLATEAU or (small and large / small < 1 + 1e-9):
+        if same == _MAX_RADII_WITHOUT_CHANGE or (small and large / small < 1 + 1e-9):
             break
         if small == 0.0 or large == math.inf:
             radius *= 2.0 if small else 0.5

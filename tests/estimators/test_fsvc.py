@@ -76,7 +76,8 @@ def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, 
     X, y = cloud()
     model = ordered(radius=1.1, selection=selection)
     expected = clone(model).fit(X, y).center_indices_
-    for name, value in zip(("_FIRST", "_LONGEST", "_CHUNK"), cuts):
+    names = "_MIN_BLOCK_ROWS", "_MAX_BLOCK_ROWS", "_CENTERS_PER_LAYER"
+    for name, value in zip(names, cuts):
         monkeypatch.setattr(passes, name, value)
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
 
