@@ -9,8 +9,9 @@ import pytest
 
 from gpurbf import BackendUnavailable
 from gpurbf.layer.backends.cuda import numba_cuda
-from gpurbf.layer.backends.cuda.kernels import registers, simulated, wgmma
+from gpurbf.layer.backends.cuda.kernels import registers, wgmma
 from gpurbf.layer.backends.cuda.memory import Device
+from tests.layer.cuda import kernels_in_numpy
 
 LANES = [(lane // 4, lane % 4) for lane in range(32)]
 
@@ -41,8 +42,8 @@ def shared_memory():
 def test_lanes_read_their_elements_of_a_and_b(shared_memory):
     memory, A, B = shared_memory
     pitch = registers.PITCH // 4
-    a = simulated._deal(memory, 0, pitch, registers.LOAD_A).reshape(32, 16)
-    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B).reshape(32, 2, 8)
+    a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A).reshape(32, 16)
+    b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B).reshape(32, 2, 8)
     for lane, (group, member) in enumerate(LANES):
         assert [A[fragment_a(group, member, i)] for i in range(16)] == list(a[lane])
         for half in range(2):
@@ -53,9 +54,9 @@ def test_lanes_read_their_elements_of_a_and_b(shared_memory):
 def test_the_simulated_instruction_is_the_product(shared_memory):
     memory, A, B = shared_memory
     pitch = registers.PITCH // 4
-    a = simulated._deal(memory, 0, pitch, registers.LOAD_A)
-    b = simulated._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
-    both = [simulated.mma(a, b[:, e : e + 2]) for e in (0, 2)]
+    a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A)
+    b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
+    both = [kernels_in_numpy.mma(a, b[:, e : e + 2]) for e in (0, 2)]
     np.testing.assert_array_equal(np.hstack(both), A @ B)
 
 
@@ -75,7 +76,7 @@ def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
     banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
     assert len(banks) == 32
     for load in (registers.LOAD_A, registers.LOAD_B):
-        places = simulated.places(pitch, load)
+        places = kernels_in_numpy.places(pitch, load)
         assert not (places % 4).any()
         for matrix in places.reshape(4, 8):
             assert len({(place + word) % 32 for place in matrix for word in range(4)}) == 32
@@ -83,7 +84,7 @@ def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
 
 def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
     """As CUTLASS states the K-major layout without swizzle, in units of 16 bytes: ((8, n), 2)."""
-    assert (wgmma.ALONG, wgmma.DOWN) == (simulated.ALONG, simulated.DOWN)
+    assert (wgmma.ALONG, wgmma.DOWN) == (kernels_in_numpy.ALONG, kernels_in_numpy.DOWN)
     rows = np.random.default_rng(0).integers(0, 256, (128, registers.SLICE)).astype(np.uint8)
     memory = np.zeros(128 * registers.SLICE, np.uint8)
     for t in range(512):  # sixteen bytes each, as `wgmma.loading` deals them
@@ -91,8 +92,8 @@ def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
         at = (cell * 128 * 4 + row * 4) * 4
         memory[at : at + 16] = rows[row, 16 * cell : 16 * cell + 16]
     words = memory.view(np.int32)
-    np.testing.assert_array_equal(simulated.canonical(words, 0, 128), rows)
-    np.testing.assert_array_equal(simulated.canonical(words, 64 * 4, 64), rows[64:])
+    np.testing.assert_array_equal(kernels_in_numpy.canonical(words, 0, 128), rows)
+    np.testing.assert_array_equal(kernels_in_numpy.canonical(words, 64 * 4, 64), rows[64:])
 
 
 CODES = {

@@ -78,4 +78,4 @@ def test_auto_takes_no_gpu_that_cannot_step(cupy, monkeypatch):
     X, y = load_digits(return_X_y=True)
     model = gpurbf.SVC(gamma=1e-3).fit(X[:200], y[:200])
     assert model.backend_ in backends.CPUS
-    assert "automatically; steps on the CPU: those on the GPU need numba-cuda" in model.backend_info_
+    assert "; steps on the CPU: those on the GPU need numba-cuda" in model.backend_info_

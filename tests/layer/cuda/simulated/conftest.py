@@ -10,13 +10,21 @@ import threading
 import pytest
 
 from gpurbf.layer.backends.cuda import numba_cuda
+from tests.layer.cuda import kernels_in_numpy
 
 
 @pytest.fixture(autouse=True)
 def turns(monkeypatch):
     """The same simulator with another scheduler, blocks of few threads and little padding."""
     kernel = pytest.importorskip("numba.cuda.simulator.kernel")
-    from gpurbf.layer.backends.cuda.kernels import pack
+    from gpurbf.layer.backends.cuda.kernels import pack, profiles, tile
+
+    # The simulator cannot run what is written in PTX.
+    monkeypatch.setattr(tile, "registers", kernels_in_numpy)
+    monkeypatch.setattr(tile, "outputs", kernels_in_numpy)
+    monkeypatch.setattr(profiles, "exponential", kernels_in_numpy.exponential)
+    monkeypatch.setattr(profiles, "root", kernels_in_numpy.root)
+    tile.kernel.cache_clear()
 
     def run(self, grid_point, *args):
         X, Y, Z = self._block_dim

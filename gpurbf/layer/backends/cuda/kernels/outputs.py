@@ -5,7 +5,8 @@ rows of 32 bytes or more, all of each sector. For H @ W a thread adds up its own
 weights, and only these sums, one a row and column of W, are shared.
 
 Intrinsics, as in `registers.py`, whose layout this follows: outputs in every eighth row and in two
-columns of every eight. `simulated.py` has the same functions for Numba's simulator.
+columns of every eight. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
+Numba's simulator.
 """
 
 from llvmlite import ir

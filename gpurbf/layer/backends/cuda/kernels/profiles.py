@@ -10,13 +10,8 @@ import math
 import numpy as np
 
 from gpurbf.layer.activation import DOT, ROOT, SQUARE
-from gpurbf.runtime.jit import cuda_api
+from gpurbf.layer.backends.cuda.kernels.registers import exponential, root
 from gpurbf.runtime.jit.cuda_api import cuda
-
-if cuda_api.SIMULATED:
-    from gpurbf.layer.backends.cuda.kernels.simulated import exponential, root
-else:
-    from gpurbf.layer.backends.cuda.kernels.registers import exponential, root
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)

@@ -2,7 +2,8 @@
 
 Intrinsics write LLVM with every index a constant, so the outputs of a thread are values that never
 touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
-inline PTX. `simulated.py` has the same functions for Numba's simulator.
+inline PTX. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
+Numba's simulator.
 
 A lane has outputs in every eighth row and in two columns of every eight, R × R of them: in rows
 a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3. So the PTX manual deals

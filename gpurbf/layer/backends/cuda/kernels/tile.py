@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.layer.activation import DOT, SQUARED
-from gpurbf.layer.backends.cuda.kernels import outputs, registers, simulated, wgmma
+from gpurbf.layer.backends.cuda.kernels import outputs, registers, wgmma
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.runtime.jit.cuda_api import cuda
@@ -118,15 +118,15 @@ def _placing(product, shape):
     return firsts, own
 
 
-def _loading(shape, source, asynchronous):
+def _loading(shape, asynchronous):
     """Functions that bring slices into shared memory, and wait for all of them or all but one.
 
     Four threads bring a row of a slice, 16 bytes each.
     """
     M, n_threads = shape.M, shape.B**2
     rows = n_threads // 4
-    copy16, commit, wait_all, wait_but_one = source.copies(asynchronous)
-    here, address, further = source.here, source.address, source.further
+    copy16, commit, wait_all, wait_but_one = registers.copies(asynchronous)
+    here, address, further = registers.here, registers.address, registers.further
 
     @cuda.jit(device=True)
     def start(t, memory, A, band):
@@ -147,10 +147,10 @@ def _loading(shape, source, asynchronous):
     return start, load, wait_all, wait_but_one
 
 
-def _activating(source, consumer):
+def _activating(consumer):
     """A function that turns an output into an activation, by numbers in the types it works in."""
     _, form, profile, _ = consumer
-    here = source.here
+    here = registers.here
     # What a distance is multiplied by can as well be part of gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
@@ -177,7 +177,7 @@ def _activating(source, consumer):
     return numbers_of, output
 
 
-def _scoring(product, shape, source, results, itemsize):
+def _scoring(product, shape, itemsize):
     """A function that adds the activations times W to sums that one thread alone owns.
 
     Threads write what their columns add to each row, `most` outputs at a time, and sum these up.
@@ -186,8 +186,8 @@ def _scoring(product, shape, source, results, itemsize):
     n_owners, vector = owners(product, shape), 16 // itemsize
     width = partials_width(product, shape)
     most = shared_bytes(product, shape) // (M * width * itemsize)
-    here, peek, poke, added = source.here, source.peek, source.poke, results.added
-    *_, weighted, spreading = results.functions(product, M // shape.B)
+    here, peek, poke, added = registers.here, registers.peek, registers.poke, outputs.added
+    *_, weighted, spreading = outputs.functions(product, M // shape.B)
     spread = spreading(width)
 
     @cuda.jit(device=True)
@@ -232,26 +232,25 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
     # The simulator knows no registers.
     options = {} if cuda_api.SIMULATED else {"max_registers": max_registers}
-    source, results = (simulated, simulated) if cuda_api.SIMULATED else (registers, outputs)
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     together = product == "wgmma"  # warps that have their operands in common
     if together:
-        start, load, wait_all = wgmma.loading(shape, source)
+        start, load, wait_all = wgmma.loading(shape, registers)
         buffers = wgmma.BUFFERS
     else:
-        start, load, wait_all, wait_but_one = _loading(shape, source, asynchronous)
+        start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
         buffers = 2
     firsts, own = wgmma.placing(shape) if together else _placing(product, shape)
-    numbers_of, output = _activating(source, consumer)
-    hopper = (wgmma.steps(), wgmma.finished) if together and source is registers else ()
-    zeros, step, finish = source.products(product, R, *hopper)
-    at_rows, at_columns, activated, within, storing, _, _ = results.functions(product, R)
+    numbers_of, output = _activating(consumer)
+    hopper = (wgmma.steps(), wgmma.finished) if together else ()
+    zeros, step, finish = registers.products(product, R, *hopper)
+    at_rows, at_columns, activated, within, storing, _, _ = outputs.functions(product, R)
     stored, stored_in_pairs = storing(1), storing(2)
-    score = _scoring(product, shape, source, results, consumer.itemsize)
+    score = _scoring(product, shape, consumer.itemsize)
     storing_H = consumer.mode == STORE
     pair_bytes = 2 * consumer.itemsize
-    aligned, here = source.aligned, source.here
-    address, further = source.address, source.further
+    aligned, here = registers.aligned, registers.here
+    address, further = registers.address, registers.further
     steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
     row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
 

@@ -196,7 +196,7 @@ def _nothing(acc):
     return acc
 
 
-def products(product, R):
+def products(product, R, *hopper):
     """zeros, step and finish, as in `registers.py`; a thread's outputs are an array."""
     finish = _nothing
     if product == "wgmma":
