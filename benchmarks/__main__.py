@@ -1,31 +1,99 @@
-"""``python -m benchmarks NAME [--quick]`` and ``python -m benchmarks gpu-day DIR``."""
+"""Measure this machine against the peers and write the results page.
+
+``python -m benchmarks NAME [--quick]`` runs one benchmark. ``python -m benchmarks gpu-day DIR``
+checks and measures everything on a GPU.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
-from benchmarks import cli, gpu_day_cli
+from benchmarks import BENCHMARKS, gpu_day, run_benchmark
 from gpurbf import BackendUnavailable
 from gpurbf.cli import UserError
 
+# Run in the repository, results go where the documentation shows them; those of a quick run do not.
+_PAGES = Path("docs", "benchmarks")
+_ELSEWHERE = Path("gpurbf-out")
+
 
 def main(argv: list[str]) -> int:
-    """Run one benchmark, or all that a GPU is to show."""
+    """Run one benchmark, or all that a GPU is to show.
+
+    Parameters
+    ----------
+    argv : list of str
+        The arguments after the program's name.
+
+    Returns
+    -------
+    status : int
+        0, or 2 after an error that the user can put right, or 130 after an interrupt.
+    """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: list[str]) -> int:
     on_gpu = argv[:1] == ["gpu-day"]
-    command = gpu_day_cli if on_gpu else cli
     parser = argparse.ArgumentParser(
         prog="benchmarks gpu-day" if on_gpu else "benchmarks",
-        description=command.__doc__,
+        description=gpu_day.__doc__ if on_gpu else __doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_arguments(parser)
+    parser.add_argument(
+        "--data",
+        "--data-home",
+        dest="data_home",
+        default=os.environ.get("GPURBF_TEST_DATA"),
+        metavar="DIR",
+        help="holds MNIST (default: $GPURBF_TEST_DATA, else as gpurbf.datasets finds it)",
+    )
+    (gpu_day.add_arguments if on_gpu else _add_arguments)(parser)
+    arguments = parser.parse_args(argv[on_gpu:])
     try:
-        command.run(parser.parse_args(argv[1:] if on_gpu else argv))
+        (gpu_day.run if on_gpu else _run_one)(arguments)
     except (UserError, BackendUnavailable) as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return 130
     return 0
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a single benchmark."""
+    parser.add_argument("name", choices=list(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where to write page, tables and figures "
+        f"(default: {_PAGES} if there is one and the run is not quick, else {_ELSEWHERE})",
+    )
+
+
+def _run_one(arguments: argparse.Namespace) -> None:
+    """Run one benchmark, print its results and write them between the marks of its page."""
+    folder = _PAGES if _PAGES.is_dir() and not arguments.quick else _ELSEWHERE
+    if arguments.out:
+        folder = Path(arguments.out)
+    try:
+        run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # no data, no room
+        raise UserError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ from distributed import Client, LocalCluster
 
 import gpurbf
 import gpurbf.dask as on_dask
-from benchmarks.memory import megabytes
+from benchmarks.measure import in_turn, megabytes, once
 from benchmarks.report import Report
-from benchmarks.timing import in_turn, once
 from gpurbf import datasets
 from gpurbf.cli import classify
 from gpurbf.runtime.threads import limited

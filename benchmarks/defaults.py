@@ -13,8 +13,8 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC as SklearnSVC
 
+from benchmarks.measure import in_turn, once
 from benchmarks.report import Report
-from benchmarks.timing import in_turn, once
 from gpurbf import FSVC, SVC, RBFClassifier, datasets
 from gpurbf.cli.classify import digits
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.measure import Times, in_turn, once
 from benchmarks.report import Report
-from benchmarks.timing import Times, in_turn, once
 from gpurbf import FSVC, datasets
 from gpurbf.cli import classify
 from gpurbf.fsvc.known import distances

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import data, ways
-from benchmarks.naive import one_thread_a_pair
+from benchmarks.measure import Times, in_turn, once
 from benchmarks.peak_gpu import event_seconds, limits, pool_peak
 from benchmarks.report import Report
-from benchmarks.timing import Times, in_turn, once
 from gpurbf import FSVC, SVC, RBFClassifier, config_context
 from gpurbf.cli import classify
 from gpurbf.layer.backends import available_backends
@@ -224,7 +223,7 @@ def _speed_ups(bench: Bench) -> None:
             candidates[f"{way}, on the device"] = partial(layer.activations, resident, out)
     if "numba-cuda" in bench.names:
         x, c = resident.astype(np.float32), xp.asarray(C.astype(np.float32))
-        untiled = partial(one_thread_a_pair, x, c, ways.gamma(C), out)
+        untiled = partial(ways.one_thread_a_pair, x, c, ways.gamma(C), out)
         candidates[f"{ways.UNTILED}, on the device"] = untiled
     times |= bench.times(candidates)
     plain = times[ways.PLAIN].median

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import data, figures, ways
+from benchmarks.measure import Times, in_turn, once
 from benchmarks.report import Report
-from benchmarks.timing import Times, in_turn, once
 from benchmarks.ways import Evaluation
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.backends.tile import Tile, forced

@@ -23,9 +23,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import data
+from benchmarks.measure import in_turn, once
 from benchmarks.report import Report
 from benchmarks.svc import objectives, peers
-from benchmarks.timing import in_turn, once
 from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.cli import classify
 

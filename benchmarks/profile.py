@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 import gpurbf
-from benchmarks.naive import scaled
+from benchmarks.measure import in_turn, run_python
 from benchmarks.report import Report
-from benchmarks.timing import in_turn, run_python
 from gpurbf.cli.classify import images
 from gpurbf.profiling.ceilings import bandwidth, compute, limit, scale_rate
 from gpurbf.profiling.profiler import PHASES, Profile
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import Recorder
+
+kernels = lazy_module("benchmarks._naive_kernels")
 
 TITLE = "Where the time goes"
 
@@ -51,7 +53,7 @@ def _ceilings(report: Report, rounds: int) -> None:
     others: dict[str, Callable[[], float]] = {
         "float32": partial(_best_product, "float32"),
         "float64": partial(_best_product, "float64"),
-        "memory": partial(scale_rate, scaled),
+        "memory": partial(scale_rate, kernels.scale),
     }
     rows = []
     for kind in ("8-bit products", "float32", "float64", "8-bit differences", "memory"):

@@ -17,9 +17,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
 from benchmarks import data
-from benchmarks.memory import peak_memory
+from benchmarks.measure import in_turn, once, peak_memory
 from benchmarks.report import Report
-from benchmarks.timing import in_turn, once
 from gpurbf import RBFClassifier, datasets
 from gpurbf.cli import classify
 from gpurbf.layer.backends import available_backends

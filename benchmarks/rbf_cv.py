@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.measure import in_turn
 from benchmarks.report import Report
-from benchmarks.timing import in_turn
 from gpurbf import RBFClassifier, RBFClassifierCV, datasets
 from gpurbf.cli import classify
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from benchmarks import data, ways
 from benchmarks.figures import named_lines, plain, ratio_ticks
-from benchmarks.memory import megabytes
+from benchmarks.measure import in_turn, megabytes, once
 from benchmarks.report import Report
-from benchmarks.timing import in_turn, once
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.cli import classify
 from gpurbf.data import row_blocks

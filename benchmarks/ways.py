@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.naive import compiled_loop, one_thread_a_pair, plain_numpy
-from gpurbf.layer.activation import Activation
+from gpurbf.layer.activation import SQUARED, Activation
 from gpurbf.layer.backends import Backend, available_backends, get_backend, in_order
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.lazy import lazy_module
+
+kernels = lazy_module("benchmarks._naive_kernels")
+cuda_kernels = lazy_module("benchmarks._cuda_naive_kernels")
+cuda_profiles = lazy_module("gpurbf.layer.backends.cuda.kernels.profiles")
+cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 
 NAIVE, PLAIN = "naive loop, 1 thread", "plain NumPy, float32"
 UNTILED = "untiled GPU kernel, float32"
@@ -21,6 +26,28 @@ PRECISIONS = {"float64": "float64", "float32": "float32", "8-bit": "exact"}
 Evaluation = Callable[[], Any]
 # What makes one from uint8 X (N, n) and C (m, n).
 Way = Callable[[np.ndarray, np.ndarray], Evaluation]
+
+
+def compiled_loop(X: np.ndarray, C: np.ndarray, gamma: float, out: np.ndarray) -> np.ndarray:
+    """Gaussian H (N, m) of float32 or float64 data by three loops in one thread."""
+    kernels.gaussian_layer(X, C, X.dtype.type(gamma), X.dtype.type(0), out)
+    return out
+
+
+def plain_numpy(X: np.ndarray, C: np.ndarray, gamma: float) -> np.ndarray:
+    """Gaussian H (N, m) by the formula |x|² + |c|² - 2 x·c, the product by NumPy's BLAS."""
+    squared = (X * X).sum(axis=1)[:, None] + (C * C).sum(axis=1) - 2 * (X @ C.T)
+    return np.exp(-X.dtype.type(gamma) * np.maximum(squared, 0))
+
+
+def one_thread_a_pair(X: Any, C: Any, gamma: float, out: Any, block: int = 16) -> None:
+    """Gaussian H (N, m) by the paper's kernel, arrays on the GPU, in blocks of block² threads."""
+    grid = -(-len(X) // block), -(-len(C) // block)
+    cuda_kernels.pairs[grid, (block, block), cuda_api.current_stream()](
+        cuda_api.argument(X), cuda_api.argument(C),
+        cuda_kernels.EUCLIDEAN, SQUARED, cuda_profiles.GAUSSIAN,
+        float(gamma), 0.0, 1, cuda_api.argument(out),
+    )  # fmt: skip
 
 
 def layer(

@@ -1,6 +1,5 @@
 """What every test may ask for: a backend by name, and the real data where they are at hand."""
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -10,12 +9,10 @@ import pytest
 import standin
 from callers import Caller
 
-from benchmarks import timing
+from benchmarks import measure
 from gpurbf import BackendUnavailable, datasets
-from gpurbf.layer.backends import LOADERS, _attempt, get_backend
-from gpurbf.layer.backends.cuda import memory
+from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime import cache, threads
-from gpurbf.runtime.stages import FENCES
 
 try:
     import hypothesis
@@ -47,7 +44,7 @@ def cache_folder(tmp_path_factory):
 def no_rest():
     """No test states a time, so none waits for other libraries' threads to go to sleep."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "REST", 0)
+        patch.setattr(measure, "REST", 0)
         yield
 
 
@@ -65,28 +62,11 @@ def backend(request):
     return name
 
 
-def _no_kernels():
-    raise BackendUnavailable("the stand-in for CuPy has no memory for Numba's kernels")
-
-
 @pytest.fixture
-def cupy(monkeypatch):
-    """The stand-in, installed as CuPy; nothing may be left in its pools at the end."""
-    modules = standin.make()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    # Numba's kernels would be given addresses of the host where there is a GPU.
-    monkeypatch.setitem(LOADERS, "numba-cuda", _no_kernels)
-    _attempt.cache_clear()
-    yield modules["cupy"]
-    FENCES.clear()
-    _attempt.cache_clear()
-    memory.memory_of.cache_clear()
-    gpu = modules["cupy"].gpu
-    assert not gpu.hazards
-    if any(pool.used for pool in gpu.pools):
-        gc.collect()  # what only a cycle holds
-    assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)
+def cupy():
+    """The stand-in, installed as CuPy."""
+    with standin.installed() as module:
+        yield module
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import sys
 
 import pytest
 
-from benchmarks import timing
-from benchmarks.memory import peak_memory
+from benchmarks import measure
+from benchmarks.measure import Times, in_turn, peak_memory, run_python
 from benchmarks.report import BEGIN, END, Report
-from benchmarks.timing import Times, in_turn, run_python
 from gpurbf.profiling.profiler import markdown_table
 
 
@@ -32,9 +31,9 @@ def test_other_threads_get_time_to_stop_spinning_before_each_call(monkeypatch, t
         calls.append(now[0])
         wait(takes)
 
-    monkeypatch.setattr(timing, "REST", 1.0)
-    monkeypatch.setattr(timing.time, "sleep", wait)
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(measure, "REST", 1.0)
+    monkeypatch.setattr(measure.time, "sleep", wait)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     in_turn({"a": call}, rounds=2, warm_up=False)
     first, second = 1.0, 1.0 + takes  # before it is known how long a call takes, it is idle time
     assert calls[0] == first and calls[-1] == second + 1.0

@@ -9,8 +9,7 @@ import pytest
 import reference
 
 from benchmarks import data, figures, paper, scale, ways
-from benchmarks.memory import megabytes
-from benchmarks.naive import compiled_loop, plain_numpy
+from benchmarks.measure import megabytes
 from benchmarks.report import Report
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.backends.tile import Tile
@@ -22,7 +21,7 @@ def test_baselines_are_the_formula(dtype, tolerance):
     X, C = rng.normal(size=(20, 9)).astype(dtype), rng.normal(size=(13, 9)).astype(dtype)
     expected = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
     out = np.empty((20, 13), dtype)
-    for H in (compiled_loop(X, C, 0.1, out), plain_numpy(X, C, 0.1)):
+    for H in (ways.compiled_loop(X, C, 0.1, out), ways.plain_numpy(X, C, 0.1)):
         assert H.dtype == dtype
         np.testing.assert_allclose(H, expected, atol=tolerance)
 

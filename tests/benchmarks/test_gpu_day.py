@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from benchmarks import gpu_day_cli
+from benchmarks import gpu_day
 from benchmarks.__main__ import main
 from gpurbf.layer.backends import no_gpu
 
 
 def step(name, code, limit=60):
-    return gpu_day_cli.Step(name, [sys.executable, "-c", code], limit, {"ABACUS": "beads"})
+    return gpu_day.Step(name, [sys.executable, "-c", code], limit, {"ABACUS": "beads"})
 
 
 def test_steps_that_fail_crash_or_hang_stop_nothing(tmp_path, monkeypatch, capsys):
@@ -27,7 +27,7 @@ def test_steps_that_fail_crash_or_hang_stop_nothing(tmp_path, monkeypatch, capsy
         step("hangs", sleep, 2),
         step("last", read),
     ]
-    monkeypatch.setattr(gpu_day_cli, "_steps", lambda arguments: steps)
+    monkeypatch.setattr(gpu_day, "_steps", lambda arguments: steps)
     assert main(["gpu-day", str(page.parent)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "tic beads" in text and "wrong number of beads" in text and "seen 4" in text

@@ -5,31 +5,24 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
+from callers import outputs
+from sklearn.base import clone
 
-from benchmarks.memory import megabytes
-from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from tests.campaign.cases import AROUND, Storage, Table
+from benchmarks.measure import megabytes
+from tests.campaign.cases import AROUND, MODELS, NAMES, SEEDS, Storage, Table
 from tests.campaign.rounds import campaign
 
 # Fits a round; rounds of the test run, all alike, and with --hours; how many are for warming up.
 FITS, FEW, MANY = 20, (3, 1), (60, 10)
-MODELS = {
-    "RBFClassifier": lambda **o: RBFClassifier(80, random_state=0, **o),
-    "RBFClassifier, lms": lambda **o: RBFClassifier(50, solver="lms", random_state=0, **o),
-    "RBFLayer": lambda **o: RBFLayer(50, random_state=0, **o),
-    "FSVC": lambda **o: FSVC(3.0, random_state=0, **o),
-    "SVC": lambda **o: SVC(**o),
-}
 _seen = []
 
 
 @campaign(
     "soak",
     FITS,
-    seed=st.integers(0, 2**32 - 1),
+    seed=SEEDS,
     around=AROUND,
-    name=st.sampled_from(sorted(MODELS)),
+    name=NAMES,
 )
 def one_fit(seed, around, name):
     """A fit and its outputs, and what the process holds afterwards."""
@@ -38,8 +31,8 @@ def one_fit(seed, around, name):
     X, y = Table(seed, values, 300, int(rng.integers(1, 40)), 4).make()
     X = Storage(*map(str, (rng.choice(["float64", "float32"]), rng.choice(["C", "F"])))).of(X)
     with around():
-        model = MODELS[name](backend=around.backend).fit(X, y)
-        model.transform(X) if name == "RBFLayer" else model.predict(X)
+        model = clone(MODELS[name]).set_params(backend=around.backend).fit(X, y)
+        outputs(model, X)
     del model
     files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     _seen.append((megabytes("RssAnon") or 0.0, threading.active_count(), files))

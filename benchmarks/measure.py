@@ -1,9 +1,10 @@
-"""Time things in turn, and run code in a fresh process."""
+"""Time calls in turn, run code in a fresh process, and measure memory."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import statistics
 import subprocess
@@ -141,3 +142,47 @@ def run_python(code: str, **environment: str) -> str:
         check=True,
     )
     return done.stdout.strip().splitlines()[-1]
+
+
+def megabytes(what: str) -> float | None:
+    """A line of Linux's /proc/self/status: "VmRSS", "VmHWM" or "RssAnon"; None elsewhere."""
+    try:
+        with open("/proc/self/status", encoding="utf-8") as lines:
+            found = [line for line in lines if line.startswith(f"{what}:")]
+    except OSError:
+        return None
+    return int(found[0].split()[1]) / 1024 if found else None
+
+
+# The peak is reset after the set-up, so it is that of the measured lines alone.
+_PEAK = """
+import gc, json
+from benchmarks.measure import megabytes
+{setup}
+gc.collect()
+with open("/proc/self/clear_refs", "w") as reset:
+    reset.write("5")
+before = megabytes("VmRSS")
+{measured}
+print(json.dumps(megabytes("VmHWM") - before))
+"""
+
+
+def peak_memory(setup: str, measured: str) -> float | None:
+    """Megabytes by which `measured` raises the peak of a fresh process above `setup`.
+
+    Parameters
+    ----------
+    setup : str
+        Python lines that read the data and import what is used.
+    measured : str
+        Python lines to measure.
+
+    Returns
+    -------
+    megabytes : float or None
+        None where Linux's ``/proc`` is not there.
+    """
+    if megabytes("VmHWM") is None:
+        return None
+    return float(json.loads(run_python(_PEAK.format(setup=setup, measured=measured))))
