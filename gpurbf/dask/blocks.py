@@ -1,66 +1,304 @@
-"""The samples of a fit where they are: blocks of rows with their labels and weights."""
+"""The samples of a fit where they are: blocks of rows, and the first pass that validates them all.
+
+X, y, weights ─► row_blocks ─► Scanner, each block ─► Scan.merged ─► Blocks
+                 of each        validates, counts,      on workers     `over_rows`, `each`,
+                                gamma, hashes           and client     rows by number
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import dask.array as da
 import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import column_or_1d
 
-from gpurbf.centers.sample import Race
-from gpurbf.dask.graph import Settings, Tasks, find_client
-from gpurbf.dask.homes import Homes
-from gpurbf.dask.looks import Facts, Look, Looked
-from gpurbf.dask.rows import Reader, Rows
-from gpurbf.estimators._validation import check_labels, class_factors, class_mass, overflow
+from gpurbf.centers import most_centers
+from gpurbf.centers.sample import Distinct, Race
+from gpurbf.dask.graph import Tasks
+from gpurbf.estimators._validation import (
+    check_labels,
+    check_weights,
+    check_X,
+    class_factors,
+    class_mass,
+    overflow,
+)
+from gpurbf.layer.gamma import SUMS
+
+# Bits of a row's number in its block, where the numbers of rows before the block are not known.
+_ROW_BITS = 40
 
 
+class Rows(NamedTuple):
+    """Rows as the estimators take them; ``places`` is where they were among those given."""
+
+    X: Any
+    y: Any
+    weights: Any
+    places: np.ndarray
+
+    @classmethod
+    def used(cls, X: Any, y: Any, weights: Any, *, negative: bool) -> Rows:
+        """Rows of weight above zero; weights are checked, and count as zero if ``negative``."""
+        weights = check_weights(weights, X.shape[0], negative=negative, part=True)
+        rows = cls(X, y, weights, np.arange(X.shape[0]))
+        return rows if weights is None or weights.all() else rows.at(np.flatnonzero(weights))
+
+    def at(self, some: Any) -> Rows:
+        """Some of them."""
+        return Rows._make(None if values is None else values[some] for values in self)
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Rows]) -> Rows:
+        """All pieces, one after the other."""
+        return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
+
+    @classmethod
+    def in_order(cls, pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
+        """All pieces as one, by class or not, in the order in which their rows were given."""
+        rows = cls.joined(pieces)
+        return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
+
+
+class Reader(NamedTuple):
+    """Reads a scanned block as tasks work on it; rows of weight 0 are left out.
+
+    ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
+    below zero count as zero if they may be ``negative``.
+    """
+
+    model: Any
+    negative: bool
+    classes: np.ndarray | None = None
+    factors: np.ndarray | None = None
+
+    def __call__(self, X: Any, y: Any, weights: Any) -> Rows:
+        """Read samples, labels and weights as they were given."""
+        X = check_X(self.model, X, ensure_min_samples=0, ensure_all_finite=False)
+        codes = None
+        if self.classes is not None:
+            codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
+        rows = Rows.used(X, codes, weights, negative=self.negative)
+        if self.factors is not None:
+            own = self.factors[rows.y]
+            rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
+        return rows
+
+
+class BlockStats(NamedTuple):
+    """Statistics of a block: its rows, those of weight > 0, what must agree, labels, weights.
+
+    ``counts`` and ``mass`` are how many rows each label has, and their weight.
+    """
+
+    n_given: int
+    n_rows: int
+    n_features: int
+    names: Any
+    dtype: np.dtype
+    labels: Any
+    counts: Any
+    mass: Any
+    weight_range: tuple[float, float]
+
+
+class Scan(NamedTuple):
+    """Findings of the first pass in some blocks: statistics by block, all labels, gamma's `SUMS`.
+
+    ``distinct`` and ``sample`` are what the races of a `Scanner` found, of classes numbered by
+    ``labels``. ``prefetched`` are rows that may become centers, their numbers and values, block by
+    block. Rows are numbered by block and place, see `_row_numbers`.
+    """
+
+    stats: dict[int, BlockStats]
+    labels: Any = None
+    sums: Any = None
+    distinct: Any = None
+    sample: Any = None
+    prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+
+    @classmethod
+    def merged(cls, *scans: Scan) -> Scan:
+        """Join scans; blocks without rows only say what they are."""
+        stats = {i: own for scan in scans for i, own in scan.stats.items()}
+        filled = [scan for scan in scans if any(own.n_rows for own in scan.stats.values())]
+        if not filled:
+            return cls(stats)
+        labels = None
+        if filled[0].labels is not None:
+            labels = np.unique(np.concatenate([scan.labels for scan in filled]))
+            filled = [scan._numbered_by(labels) for scan in filled]
+        _, _, sums, distinct, sample, prefetched = zip(*filled)
+        return cls(
+            stats,
+            labels,
+            None if sums[0] is None else functools.reduce(operator.add, sums),
+            None if distinct[0] is None else Distinct.merged(*distinct),
+            None if sample[0] is None else Distinct.merged(*sample),
+            sum(prefetched, ()),
+        )
+
+    def _numbered_by(self, labels: np.ndarray) -> Scan:
+        """This scan with classes numbered by other labels, which hold its own."""
+        places = np.searchsorted(labels, self.labels)
+
+        def numbered(found: Any) -> Any:
+            if found is None or found.labels is None:
+                return found
+            return found._replace(labels=places[found.labels])
+
+        return self._replace(
+            labels=labels, distinct=numbered(self.distinct), sample=numbered(self.sample)
+        )
+
+    def known(self, race: Race | None, sample: Race | None, starts: np.ndarray) -> dict[Any, Any]:
+        """What these tasks of `over_rows` would find, of blocks whose rows start there."""
+        known: dict[Any, Any] = {} if self.sums is None else {SUMS: self.sums}
+        for each, found in ((race, self.distinct), (sample, self.sample)):
+            if each is not None and found is not None:
+                first = _row_numbers(found.first, starts)
+                known[each] = each.merged(found._replace(first=first))
+        return known
+
+    def prefetched_rows(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Numbers, ascending, and values of prefetched rows, of blocks whose rows start there."""
+        if not self.prefetched:
+            return None
+        first, values = (np.concatenate(own) for own in zip(*self.prefetched))
+        order = np.argsort(first)
+        return _row_numbers(first[order], starts), values[order]
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Scans blocks, which a ``model`` not fitted validates in full; what it finds saves passes.
+
+    Parameters
+    ----------
+    model : estimator
+    negative : bool
+        Whether weights below zero count as zero.
+    n_blocks : int
+        The number of all blocks, each of about as many rows.
+    sums : bool
+        Whether to find gamma's `SUMS`.
+    balanced : bool
+        Whether to find the weights of classes.
+    race, sample : Race or None
+        The race by which centers are drawn, or equal samples found, and one that keeps a sample.
+    n_centers : int or str
+        How many centers will be drawn: rows that may be among them are prefetched; 0 for none.
+    """
+
+    model: Any
+    negative: bool
+    n_blocks: int
+    sums: bool
+    balanced: bool
+    race: Race | None = None
+    n_centers: int | str = 0
+    sample: Race | None = None
+
+    def __call__(self, *blocks: tuple[Any, ...]) -> Scan:
+        return Scan.merged(*(self._block(*block) for block in blocks))
+
+    def _block(self, i: int, X: Any, y: Any, weights: Any) -> Scan:
+        """Scan block number i."""
+        model = copy.copy(self.model)
+        options: dict[str, Any] = {"ensure_min_samples": 0, "reset": True}
+        if y is None:
+            X = check_X(model, X, **options)
+        else:
+            X, y = check_X(model, X, y=column_or_1d(y, warn=True), **options)
+        if sp.issparse(X):
+            raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
+        n_given, names = X.shape[0], getattr(model, "feature_names_in_", None)
+        X, y, weights, _ = Rows.used(X, y, weights, negative=self.negative)
+        labels = codes = counts = mass = None
+        if y is not None:
+            labels, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+            mass = class_mass(codes, weights, len(labels)) if self.balanced else None
+        weight_range = 1.0, 1.0
+        if weights is not None and len(weights):
+            weight_range = weights.min(), weights.max()
+        stats = BlockStats(
+            n_given, len(X), X.shape[1], names, X.dtype, labels, counts, mass, weight_range
+        )
+        distinct, sample = (
+            None
+            if race is None or (race.by_class and y is None)  # refused later
+            else race(X, codes, weights, i << _ROW_BITS)
+            for race in (self.race, self.sample)
+        )
+        prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+        if self.n_centers and distinct is not None and len(X):
+            first = self._likely_centers(distinct, len(X))
+            prefetched = ((first, X[first - (i << _ROW_BITS)]),)
+        sums = SUMS(X, None, weights, 0) if self.sums else None
+        return Scan({i: stats}, labels, sums, distinct, sample, prefetched)
+
+    def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
+        """Rows of a block that may become centers.
+
+        Of each class those that are first here, up to four standard deviations more than its share.
+        """
+        expected = n_rows * self.n_blocks
+        share = min(1.0, most_centers(self.n_centers, expected) / expected)
+        order = distinct.order()
+        labels = np.zeros(len(order), np.intp) if distinct.labels is None else distinct.labels
+        sizes = np.bincount(labels)
+        most = share * sizes + 4 * np.sqrt(share * sizes) + 1
+        by_class = order[np.argsort(labels[order], kind="stable")]
+        ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return distinct.first[by_class[ranks < most[labels[by_class]]]]
+
+
+@dataclass(eq=False)
 class Blocks:
-    """All rows of a fit; of the methods that arrays have it has those that centers are chosen by.
+    """All rows of a fit, with the methods of arrays that choosing centers needs.
 
     Parameters
     ----------
     tasks : Tasks
     parts : list of tuple
-        Of each block its first row's number, samples, labels or None, and weights or None, as they
-        were given.
-    facts : list of Facts
+        Samples, labels or None, and weights or None of each block, as they were given.
+    stats : list of BlockStats
     reader : Reader
-    n_given : int
-        Rows with those of weight 0.
-    homes : Homes
-        Of each block the worker.
+    groups : list of list of int
+        Numbers of the blocks with rows that a task takes together, see `Tasks.locality`.
     known : dict
         What tasks of `over_rows` would find.
-    ahead : tuple of ndarray or None
-        Numbers, in their order, and values of rows that the client has.
+    prefetched : tuple of ndarray or None
+        Numbers, ascending, and values of rows that the client has.
     """
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        parts: list[tuple[Any, ...]],
-        facts: list[Facts],
-        reader: Reader,
-        n_given: int,
-        homes: Homes,
-        known: dict[Any, Any],
-        ahead: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        self.ahead = ahead
-        self.tasks, self.parts, self.facts, self.reader = tasks, parts, facts, reader
-        self.n_given, self.homes, self.known = n_given, homes, known
-        self.starts = np.cumsum([0] + [fact.n_rows for fact in facts])
-        self.shape = int(self.starts[-1]), facts[0].n_features
-        self.dtype = facts[0].dtype
-        self.classes = reader.classes
+    tasks: Tasks
+    parts: list[tuple[Any, ...]]
+    stats: list[BlockStats]
+    reader: Reader
+    groups: list[list[int]]
+    known: dict[Any, Any]
+    prefetched: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        self.starts = np.cumsum([0] + [own.n_rows for own in self.stats])
+        self.starts_given = np.cumsum([0] + [own.n_given for own in self.stats])
+        self.n_given = int(self.starts_given[-1])
+        self.filled = [own for own in self.stats if own.n_rows]
+        self.shape = int(self.starts[-1]), self.filled[0].n_features
+        self.dtype, self.classes = self.filled[0].dtype, self.reader.classes
 
     @classmethod
-    def of(
+    def scanned(
         cls,
         estimator: Any,
         model: Any,
@@ -70,57 +308,66 @@ class Blocks:
         *,
         negative: bool = False,
         race: Race | None = None,
-        winners: int | str = 0,
+        n_centers: int | str = 0,
         sample: Race | None = None,
     ) -> Blocks:
-        """Look at all blocks once; ``model``, the local twin, gets what validation sets.
+        """Scan all blocks once; the local ``model`` gets the attributes that validation sets.
 
-        A race that will be asked for takes place at once, and so do one that keeps a sample and
-        sums for gamma; rows that may be among so many winners come with the look.
+        Parameters
+        ----------
+        estimator, model : estimator
+            On the cluster, and its local one.
+        X, y, sample_weight
+            As `fit` takes them.
+        negative, race, n_centers, sample
+            See `Scanner`.
 
         Raises
         ------
         ValueError, TypeError
-            As the local twin does, or because blocks do not agree with each other.
+            As the local estimator does, or because blocks do not agree with each other.
         """
-        tasks = Tasks(find_client(estimator.client), Settings.of(getattr(model, "n_jobs", None)))
-        blocks = row_blocks(X)
-        columns = (row_blocks(A, like=X) if A is not None else None for A in (y, sample_weight))
-        labels, weights = (column or [None] * len(blocks) for column in columns)
-        if not len(blocks) == len(labels) == len(weights):
-            raise ValueError(
-                f"X has {len(blocks)} blocks, y and sample_weight {len(labels)} and "
-                f"{len(weights)}: give them the same blocks of rows."
-            )
-        # Whatever the parameters are, data are validated in one way.
-        plain = type(model)()
-        sums = isinstance(gamma := getattr(model, "gamma", None), str) and gamma == "scale"
-        look = Look(plain, negative, sums, race, winners, len(blocks), sample)
-        homes = Homes.of(tasks, blocks)
-        given_as = list(zip(range(len(blocks)), blocks, labels, weights))
-        groups = [tuple(given_as[i] for i in own) for own in homes.groups()]
-        looked = tasks.total("look", Looked.joined, tasks.each("look", look, groups))
-        every: list[Facts] = [looked.facts[i] for i in range(len(blocks))]
-        given = np.cumsum([0] + [fact.n_given for fact in every])
-        kept = [i for i, fact in enumerate(every) if fact.n_rows]
-        if not kept:
-            what = "samples of positive weight" if given[-1] else "samples"
+        tasks, parts = Tasks.of(estimator), aligned_blocks(X, y, sample_weight)
+        plain = type(model)()  # whatever the parameters are, data are validated in one way
+        gamma, class_weight = (getattr(model, name, None) for name in ("gamma", "class_weight"))
+        scanner = Scanner(
+            plain,
+            negative,
+            len(parts),
+            sums=isinstance(gamma, str) and gamma == "scale",
+            balanced=isinstance(class_weight, str) and class_weight == "balanced",
+            race=race,
+            n_centers=n_centers,
+            sample=sample,
+        )
+        groups = tasks.locality([block for block, _, _ in parts])
+        arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
+        scan = tasks.total("scan", Scan.merged, tasks.each("scan", scanner, arguments))
+        stats = [scan.stats[i] for i in range(len(parts))]
+        starts = np.cumsum([0] + [own.n_rows for own in stats])
+        n_given = sum(own.n_given for own in stats)
+        if not starts[-1]:
+            what = "samples of positive weight" if n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
-        facts = [every[i] for i in kept]
-        parts = [(int(given[i]), blocks[i], labels[i], weights[i]) for i in kept]
-        _check_alike(facts)
-        first = facts[0]
+        groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
+        first = _agreed([own for own in stats if own.n_rows])
         for each in (model, plain):
             each.n_features_in_ = first.n_features
             if first.names is not None:
                 each.feature_names_in_ = first.names
-        starts, classes = np.cumsum([0] + [fact.n_rows for fact in every]), looked.labels
+        classes = scan.labels
         if classes is not None and hasattr(model, "predict"):
-            masked = bool(starts[-1] < given[-1])
+            masked = bool(starts[-1] < n_given)
             classes, _ = check_labels(classes, type(model).__name__, masked)
-        reader, known = Reader(plain, negative, classes), looked.known(race, sample, starts)
-        ahead, homes = looked.rows_ahead(starts), homes.at(kept)
-        return cls(tasks, parts, facts, reader, int(given[-1]), homes, known, ahead)
+        return cls(
+            tasks,
+            parts,
+            stats,
+            Reader(plain, negative, classes),
+            groups,
+            scan.known(race, sample, starts),
+            scan.prefetched_rows(starts),
+        )
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -128,7 +375,7 @@ class Blocks:
     @property
     def weights(self) -> Blocks | None:
         """Itself, for those who ask whether there are weights; or None."""
-        there = self.parts[0][3] is not None or self.reader.factors is not None
+        there = self.parts[0][2] is not None or self.reader.factors is not None
         return self if there else None
 
     def with_class_weights(self, class_weight: Any, *, bounds: bool = False) -> Blocks:
@@ -137,57 +384,52 @@ class Blocks:
             return self
         assert self.classes is not None
         factors = class_factors(class_weight, self.classes, self.class_mass, bounds=bounds)
-        reader = self.reader._replace(factors=factors)
-        return Blocks(self.tasks, self.parts, self.facts, reader, self.n_given, self.homes, {})
+        return replace(self, reader=self.reader._replace(factors=factors), known={})
 
     def class_sizes(self) -> np.ndarray:
-        """How many rows each class has."""
-        assert self.classes is not None
-        sizes = np.zeros(len(self.classes), np.int64)
-        for fact in self.facts:
-            sizes[np.searchsorted(self.classes, fact.labels)] += fact.counts
-        return sizes
+        """Number of rows of each class."""
+        return self._by_class("counts")
 
     def class_mass(self) -> np.ndarray:
-        """The weight of each class, as that of the estimators; the look has counted samples."""
-        if self.weights is None:
-            return self.class_sizes()
-        task = _ClassMass(len(self.class_sizes()))
-        return self.over_rows(task, np.add, True, True, "weights")
+        """Weight of each class, without class weights, as `class_mass` of the estimators."""
+        return self._by_class("mass")
+
+    def _by_class(self, name: str) -> np.ndarray:
+        assert self.classes is not None
+        total = np.zeros(len(self.classes), getattr(self.filled[0], name).dtype)
+        for own in self.filled:
+            total[np.searchsorted(self.classes, own.labels)] += getattr(own, name)
+        return total
+
+    def one_by_one(self) -> list[list[int]]:
+        """Groups of one block each, in their order."""
+        return [[i] for i in sorted(i for group in self.groups for i in group)]
 
     def each(
         self,
         name: str,
         function: Callable[..., Any],
         groups: list[list[int]] | None = None,
-        own: dict[int, Any] | None = None,
+        given: dict[int, Any] | None = None,
     ) -> list[Any]:
-        """A task for each group of blocks: ``function(looked)``.
+        """A task ``function(blocks)`` for each group of blocks.
 
-        ``looked`` gives (rows, start) of one block after the other, the number of its first row
-        being the start. With ``own`` it gives (rows, start, own[i]), of those blocks alone.
+        ``blocks`` gives (rows, start, given[i]) of one block after the other, the number of its
+        first row being the start. With ``given`` only the blocks that it has are taken.
         """
-        groups = self.homes.groups() if groups is None else groups
-        if own is not None:
-            groups = [some for group in groups if (some := [i for i in group if i in own])]
+        groups = self.groups if groups is None else groups
+        if given is None:
+            given = dict.fromkeys(i for group in groups for i in group)
         arguments = [
             tuple(
-                (int(self.starts[i]), *self.parts[i], *(() if own is None else (own[i],)))
+                (*self.parts[i], int(self.starts_given[i]), int(self.starts[i]), given[i])
                 for i in group
+                if i in given
             )
             for group in groups
         ]
-        return self.tasks.each(name, _OnRows(self.reader, function), arguments)
-
-    def ask(self, *asked: tuple[Any, Any]) -> None:
-        """Know what `over_rows` of some tasks, each with its merge, will find, by one pass.
-
-        They are tasks that are given labels and weights.
-        """
-        tasks, merges = zip(*asked)
-        task, merge = functools.partial(_all_asked, tasks), functools.partial(_all_merged, merges)
-        found = self.over_rows(task, merge, True, True, "weights")
-        self.known.update(zip(tasks, found))
+        task = partial(_on_rows, self.reader, function)
+        return self.tasks.each(name, task, [own for own in arguments if own])
 
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
@@ -195,25 +437,25 @@ class Blocks:
         """See :func:`gpurbf.data.row_blocks.over_rows`."""
         if task in self.known:
             return self.known[task]
-        parts = self.each(name, _Asked(task, merge, y, weights))
-        return self.tasks.total(name, functools.partial(_reduced, merge), parts)
+        parts = self.each(name, partial(_over_rows, task, merge, y, weights))
+        return self.tasks.total(name, partial(_reduced, merge), parts)
 
-    def take(self, rows: Any) -> Callable[[], Rows]:
-        """Some rows, on their way here: an array of their numbers, or a slice."""
-        if isinstance(rows, slice):
-            rows = np.arange(len(self))[rows]
-        own, _ = at_home(rows, self.starts)
-        coming = self.tasks.start(self.each("rows", _taken, own=own))
-        asked = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
-        return lambda: Rows.in_order(self.tasks.gathered(coming)).at(asked)
+    def take(self, rows: np.ndarray) -> Rows:
+        """Some rows, by their numbers."""
+        given, _ = by_block(rows, self.starts)
+        found = self.tasks.results(self.each("rows", _taken, given=given))
+        ranks = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
+        return Rows.in_order(found).at(ranks)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        if self.ahead is not None and not isinstance(rows, slice):
-            numbers, values = self.ahead
+        if isinstance(rows, slice):
+            rows = np.arange(len(self))[rows]
+        if self.prefetched is not None:
+            numbers, values = self.prefetched
             at = np.minimum(np.searchsorted(numbers, rows), len(numbers) - 1)
             if np.array_equal(numbers[at], rows):
                 return values[at]
-        return self.take(rows)().X
+        return self.take(rows).X
 
     @contextmanager
     def finite(self, model: Any) -> Iterator[None]:
@@ -252,80 +494,84 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
     return list(np.ravel(A.to_delayed()))
 
 
-def at_home(rows: np.ndarray, starts: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """By block the numbers in it of rows of all blocks, and where what they give belongs."""
-    home = np.searchsorted(starts, rows, side="right") - 1
-    own = {i: rows[home == i] - starts[i] for i in np.unique(home).tolist()}
-    return own, np.argsort(np.argsort(home, kind="stable"), kind="stable")
-
-
-def _check_alike(facts: list[Facts]) -> None:
-    """Refuse blocks of different columns or types."""
-    for what in ("n_features", "dtype", "names"):
-        values = [getattr(fact, what) for fact in facts]
-        other = [value for value in values if not np.array_equal(value, values[0])]
-        if other:
-            raise ValueError(f"Blocks differ in {what}: {values[0]} and {other[0]}.")
-
-
-@dataclass(frozen=True)
-class _OnRows:
-    """Reads one block after the other for what works on their rows."""
-
-    reader: Reader
-    function: Callable[..., Any]
-
-    def __call__(self, *blocks: tuple[Any, ...]) -> Any:
-        return self.function(self._looked(blocks))
-
-    def _looked(self, blocks: tuple[tuple[Any, ...], ...]) -> Iterator[tuple[Any, ...]]:
-        for start, given, X, y, weights, *own in blocks:
-            rows = self.reader(X, y, weights)
-            yield rows._replace(places=given + rows.places), start, *own
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A task of `over_rows`, given what it asks for."""
-
-    task: Callable[..., Any]
-    merge: Callable[[Any, Any], Any]
-    y: bool
-    weights: bool
-
-    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> Any:
-        return functools.reduce(self.merge, (self._of(*one) for one in looked))
-
-    def _of(self, rows: Rows, start: int) -> Any:
-        return self.task(
-            rows.X, rows.y if self.y else None, rows.weights if self.weights else None, start
+def aligned_blocks(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
+    """Samples, labels or None, and weights or None of each block of rows."""
+    blocks = row_blocks(X)
+    columns = (row_blocks(A, like=X) if A is not None else None for A in (y, sample_weight))
+    labels, weights = (column or [None] * len(blocks) for column in columns)
+    if not len(blocks) == len(labels) == len(weights):
+        raise ValueError(
+            f"X has {len(blocks)} blocks, y and sample_weight {len(labels)} and {len(weights)}: "
+            "give them the same blocks of rows."
         )
+    return list(zip(blocks, labels, weights))
 
 
-@dataclass(frozen=True)
-class _ClassMass:
-    """The weight of each class in a block."""
+def by_block(rows: np.ndarray, starts: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Split numbers of rows by block, and where in ``rows`` those of one block after the other are.
 
-    n_classes: int
+    Returns
+    -------
+    places : dict
+        By number of the block the places in it.
+    back : ndarray
+        ``values[back]`` of values of one block after the other are in the order of ``rows``.
+    """
+    block = np.searchsorted(starts, rows, side="right") - 1
+    places = {i: rows[block == i] - starts[i] for i in np.unique(block).tolist()}
+    return places, np.argsort(np.argsort(block, kind="stable"), kind="stable")
 
-    def __call__(self, X: Any, y: np.ndarray, weights: np.ndarray | None, first: int) -> np.ndarray:
-        return class_mass(y, weights, self.n_classes)
+
+def _agreed(stats: list[BlockStats]) -> BlockStats:
+    """The first statistics; blocks of different columns or types are refused."""
+    first = stats[0]
+    for what in ("n_features", "dtype", "names"):
+        for own in stats:
+            if not np.array_equal(getattr(own, what), getattr(first, what)):
+                raise ValueError(
+                    f"Blocks differ in {what}: {getattr(first, what)} and {getattr(own, what)}."
+                )
+    return first
 
 
-def _all_asked(tasks: tuple[Callable[..., Any], ...], *rows: Any) -> tuple[Any, ...]:
-    return tuple(task(*rows) for task in tasks)
+def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Numbers of rows that a scan has numbered by block and place, where blocks start there."""
+    block, place = np.divmod(first, 1 << _ROW_BITS)
+    return starts[block] + place
 
 
-def _all_merged(merges: tuple[Callable[..., Any], ...], *found: Any) -> tuple[Any, ...]:
-    return tuple(merge(*own) for merge, own in zip(merges, zip(*found)))
+def _on_rows(reader: Reader, function: Callable[..., Any], *blocks: tuple[Any, ...]) -> Any:
+    """Call the function with an iterator that reads one block after the other."""
+
+    def read() -> Iterator[tuple[Rows, int, Any]]:
+        for X, y, weights, start_given, start, given in blocks:
+            rows = reader(X, y, weights)
+            yield rows._replace(places=start_given + rows.places), start, given
+
+    return function(read())
+
+
+def _over_rows(
+    task: Callable[..., Any],
+    merge: Callable[[Any, Any], Any],
+    y: bool,
+    weights: bool,
+    blocks: Iterator[tuple[Rows, int, None]],
+) -> Any:
+    """Merged results of a task of `over_rows` for some blocks."""
+    found = (
+        task(rows.X, rows.y if y else None, rows.weights if weights else None, start)
+        for rows, start, _ in blocks
+    )
+    return functools.reduce(merge, found)
 
 
 def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
     return functools.reduce(merge, parts)
 
 
-def _taken(looked: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
-    return Rows.joined(rows.at(some) for rows, _, some in looked)
+def _taken(blocks: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
+    return Rows.joined(rows.at(places) for rows, _, places in blocks)
 
 
 def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,10 @@ from dask.delayed import Delayed
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gpurbf.dask.blocks import Blocks, at_home
+from gpurbf.dask.base import DaskClassifier, parameters_of
+from gpurbf.dask.blocks import Blocks, Rows, by_block
 from gpurbf.dask.graph import shared
-from gpurbf.dask.parts import regrouped
-from gpurbf.dask.rows import Rows
-from gpurbf.dask.sums import Summing
-from gpurbf.dask.twin import ClassifierTwin, twin_of
+from gpurbf.dask.sums import BlockSums
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
@@ -26,10 +25,11 @@ from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.fsvc.order import Order, as_drawn, as_given
 from gpurbf.fsvc.passes import Selection
 from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 
-@twin_of(fsvc.FSVC)
-class FSVC(CallbackSupportMixin, ClassifierTwin):
+@parameters_of(fsvc.FSVC)
+class FSVC(CallbackSupportMixin, DaskClassifier):
     """:class:`gpurbf.FSVC` for data on a Dask cluster: the centers of the local pass.
 
     Parameters
@@ -74,7 +74,7 @@ class FSVC(CallbackSupportMixin, ClassifierTwin):
                 f"solver={model.solver!r} has to see all samples in one place: on a cluster use "
                 "'ridge', 'one-hot', or 'lms' with a learning_rate."
             )
-        raw = Blocks.of(self, model, X, y, sample_weight)
+        raw = Blocks.scanned(self, model, X, y, sample_weight)
         model.classes_ = raw.classes
         blocks = raw.with_class_weights(model.class_weight)
         model._looked_at(blocks)
@@ -87,9 +87,8 @@ class FSVC(CallbackSupportMixin, ClassifierTwin):
             solver = _find_radii(blocks, parts, model, solver)
 
         def centers() -> None:
-            chosen: Any = shared(model._new_selection(model.radius_), "centers")
-            chosen = _chain(blocks, "pass", _feed, chosen, parts)
-            model._keep_centers(blocks.tasks.results(chosen))
+            empty = shared(model._new_selection(model.radius_), "centers")
+            model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
 
         def outputs() -> None:
             W = _trained(blocks, parts, model, solver, model._votes(raw.class_mass))
@@ -113,63 +112,59 @@ class _Part(NamedTuple):
 
 
 def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
-    """Tasks for parts which, one after the other, are all samples in the order of the pass."""
-    seed = 0
+    """Tasks for parts which, one after the other, are all samples in the order of the pass.
+
+    A drawn order is one of hashes, cut in parts by the first bits of them. Rows go from worker to
+    worker; together the parts take as much memory as the blocks.
+    """
+    seed, one_by_one = 0, blocks.one_by_one()
     if model.shuffle or "auto" in (model.radius, model.eval_radius):
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     if not model.shuffle:
-        return blocks.each("order", _Given(seed), [[i] for i in range(len(blocks.parts))])
-    n_parts = len(blocks.parts)
-    drawn = regrouped(blocks, "order", _Drawn(seed, n_parts), n_parts)
-    return blocks.tasks.each("order-sorted", _Sorted(seed), [(part,) for part in drawn])
+        return blocks.each("order", partial(_as_given, seed), one_by_one)
+    n_parts = len(one_by_one)
+    split = blocks.each("order-split", partial(_split, seed, n_parts))
+    pieces = blocks.tasks.each(
+        "order-pieces", getitem, [(rows, i) for i in range(n_parts) for rows in split]
+    )
+    n = len(split)
+    parts = [tuple(pieces[i : i + n]) for i in range(0, len(pieces), n)]
+    return blocks.tasks.each("order-sorted", partial(_as_drawn, seed), parts)
 
 
-@dataclass(frozen=True)
-class _Given:
+def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
     """A block as it is."""
-
-    seed: int
-
-    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> _Part:
-        [(rows, _)] = looked
-        keys = row_hashes(rows.X, self.seed)
-        order = as_given(keys, rows.weights)
-        return _Part(rows, order.stream, order.weights, keys)
+    [(rows, *_)] = blocks
+    keys = row_hashes(rows.X, seed)
+    order = as_given(keys, rows.weights)
+    return _Part(rows, order.stream, order.weights, keys)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """Which of so many parts a sample is in: those with the least keys are the first."""
-
-    seed: int
-    n_parts: int
-
-    def __call__(self, rows: Rows) -> np.ndarray:
-        high = row_hashes(rows.X, self.seed) >> np.uint64(32)
-        return (high * np.uint64(self.n_parts)) >> np.uint64(32)
+def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
+    """The rows of some blocks that belong to each part: those with the least keys to the first."""
+    rows = Rows.joined(rows for rows, *_ in blocks)
+    high = row_hashes(rows.X, seed) >> np.uint64(32)
+    part = (high * np.uint64(n_parts)) >> np.uint64(32)
+    return [rows.at(np.flatnonzero(part == i)) for i in range(n_parts)]
 
 
-@dataclass(frozen=True)
-class _Sorted:
+def _as_drawn(seed: int, *pieces: Rows) -> _Part:
     """The samples of a part in the order of their keys."""
-
-    seed: int
-
-    def __call__(self, rows: Rows) -> _Part:
-        keys = row_hashes(rows.X, self.seed)
-        order = as_drawn(keys, rows.weights, rows.y)
-        rows, keys = rows.at(order.rows), keys[order.rows]
-        again = as_drawn(keys, rows.weights, rows.y)
-        return _Part(rows, again.stream, again.weights, keys)
+    rows = Rows.in_order(pieces)
+    keys = row_hashes(rows.X, seed)
+    order = as_drawn(keys, rows.weights, rows.y)
+    rows, keys = rows.at(order.rows), keys[order.rows]
+    again = as_drawn(keys, rows.weights, rows.y)
+    return _Part(rows, again.stream, again.weights, keys)
 
 
 def _chain(
     blocks: Blocks, name: str, function: Callable[..., Any], state: Any, parts: list[Any]
 ) -> Any:
-    """The state after ``function(state, part)`` of all parts, one after the other."""
+    """The result of ``state = function(state, part)`` for all parts, one after the other."""
     for part in parts:
-        state = blocks.tasks.each(name, function, [(state, part)])[0]
-    return state
+        [state] = blocks.tasks.each(name, function, [(state, part)])
+    return blocks.tasks.results(state)
 
 
 def _feed(chosen: Selection, part: _Part) -> Selection:
@@ -184,19 +179,16 @@ def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any)
     order = Order(*[np.empty(0, np.int64)] * 4)
     if "auto" not in (model.radius, model.eval_radius):
         return model._find_radii(None, order.rows, order, solver)
-    known = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
-    starts = np.cumsum([0] + [len(part.keys) for part in known])
-    y, keys, stream = (
-        np.concatenate(columns)
-        for columns in zip(
-            *((part.rows.y, part.keys, start + part.stream) for part, start in zip(known, starts))
-        )
-    )
+    found = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
+    starts = np.cumsum([0] + [len(part.keys) for part in found])
+    y = np.concatenate([part.rows.y for part in found])
+    keys = np.concatenate([part.keys for part in found])
+    stream = np.concatenate([start + part.stream for start, part in zip(starts, found)])
     weights = None
-    if known[0].weights is not None:
-        weights = np.concatenate([part.weights for part in known])
+    if found[0].weights is not None:
+        weights = np.concatenate([part.weights for part in found])
     order = Order(np.arange(len(keys)), stream, weights, keys)
-    return model._find_radii(_Some(blocks, parts, starts), y, order, solver)
+    return model._find_radii(_PartRows(blocks, parts, starts), y, order, solver)
 
 
 def _keys(part: _Part) -> _Part:
@@ -204,21 +196,21 @@ def _keys(part: _Part) -> _Part:
     return part._replace(rows=Rows(None, part.rows.y, None, part.rows.places[:0]))
 
 
-class _Some:
+class _PartRows:
     """The samples in the order of the pass, some of which are asked for."""
 
     def __init__(self, blocks: Blocks, parts: list[Any], starts: np.ndarray) -> None:
         self.tasks, self.parts, self.starts = blocks.tasks, parts, starts
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        own, back = at_home(rows, self.starts)
-        asked = [(self.parts[i], some) for i, some in own.items()]
-        found = self.tasks.results(self.tasks.each("sample", _some, asked))
+        places, back = by_block(rows, self.starts)
+        asked = [(self.parts[i], some) for i, some in places.items()]
+        found = self.tasks.results(self.tasks.each("sample", _samples_at, asked))
         return np.concatenate(found)[back]
 
 
-def _some(part: _Part, rows: np.ndarray) -> np.ndarray:
-    return part.rows.X[rows]
+def _samples_at(part: _Part, places: np.ndarray) -> np.ndarray:
+    return part.rows.X[places]
 
 
 def _trained(
@@ -226,28 +218,21 @@ def _trained(
 ) -> np.ndarray:
     """Output weights, from those at the start."""
     if solver.needs == "sums":
-        normal, _ = Summing(blocks, model, 0.0).result()
+        normal = NormalEquations(len(model.centers_), W.shape[1])
+        normal.begin(model._layer(), blocks)
+        normal, _ = BlockSums(blocks, model, normal).result()
         return solver.solve(normal).W
     if solver.needs == "center targets":
         return solver.train(model._layer(), None, None, None, start=W)
-    epoch = _Epoch(model, clone(solver).set_params(n_epochs=1))
-    found: Any = shared(W, "weights")
-    for _ in range(solver.n_epochs):
-        found = _chain(blocks, "epoch", epoch, found, parts)
-    return blocks.tasks.results(found)
+    epoch = partial(_epoch, model, clone(solver).set_params(n_epochs=1))
+    return _chain(blocks, "epoch", epoch, shared(W, "weights"), parts * solver.n_epochs)
 
 
-@dataclass(frozen=True)
-class _Epoch:
+def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndarray:
     """One look at the samples of a part, in order."""
-
-    model: fsvc.FSVC
-    solver: Any
-
-    def __call__(self, W: np.ndarray, part: _Part) -> np.ndarray:
-        X, y, weights, _ = part.rows
-        if not len(X):
-            return W
-        T = one_hot(y, len(self.model.classes_))
-        epochs = self.solver.epochs(self.model._layer(), X, T, weights, start=W)
-        return deque(epochs, maxlen=1).pop().copy()
+    X, y, weights, _ = part.rows
+    if not len(X):
+        return W
+    T = one_hot(y, len(model.classes_))
+    epochs = solver.epochs(model._layer(), X, T, weights, start=W)
+    return deque(epochs, maxlen=1).pop().copy()

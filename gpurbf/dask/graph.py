@@ -1,14 +1,16 @@
-"""Tasks: their readable names, the threads and settings they run with, and trees of them."""
+"""Tasks: names, threads and settings that they run with, trees of them, and where blocks are."""
 
 from __future__ import annotations
 
 import functools
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import dask
 import distributed
+import numpy as np
 from dask.delayed import Delayed, delayed
 from distributed.protocol.pickle import dumps
 
@@ -16,15 +18,15 @@ from gpurbf.runtime.config import config_context, get_config
 from gpurbf.runtime.threads import limited
 
 # Bytes that the tasks of a kind may hold together: more is sent once, and a step later.
-_HELD = 1 << 24
+_MAX_BYTES_IN_TASKS = 1 << 24
+# Bytes of blocks that a task takes together: a worker may have moved them to its disk.
+_MAX_BYTES_TOGETHER = 1 << 28
 # How addresses begin that only this machine, and this process, can reach.
-_HERE = ("tcp://127.0.0.1:", "tcp://[::1]:", "inproc://")
-# Results that the client merges itself.
-_FEW = 4
+_LOCAL_ADDRESSES = ("tcp://127.0.0.1:", "tcp://[::1]:", "inproc://")
 
 
 def find_client(client: Any) -> distributed.Client:
-    """The client that is given, or the one that is there."""
+    """Return the client that is given, or else the current one."""
     if client is not None:
         return client
     try:
@@ -43,22 +45,22 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, n_jobs: int | None) -> Settings:
-        """Those in force here; a task has one thread, that of its worker which runs it."""
+        """Take those in force here; a task has one thread, that of its worker which runs it."""
         return cls(1 if n_jobs is None else n_jobs, get_config())
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The function called under these settings."""
+        """Call the function under these settings."""
         with config_context(**self.config), limited(self.n_jobs):
             return function(*args)
 
 
 def shared(value: Any, name: str) -> Delayed:
-    """A value that many tasks take: part of the graph, so that no worker's end loses it."""
+    """Make a value that many tasks take a part of the graph, so that no worker's end loses it."""
     return delayed(value, name=f"gpurbf-{name}-{uuid.uuid4().hex}", traverse=False)
 
 
 class Tasks:
-    """Makes tasks of one kind: ``gpurbf-<name>`` is what the dashboard shows.
+    """Makes and runs tasks with some settings; the dashboard shows them as ``gpurbf-<name>``.
 
     Parameters
     ----------
@@ -66,24 +68,31 @@ class Tasks:
     settings : Settings
     """
 
-    # What `results` had last. To let go of it is a message to the scheduler, and the client's next
-    # one waits up to 10 ms after that: the next tasks come first.
-    _before: Any = None
-
     def __init__(self, client: distributed.Client, settings: Settings) -> None:
         self.client, self.settings = client, settings
 
+    @classmethod
+    def of(cls, estimator: Any) -> Tasks:
+        """Tasks of an estimator, by its client and with its ``n_jobs``."""
+        settings = Settings.of(getattr(estimator, "n_jobs", None))
+        return cls(find_client(estimator.client), settings)
+
     @functools.cached_property
     def threads(self) -> dict[str, int]:
-        """Of each worker."""
+        """The number of threads of each worker, by its address."""
         return dict(self.client.nthreads())
+
+    @property
+    def n_threads(self) -> int:
+        """How many tasks run at a time."""
+        return max(1, sum(self.threads.values()))
 
     def each(
         self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> list[Delayed]:
-        """``function`` of each tuple of arguments; much that it holds itself is sent once."""
+        """Tasks for ``function`` of each tuple of arguments; a large function is sent once."""
         call: Any = functools.partial(self.settings.call, function)
-        if len(arguments) * len(dumps(call)) > _HELD:
+        if len(arguments) * len(dumps(call)) > _MAX_BYTES_IN_TASKS:
             call = shared(call, f"{name}-code")
         task, token = delayed(_call, pure=False), uuid.uuid4().hex
         return [
@@ -92,22 +101,17 @@ class Tasks:
         ]
 
     def merged(
-        self,
-        name: str,
-        merge: Callable[..., Any],
-        parts: list[Delayed],
-        most: int = 64,
-        left: int = 1,
+        self, name: str, merge: Callable[..., Any], parts: list[Delayed], fan_in: int = 8
     ) -> list[Delayed]:
-        """So many parts at the most, in a tree: ``merge(*parts)`` of ``most`` neighbours."""
-        while len(parts) > left:
-            some = [tuple(parts[i : i + most]) for i in range(0, len(parts), most)]
-            parts = self.each(f"{name}-merged", merge, some)
+        """No more than ``fan_in`` parts, by a tree of tasks ``merge(*neighbours)``."""
+        while len(parts) > fan_in:
+            groups = [tuple(parts[i : i + fan_in]) for i in range(0, len(parts), fan_in)]
+            parts = self.each(f"{name}-merged", merge, groups)
         return parts
 
     def total(self, name: str, merge: Callable[..., Any], parts: list[Delayed]) -> Any:
-        """``merge(*parts)`` of all parts, here; of a few of them without tasks of its own."""
-        return merge(*self.results(self.merged(name, merge, parts, left=_FEW)))
+        """Return ``merge(*parts)`` of all parts, the last of them merged by the client."""
+        return merge(*self.results(self.merged(name, merge, parts)))
 
     def start(self, tasks: Any, **options: Any) -> Any:
         """Futures of tasks, which run now."""
@@ -117,13 +121,30 @@ class Tasks:
 
     def results(self, tasks: Any) -> Any:
         """Results of the tasks, on the client."""
-        self._before = self.start(tasks)
-        return self.gathered(self._before)
+        return self.gathered(self.start(tasks))
 
     def gathered(self, futures: Any) -> Any:
-        """Their results; not by way of the scheduler where all are on one machine."""
-        here = all(address.startswith(_HERE) for address in self.threads)
-        return self.client.gather(futures, direct=here or None)
+        """Results of futures; not by way of the scheduler where all are on one machine."""
+        local = all(address.startswith(_LOCAL_ADDRESSES) for address in self.threads)
+        return self.client.gather(futures, direct=local or None)
+
+    def locality(self, blocks: list[Any]) -> list[list[int]]:
+        """Group the numbers of blocks that one task takes together: those on one worker.
+
+        A group is a thread's share of all blocks, and no more bytes than a task may hold. Blocks
+        that are to be computed first, which are nowhere yet, are groups of their own.
+        """
+        nbytes = self.client.nbytes(summary=False)
+        workers = {key: worker for worker, own in self.client.has_what().items() for key in own}
+        together: dict[Any, list[int]] = defaultdict(list)
+        for i, block in enumerate(blocks):
+            together[workers.get(block.key, i)].append(i)
+        share, groups = -(-len(blocks) // self.n_threads), []
+        for own in together.values():
+            largest = max(nbytes.get(blocks[i].key, 1) for i in own)
+            size = max(1, min(share, _MAX_BYTES_TOGETHER // max(1, largest)))
+            groups += [part.tolist() for part in np.array_split(own, -(-len(own) // size))]
+        return groups
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

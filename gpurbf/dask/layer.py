@@ -11,13 +11,13 @@ from sklearn.utils import check_random_state
 
 from gpurbf.centers import COUNTS
 from gpurbf.centers.sample import Race
+from gpurbf.dask.base import DaskEstimator, parameters_of
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.twin import Twin, twin_of
 from gpurbf.estimators import layer
 
 
-@twin_of(layer.RBFLayer)
-class RBFLayer(Twin):
+@parameters_of(layer.RBFLayer)
+class RBFLayer(DaskEstimator):
     """:class:`gpurbf.RBFLayer` for data on a Dask cluster: the same centers, the same gamma.
 
     Parameters
@@ -45,13 +45,11 @@ class RBFLayer(Twin):
         model = self._new_model()
         check_rule(model)
         y = y if isinstance(model.centers, str) else None
-        blocks = Blocks.of(
-            self, model, X, y, sample_weight, race=race_ahead(model), winners=winners(model)
-        )
+        blocks = Blocks.scanned(self, model, X, y, sample_weight, **center_draw(model))
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
-                model.center_indices_ = blocks.take(model.center_indices_)().places
+                model.center_indices_ = blocks.take(model.center_indices_).places
         self.model_ = model
         return self
 
@@ -99,16 +97,15 @@ def check_rule(model: Any) -> None:
         )
 
 
-def race_ahead(model: Any) -> Race | None:
-    """The race by which the model will draw its centers, if it does."""
-    if not isinstance(rule := model.centers, str) or np.array_equal(model.gamma, "median"):
-        return None  # the median draws first
+def center_draw(model: Any) -> dict[str, Any]:
+    """The race by which the model will draw its centers, and their number, if it draws first.
+
+    They are options of `Blocks.scanned`; there are none for a number that will be refused.
+    """
+    rule, n = model.centers, model.n_centers
+    if not isinstance(rule, str) or np.array_equal(model.gamma, "median"):
+        return {}  # the median draws first
     random_state = copy.deepcopy(check_random_state(model.random_state))
-    return Race.drawn(random_state, by_class=rule == "stratified")
-
-
-def winners(model: Any) -> int | str:
-    """How many centers the model will draw; 0 for a number that it will refuse."""
-    n = model.n_centers
     known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
-    return n if known else 0
+    race = Race.drawn(random_state, by_class=rule == "stratified")
+    return {"race": race, "n_centers": n if known else 0}

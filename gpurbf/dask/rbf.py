@@ -7,17 +7,19 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from gpurbf.centers.sample import Distinct
+from gpurbf.dask.base import DaskClassifier, parameters_of
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.layer import check_rule, race_ahead, winners
-from gpurbf.dask.sums import SCALE, Summing
-from gpurbf.dask.twin import ClassifierTwin, twin_of
+from gpurbf.dask.layer import center_draw, check_rule
+from gpurbf.dask.sums import BlockSums
+from gpurbf.data.exact_sums import exact_sum
 from gpurbf.estimators import rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.runtime.threads import limited
 
 
-@twin_of(rbf.RBFClassifier)
-class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
+@parameters_of(rbf.RBFClassifier)
+class RBFClassifier(CallbackSupportMixin, DaskClassifier):
     """:class:`gpurbf.RBFClassifier` for data on a Dask cluster: the same model, bit for bit.
 
     Parameters
@@ -54,32 +56,25 @@ class RBFClassifier(CallbackSupportMixin, ClassifierTwin):
         model = self._new_model()
         check_rule(model)
         _solver(model, 0)  # before any work
-        blocks = Blocks.of(
-            self,
-            model,
-            X,
-            y,
-            sample_weight,
-            race=race_ahead(model),
-            winners=winners(model),
-            sample=rbf.CALIBRATION,
+        blocks = Blocks.scanned(
+            self, model, X, y, sample_weight, **center_draw(model), sample=rbf.CALIBRATION
         )
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
             solver = _solver(model, len(model.centers_))
-            if weighted is not blocks:  # the look has known other weights
-                weighted.ask((rbf.CALIBRATION, rbf.CALIBRATION.merged), SCALE)
-            found = rbf.CALIBRATION.over(weighted, weighted, weighted.weights)
+            found, scale = _sampled(weighted)
             sample = np.sort(found.first)
-            sums = Summing(weighted, model, getattr(solver, "alpha", 0.0), sample)
+            normal = model._begin(getattr(solver, "alpha", 0.0), weighted, scale)
+            sums = BlockSums(weighted, model, normal, sample)
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
             normal, some = sums.result()
             if model._coarse(normal, some.X, some.weights):
                 model._widen()
-                normal, some = Summing(weighted, model, 0.0, sample).result()
+                normal = model._begin(0.0, weighted, scale)
+                normal, some = BlockSums(weighted, model, normal, sample).result()
             some = some.at(np.searchsorted(sample, found.first))
             left_out = model._to_leave_out(normal, found, some.X, some.weights)
             model._solve(solver, normal, left_out, some.X, keep=False)
@@ -109,3 +104,20 @@ def _solver(model: Any, n_centers: int) -> Any:
             "'ridge', or another of sums over the samples."
         )
     return solver
+
+
+def _sampled(blocks: Blocks) -> tuple[Distinct, tuple[float, float] | None]:
+    """The samples that calibrate probabilities, and the largest and the mean weight of all rows."""
+    if blocks.weights is None:
+        return rbf.CALIBRATION.over(blocks, blocks, None), None
+    found, largest, total = blocks.over_rows(_sample_and_scale, _merged, True, True, "weights")
+    return found, (float(largest), float(total / len(blocks)))
+
+
+def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[Any, ...]:
+    """Samples for calibration, the largest weight and the sum of all, of some rows."""
+    return rbf.CALIBRATION(X, y, weights, first), weights.max(), exact_sum(weights)
+
+
+def _merged(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    return rbf.CALIBRATION.merged(a[0], b[0]), max(a[1], b[1]), a[2] + b[2]

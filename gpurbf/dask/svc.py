@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
@@ -11,12 +11,10 @@ import distributed
 import numpy as np
 
 from gpurbf.centers.sample import Distinct, Race
-from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.rows import Rows
-from gpurbf.dask.tiles import Queue, Tile, ending_in_pairs, tiles_of
-from gpurbf.dask.twin import ClassifierTwin, twin_of
-from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
-from gpurbf.data.samples import FORCED, quantize_or_keep
+from gpurbf.dask.base import DaskClassifier, parameters_of
+from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.data.quantize import Quantization, encode
+from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators.svc import KERNELS, Progress, check_parameters
@@ -24,14 +22,14 @@ from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.train import PairModels, group_samples, solve_samples
 
-# Tasks of pairs that a thread has, with the one that it works on.
-_AHEAD = 2
+# Tasks that a thread has at a time, with the one that it works on, and in all, if there are enough.
+_TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
 # Finds samples that are there twice; of this seed are the keys by which such are sorted.
 _RACE = Race(0, by_class=True)
 
 
-@twin_of(svc.SVC)
-class SVC(CallbackSupportMixin, ClassifierTwin):
+@parameters_of(svc.SVC)
+class SVC(CallbackSupportMixin, DaskClassifier):
     """:class:`gpurbf.SVC` for data on a Dask cluster: the same problems, a task for each pair.
 
     Parameters
@@ -71,111 +69,110 @@ class SVC(CallbackSupportMixin, ClassifierTwin):
                 f"kernel={model.kernel!r} needs the matrix of all samples: on a cluster use one of "
                 f"{list(KERNELS)}."
             )
-        blocks = Blocks.of(self, model, X, y, sample_weight, negative=True, race=_RACE)
+        blocks = Blocks.scanned(self, model, X, y, sample_weight, negative=True, race=_RACE)
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
         weighted = blocks.with_class_weights(model.class_weight, bounds=True)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
-        parts = _Parts.of(weighted)  # on their way while gamma is found
+        work = PairWork.of(len(model.classes_), _TASKS_PER_THREAD * blocks.tasks.n_threads)
+        pieces = _pieces(weighted, work.parts)  # on their way while gamma is found
         with limited(self.n_jobs):
             model._activation = model._resolve(blocks, blocks.weights)
         model._quantizations = _quantizations(blocks, model.precision)
         with blocks.finite(model):
-            solve = _Solve.among(blocks, model)
-            model._keep(*self._train(solve, weighted, parts, (X, y)))
+            model._keep(*self._train(model, blocks, work, pieces, (X, y)))
         self.model_ = model
         return self
 
     def _train(
-        self, solve: _Solve, blocks: Blocks, parts: _Parts, data: tuple[Any, Any]
+        self,
+        model: svc.SVC,
+        blocks: Blocks,
+        work: PairWork,
+        pieces: list[list[Any]],
+        data: tuple[Any, Any],
     ) -> tuple[np.ndarray, np.ndarray, PairModels]:
         """Places and values of the support vectors, and the pairs that they are of."""
-        tasks, tiles, sizes = blocks.tasks, parts.tiles, blocks.class_sizes()
-        classes: Any = blocks.classes
-        pairs = list(combinations(range(len(sizes)), 2))
+        tasks, sizes, classes = blocks.tasks, blocks.class_sizes(), model.classes_
+        distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
+        by_key = len(distinct.first) < len(blocks) or not _uniform(blocks)
+        solve = partial(_solve, model, np.bincount(distinct.labels), by_key)
+        pairs = list(combinations(range(len(classes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
-        costs = [sum(int(sizes[c]) for pair in tile.pairs for c in pair) for tile in tiles]
-        queue = Queue(costs, blocks.homes.threads)
+        left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
+        running: dict[Any, tuple[list[tuple[int, int]], str | None]] = {}
         solved: dict[tuple[int, int], _Pair] = {}
 
-        def begun() -> Any:
-            i, where = queue.next()
-            own = [piece for part in tiles[i].parts for piece in parts.pieces[part]]
-            [task] = tasks.each("pairs", solve, [(tiles[i].pairs, *own)])
-            future = tasks.start(task, **where)
-            waiting[future] = i
+        def begin(worker: str | None) -> Any:
+            """Begin the largest task that is left, on that worker if it is there."""
+            own = left.pop()
+            arguments = own, *chain(*(pieces[part] for part in work.parts_of(own)))
+            where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+            future = tasks.start(tasks.each("pairs", solve, [arguments])[0], **where)
+            running[future] = own, worker
             return future
 
-        # None is let go of before the last tasks have begun, see `Tasks.results`.
-        waiting: dict[Any, int] = {}
-        first = [begun() for _ in range(min(len(tiles), _AHEAD * blocks.homes.n_threads))]
-        running = distributed.as_completed(first)
-        for ended in running.batches():
+        # Dask takes all tasks of a name to cost the same, and would give a thread too many at once.
+        threads: list[str | None]
+        threads = [worker for worker, n in tasks.threads.items() for _ in range(n)] or [None]
+        slots = (threads * _TASKS_AHEAD)[: len(left)]
+        ends = distributed.as_completed([begin(worker) for worker in slots])
+        for ended in ends.batches():
             for future in ended:
-                queue.done(waiting[future])
-                if queue:
-                    running.add(begun())
+                if left:
+                    ends.add(begin(running[future][1]))
             for future, found in zip(ended, tasks.gathered(ended)):
-                for pair, one in zip(tiles[waiting[future]].pairs, found):
+                own, _ = running.pop(future)
+                for pair, one in zip(own, found):
                     solved[pair] = one
                     progress.solved(pairs.index(pair), one.solution)
         progress.finish()
         support, models = _assembled([solved[pair] for pair in pairs], pairs, len(sizes))
-        chosen = _Chosen(np.sort(np.concatenate(support)))
-        found = tasks.results(tasks.each("support-vectors", chosen, list(zip(*parts.pieces))))
-        vectors = Rows.in_order(found, by_class=True)
+        places = np.sort(np.concatenate(support))
+        chosen = tasks.each("support-vectors", partial(_chosen, places), list(zip(*pieces)))
+        vectors = Rows.in_order(tasks.results(chosen), by_class=True)
         return vectors.places, vectors.X, models
 
 
-def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] | None:
-    """The quantization that all samples are on, if there is one; None where nobody is to look."""
-    if precision in FORCED:
-        return None
-    if blocks.dtype == np.uint8:
-        return (Quantization(1.0, 0),)
-    some = tuple(candidates(sample_of(blocks)))  # type: ignore[arg-type]
-    on = blocks.over_rows(_OnQuantizations(some), np.logical_and, False, False, "quantization")
-    return tuple(quantization for quantization, every in zip(some, on) if every)[:1]
+class PairWork(NamedTuple):
+    """All pairs of classes by the tasks that solve them, and all classes in ``parts``.
 
+    Classes are cut in parts. All pairs between two parts are one task, as they share kernel rows;
+    each pair within a part is one, and those, the smallest, let threads end together.
+    """
 
-@dataclass(frozen=True)
-class _OnQuantizations:
-    quantizations: tuple[Quantization, ...]
-
-    def __call__(self, X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
-        return np.array(
-            [not encode(X, quantization)[1].any() for quantization in self.quantizations], bool
-        )
-
-
-class _Parts(NamedTuple):
-    """The samples by class: the tiles of all pairs, and futures of each part's pieces."""
-
-    tiles: list[Tile]
-    pieces: list[list[Any]]
+    parts: list[list[int]]
+    tasks: list[list[tuple[int, int]]]
 
     @classmethod
-    def of(cls, blocks: Blocks) -> _Parts:
-        """The parts of as many tiles as make three tasks a thread."""
-        n_threads = blocks.homes.n_threads
-        classes, tiles = tiles_of(len(blocks.class_sizes()), 3 * n_threads)
-        pieces = [blocks.each("classes", _OfClasses(part)) for part in classes]
-        there = blocks.tasks.start(list(chain(*pieces)))
-        n = len(pieces[0])
-        own = [there[i : i + n] for i in range(0, len(there), n)]
-        return cls(ending_in_pairs(tiles, 2 * n_threads), own)
+    def of(cls, n_classes: int, wanted: int) -> PairWork:
+        """So many tasks or more, of as few parts as give them; or a task for each pair."""
+        n_parts = 2
+        while n_parts < n_classes and n_parts * (n_parts + 1) // 2 < wanted:
+            n_parts += 1
+        parts = [part.tolist() for part in np.array_split(np.arange(n_classes), n_parts)]
+        between = [[(a, b) for a in one for b in other] for one, other in combinations(parts, 2)]
+        within = [[pair] for part in parts for pair in combinations(part, 2)]
+        return cls(parts, between + within)
+
+    def parts_of(self, pairs: list[tuple[int, int]]) -> list[int]:
+        """The parts that have the classes of these pairs."""
+        classes = {c for pair in pairs for c in pair}
+        return [i for i, part in enumerate(self.parts) if classes.intersection(part)]
 
 
-@dataclass(frozen=True)
-class _OfClasses:
+def _pieces(blocks: Blocks, parts: list[list[int]]) -> list[list[Any]]:
+    """Futures of the samples of each part of the classes, a piece for each group of blocks."""
+    tasks = [blocks.each("classes", partial(_of_classes, part)) for part in parts]
+    futures, n = blocks.tasks.start(list(chain(*tasks))), len(tasks[0])
+    return [futures[i : i + n] for i in range(0, len(futures), n)]
+
+
+def _of_classes(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
     """The rows of some blocks that are of these classes."""
-
-    classes: list[int]
-
-    def __call__(self, looked: Iterator[tuple[Rows, int]]) -> Rows:
-        return Rows.joined(_of(self.classes, rows) for rows, _ in looked)
+    return Rows.joined(_of(classes, rows) for rows, *_ in blocks)
 
 
 def _of(classes: list[int], rows: Rows) -> Rows:
@@ -184,30 +181,31 @@ def _of(classes: list[int], rows: Rows) -> Rows:
     return rows if of_them.all() else rows.at(of_them)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The rows of these places, of the pieces of a block."""
+def _chosen(places: np.ndarray, *pieces: Rows) -> Rows:
+    """The rows of these places, of the pieces of a group of blocks."""
+    return Rows.joined(rows.at(np.isin(rows.places, places)) for rows in pieces)
 
-    places: np.ndarray
 
-    def __call__(self, *pieces: Rows) -> Rows:
-        return Rows.joined(rows.at(np.isin(rows.places, self.places)) for rows in pieces)
+def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] | None:
+    """The quantization that all samples are on, if there is one; None where nobody is to look."""
+    likely = quantizations_of(blocks, precision)
+    if not likely or blocks.dtype == np.uint8:
+        return likely
+    task = partial(_are_on, likely)
+    on = blocks.over_rows(task, np.logical_and, False, False, "quantization")
+    return tuple(quantization for quantization, every in zip(likely, on) if every)[:1]
+
+
+def _are_on(
+    quantizations: tuple[Quantization, ...], X: np.ndarray, y: None, weights: None, first: int
+) -> np.ndarray:
+    """Whether all rows are on each quantization."""
+    return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
 def _uniform(blocks: Blocks) -> bool:
-    """Whether all samples have one weight."""
-    if blocks.weights is None:
-        return True
-    least, most = blocks.over_rows(_ends, _wider, False, True, "weights")
-    return least == most
-
-
-def _ends(X: Any, y: None, weights: np.ndarray, first: int) -> tuple[float, float]:
-    return weights.min(), weights.max()
-
-
-def _wider(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    return min(a[0], b[0]), max(a[1], b[1])
+    """Whether all samples were given one weight."""
+    return len({weight for own in blocks.filled for weight in own.weight_range}) == 1
 
 
 class _Pair(NamedTuple):
@@ -220,58 +218,46 @@ class _Pair(NamedTuple):
     description: str
 
 
-@dataclass(frozen=True)
-class _Solve:
-    """Solves pairs of some classes as the local twin does among all samples.
+def _solve(
+    model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
+) -> list[_Pair]:
+    """Solve pairs of some classes as the local estimator does among all samples.
 
     ``sizes`` are of all classes, equal samples counted once.
     """
-
-    model: svc.SVC
-    sizes: np.ndarray
-    by_key: bool
-
-    @classmethod
-    def among(cls, blocks: Blocks, model: svc.SVC) -> _Solve:
-        """For pairs of these samples; their weights are as given, without those of classes."""
-        distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
-        by_key = len(distinct.first) < len(blocks) or not _uniform(blocks)
-        return cls(model, np.bincount(distinct.labels), by_key)
-
-    def __call__(self, pairs: list[tuple[int, int]], *pieces: Rows) -> list[_Pair]:
-        model, wanted = self.model, sorted({c for pair in pairs for c in pair})
-        rows = Rows.in_order((_of(wanted, piece) for piece in pieces), by_class=True)
-        classes, codes = np.unique(rows.y, return_inverse=True)
-        # Without equal samples anywhere there is nothing to compare, and they keep their order.
-        groups = group_samples(rows.X if self.by_key else None, codes, None, by_key=self.by_key)
-        samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
-        C = np.full(len(codes), float(model.C))
-        table, solutions, kernel = solve_samples(
-            samples[groups.first] if self.by_key else samples,
-            C if rows.weights is None else rows.weights * model.C,
-            model._activation,
-            groups=groups,
-            backend=model.backend,
-            precision=model.precision,
-            tol=model._tol,
-            max_iter=model.max_iter,
-            cache_bytes=model.cache_size * 2**20,
-            stepped=_goes_on,
-            solved=_goes_on,
-            sizes=self.sizes,
-            pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
-        )
-        starts, found = np.searchsorted(codes, np.arange(len(classes) + 1)), []
-        for pair, solution in zip(np.searchsorted(classes, pairs), solutions):
-            places, values = [], []
-            for c, row in zip(pair, (pair[1] - 1, pair[0])):
-                own = np.arange(starts[c], starts[c + 1])
-                support = own[table[row, own] != 0]
-                places.append(rows.places[support])
-                values.append(table[row, support])
-            solution.beta = solution.beta[solution.beta != 0]
-            found.append(_Pair(places, values, solution, kernel.backend, kernel.description))
-        return found
+    wanted = sorted({c for pair in pairs for c in pair})
+    rows = Rows.in_order((_of(wanted, piece) for piece in pieces), by_class=True)
+    classes, codes = np.unique(rows.y, return_inverse=True)
+    # Without equal samples anywhere there is nothing to compare, and they keep their order.
+    groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
+    samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
+    C = np.full(len(codes), float(model.C))
+    table, solutions, kernel = solve_samples(
+        samples[groups.first] if by_key else samples,
+        C if rows.weights is None else rows.weights * model.C,
+        model._activation,
+        groups=groups,
+        backend=model.backend,
+        precision=model.precision,
+        tol=model._tol,
+        max_iter=model.max_iter,
+        cache_bytes=model.cache_size * 2**20,
+        stepped=_goes_on,
+        solved=_goes_on,
+        sizes=sizes,
+        pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
+    )
+    starts, found = np.searchsorted(codes, np.arange(len(classes) + 1)), []
+    for pair, solution in zip(np.searchsorted(classes, pairs), solutions):
+        places, values = [], []
+        for c, row in zip(pair, (pair[1] - 1, pair[0])):
+            own = np.arange(starts[c], starts[c + 1])
+            support = own[table[row, own] != 0]
+            places.append(rows.places[support])
+            values.append(table[row, support])
+        solution.beta = solution.beta[solution.beta != 0]
+        found.append(_Pair(places, values, solution, kernel.backend, kernel.description))
+    return found
 
 
 def _goes_on(*args: Any) -> bool:

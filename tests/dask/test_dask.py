@@ -6,6 +6,7 @@ import signal
 import joblib
 import numpy as np
 import pytest
+from callers import Callback
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
@@ -295,26 +296,17 @@ def test_tasks_have_names_that_can_be_read(client):
     on_dask.FSVC(random_state=0).fit(*cut(200, 100, data=(X[:300], y[:300])))
     on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
     names = set(client.cluster.scheduler.task_prefixes)
-    assert {"gpurbf-look", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
+    assert {"gpurbf-scan", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
 
 
-class Recorder:
-    """A scikit-learn callback that writes down which tasks end."""
+class Recorder(Callback):
+    """Write down which tasks end."""
 
     def __init__(self):
         self.ended = []
 
-    def setup(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context):
-        pass
-
     def on_fit_task_end(self, estimator, context):
         self.ended.append(context.task_name)
-
-    def teardown(self, estimator, context):
-        pass
 
 
 @pytest.mark.parametrize(

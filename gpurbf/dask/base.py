@@ -14,14 +14,14 @@ from dask.delayed import delayed
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.dask.blocks import row_blocks
-from gpurbf.dask.graph import Settings, Tasks, find_client, shared
+from gpurbf.dask.blocks import aligned_blocks, row_blocks
+from gpurbf.dask.graph import Settings, Tasks, shared
 from gpurbf.estimators._base import DocLinkMixin
 
 Class = TypeVar("Class", bound=type)
 
 
-def twin_of(local: type) -> Callable[[Class], Class]:
+def parameters_of(local: type) -> Callable[[Class], Class]:
     """Give a class the parameters of a local estimator, and ``client``."""
     own = inspect.signature(local.__init__)  # type: ignore[misc]
     client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -43,7 +43,7 @@ def twin_of(local: type) -> Callable[[Class], Class]:
     return decorated
 
 
-class Twin(DocLinkMixin, BaseEstimator):
+class DaskEstimator(DocLinkMixin, BaseEstimator):
     """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
 
     Fitted attributes are those of ``model_``.
@@ -54,7 +54,7 @@ class Twin(DocLinkMixin, BaseEstimator):
     model_: Any
 
     def _new_model(self) -> Any:
-        """The local twin, not fitted."""
+        """The local estimator, not fitted."""
         parameters = self.get_params(deep=False)
         parameters.pop("client")
         return self.local(**parameters)
@@ -96,7 +96,7 @@ class Twin(DocLinkMixin, BaseEstimator):
             return getattr(self.model_, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __sklearn_clone__(self) -> Twin:
+    def __sklearn_clone__(self) -> DaskEstimator:
         # A client is a connection: there are no copies of it.
         values = self.get_params(deep=False)
         return type(self)(
@@ -110,7 +110,7 @@ class Twin(DocLinkMixin, BaseEstimator):
         return dict(super().__getstate__()) | {"client": None}
 
 
-class ClassifierTwin(Twin):
+class DaskClassifier(DaskEstimator):
     """A classifier on a cluster."""
 
     _estimator_type = "classifier"
@@ -129,7 +129,7 @@ class ClassifierTwin(Twin):
         return self._lazily("predict", X)
 
     def decision_function(self, X: Any) -> da.Array:
-        """The local twin's scores, block by block when they are computed.
+        """The local estimator's scores, block by block when they are computed.
 
         Parameters
         ----------
@@ -155,14 +155,9 @@ class ClassifierTwin(Twin):
         score : float
         """
         check_is_fitted(self)
-        X_blocks, labels = row_blocks(X), row_blocks(y, like=X)
-        weights = [None] * len(labels)
-        if sample_weight is not None:
-            weights = row_blocks(sample_weight, like=X)
-        tasks = Tasks(find_client(self.client), Settings.of(getattr(self, "n_jobs", None)))
-        model = shared(self.model_, "model")
-        own = [(model, *part) for part in zip(X_blocks, labels, weights, strict=True)]
-        right, whole = tasks.total("score", _total, tasks.each("score", _right, own))
+        tasks, model = Tasks.of(self), shared(self.model_, "model")
+        arguments = [(model, *part) for part in aligned_blocks(X, y, sample_weight)]
+        right, whole = tasks.total("score", _total, tasks.each("score", _right, arguments))
         return float(right / whole)
 
 
