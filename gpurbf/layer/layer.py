@@ -19,6 +19,7 @@ from gpurbf.layer.backends.blas import sparse
 from gpurbf.layer.backends.blas.sparse import SparseProductLayer, sparse_or_dense
 from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.runtime.arrays import is_resident, to_host
+from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.once import Lock
@@ -204,7 +205,10 @@ class HiddenLayer:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         if out is None:
-            out = xp.empty((X.shape[0], len(self.centers)), self.dtype)
+            shape = X.shape[0], len(self.centers)
+            if xp is np:
+                check_result(shape, self.dtype, "activations", "transform fewer samples at a time")
+            out = xp.empty(shape, self.dtype)
         elif not out.flags.c_contiguous or out.dtype != self.dtype:
             # Prepared layers write whole rows of their own dtype.
             H = self.activations(X)
@@ -223,6 +227,10 @@ class HiddenLayer:
     def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        if xp is np:
+            shape = X.shape[0], W.shape[1]
+            cure = "predict fewer samples at a time"  # and as much again for probabilities
+            check_result(shape, self.dtype, "outputs", cure, copies=2)
         S = None
         for rows, part in self.matvec_blocks(X, W):
             if len(part) == X.shape[0]:  # all of them, in their order

@@ -15,6 +15,7 @@ from gpurbf.data.samples import Samples
 from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends.blas.sparse import Columns
 from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import parallel_for
 
@@ -54,7 +55,10 @@ class SparseLayer:
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
         X = _csr(X)
-        H = np.empty((X.shape[0], self.centers.shape[0])) if out is None else out
+        shape = X.shape[0], self.centers.shape[0]
+        if out is None:
+            check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
+        H = np.empty(shape) if out is None else out
 
         def part(rows: slice) -> None:
             H[rows] = self._values(X[rows])
@@ -65,8 +69,9 @@ class SparseLayer:
     @staged("hidden layer", "sparse products")
     def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
-        X = _csr(X)
-        S = np.empty((X.shape[0], W.shape[1]))
+        shape = X.shape[0], W.shape[1]
+        check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
+        X, S = _csr(X), np.empty(shape)
 
         def part(rows: slice) -> None:
             S[rows] = row_products(self._values(X[rows]), W)

@@ -63,6 +63,15 @@ def check_room(n_bytes: int, what: str, cure: str) -> None:
         )
 
 
+def check_result(
+    shape: tuple[int, int], dtype: np.dtype, what: str, cure: str, copies: int = 1
+) -> None:
+    """Refuse a result (samples, columns) that memory does not hold; see `check_room`."""
+    N, columns = shape
+    n_bytes = copies * N * columns * np.dtype(dtype).itemsize
+    check_room(n_bytes, f"The {what} of {N:,} samples ({columns:,} a sample)", cure)
+
+
 def _free_bytes() -> float:
     """Bytes of memory that are free, by the system; infinite where it does not say."""
     try:

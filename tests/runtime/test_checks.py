@@ -1,0 +1,58 @@
+"""What cannot fit in memory is refused before work begins, with the bytes that it would take."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime import checks
+
+
+@pytest.fixture
+def free(monkeypatch):
+    monkeypatch.setattr(checks, "_free_bytes", lambda: 100e6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        RBFClassifier(3000, centers="random", gamma=1.0, random_state=0),
+        FSVC(1e-6, shuffle=False),
+    ],
+    ids=str,
+)
+def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
+    X = np.random.default_rng(0).normal(size=(3000, 2))
+    y = (X[:, 0] > 0).astype(int)
+    monkeypatch.setattr("gpurbf.layer.layer.HiddenLayer.gram", lambda *_: pytest.fail("work began"))
+    with pytest.raises(MemoryError, match=r"3,000 centers.* 0\.1 GB, and 0\.1 GB are free.*lms"):
+        model.fit(X, y)
+
+
+def test_what_is_small_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(checks, "_free_bytes", lambda: pytest.fail("asked"))
+    checks.check_room(1 << 20, "a little", "nothing")
+
+
+def test_linux_says_what_is_free():
+    free = checks._free_bytes()
+    assert free == float("inf") or 1e6 < free < 1e15
+
+
+@pytest.mark.parametrize("name", ["predict_proba", "decision_function", "transform"])
+@pytest.mark.parametrize("stored", [np.asarray, sp.csr_array])
+def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, name, stored):
+    X, y = np.random.default_rng(0).normal(size=(600, 3)), np.arange(600) % 300
+    models = [RBFLayer(300)] if name == "transform" else [RBFClassifier(300)]
+    if name == "decision_function":
+        models.append(SVC(decision_function_shape="ovo"))
+    many = stored(np.repeat(X, 150, axis=0))
+    for model in models:
+        model.set_params(**{"gamma": 1.0} if isinstance(model, SVC) else {"random_state": 0})
+        model.fit(stored(X), y)
+        monkeypatch.setattr(HiddenLayer, "_blocks", lambda *_: pytest.fail("work began"))
+        with pytest.raises(MemoryError, match=r"90,000 samples \(.* would take .* GB.*fewer"):
+            getattr(model, name)(many)
+        monkeypatch.undo()
+        monkeypatch.setattr(checks, "_free_bytes", lambda: 100e6)
