@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import data
 from benchmarks.measure import Times, in_turn, once
 from benchmarks.report import Report
 from gpurbf import FSVC, datasets
@@ -16,7 +17,8 @@ from gpurbf.cli import classify
 from gpurbf.fsvc.known import distances
 from gpurbf.fsvc.search import find_radius, typical_distance
 from gpurbf.layer.backends import available_backends
-from gpurbf.solvers.lms import aligned, lms_rows
+from gpurbf.layer.backends.numba.packing import aligned
+from gpurbf.solvers.lms import lms_rows
 
 TITLE = "FSVC"
 UNITS = [
@@ -223,10 +225,8 @@ def sweeps(report: Report, images: datasets.Images, quick: bool, data_home: str 
     sets = {"digits": classify.digits(1200)}
     if not quick:
         sets["MNIST"] = images
-        try:
-            sets["Fashion-MNIST"] = datasets.load_fashion_mnist(data_home)
-        except FileNotFoundError as error:
-            report.text(f"Without Fashion-MNIST: {error}")
+        if fashion := data.fashion(report, data_home):
+            sets["Fashion-MNIST"] = fashion
     report.text(
         "## The trade-off\n\nTest accuracy over the radius, in units of the median distance of "
         "samples: ridge (solid) and votes (dashed), both evaluated at the selection radius."

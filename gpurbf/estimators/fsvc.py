@@ -40,14 +40,14 @@ from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
 from gpurbf.fsvc.order import Order, as_drawn, as_given
 from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Selection
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
-from gpurbf.fsvc.units import KERNELS, METRICS, Unit, grown, iterates
+from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
-from gpurbf.solvers import make_solver
+from gpurbf.solvers import iterates, make_solver
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -609,7 +609,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """Output weights from the sums over the stream so far."""
         T, m = one_hot(codes, len(self.classes_)), len(self.centers_)
         sums: NormalEquations | None = getattr(self, "_normal", None)
-        normal = NormalEquations(m, T.shape[1]) if sums is None else grown(sums, m, old)
+        normal = NormalEquations(m, T.shape[1]) if sums is None else sums.grown(m, old)
         normal.add(self._layer(), X, T, weights)
         self._normal = normal
         return solver.solve(normal, keep=True).W

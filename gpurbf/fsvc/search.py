@@ -15,8 +15,9 @@ import numpy as np
 
 from gpurbf.fsvc.known import KnownLayer, Sample, select
 from gpurbf.fsvc.passes import Selection
-from gpurbf.fsvc.units import Unit, iterates
+from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.errors import quiet
+from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
 from gpurbf.solvers.one_hot import one_hot
 

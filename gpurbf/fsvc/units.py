@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.protocol import Layer
-from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import mirror
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 METRICS = ("euclidean", "manhattan", "sqeuclidean")
 KERNELS = ("gaussian", "triangular")
@@ -58,38 +53,3 @@ def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
         return np.abs(D).sum(axis=1)
     squares = np.square(D).sum(axis=1)
     return np.sqrt(squares) if metric == "euclidean" else squares
-
-
-def iterates(
-    solver: Any,
-    layer: Layer,
-    X: Any,
-    T: np.ndarray,
-    weights: np.ndarray | None,
-    start: np.ndarray,
-    order: np.ndarray,
-) -> Iterable[np.ndarray]:
-    """The output weights W (m, k) after each epoch of a solver that has such, else those it finds.
-
-    See :mod:`gpurbf.solvers`; `start` (m, k) are the votes, or what was learned before.
-    """
-    if solver.needs == "sums":
-        normal = NormalEquations(*start.shape)
-        normal.add(layer, X, T, weights)
-        return [solver.solve(normal).W]
-    if hasattr(solver, "epochs"):
-        return solver.epochs(layer, X, T, weights, start=start, order=order)
-    return [solver.train(layer, X, T, weights, start=start, order=order)]
-
-
-def grown(normal: NormalEquations, m: int, places: np.ndarray) -> NormalEquations:
-    """The sums for m centers, of which those at `places` are old: new ones were silent before."""
-    larger = NormalEquations(m, len(normal.targets))
-    G = to_host(normal.G)
-    mirror(G)  # places need not be in order
-    larger.G[np.ix_(places, places)] = G
-    larger.B[places] = to_host(normal.B)
-    larger.targets, larger.weight = normal.targets, normal.weight
-    larger.shift = np.zeros(m)
-    larger.shift[places] = normal.shift
-    return larger

@@ -1,10 +1,10 @@
 """Output solvers: how the weights W (m, k) of the hidden layer's outputs are found.
 
-    ridge.py      `Ridge`: least squares in closed form, from sums over tiles of H
-    cg.py         `CG`: the same, or kernel ridge regression, by conjugate gradients
-    lms.py        `LMS`: the on-line delta rule, sample by sample
-    one_hot.py    `OneHot`: no training, every center speaks for its own class
-    smo/          the support vector machine's, over rows of a kernel matrix
+    ridge/          `Ridge`: least squares in closed form, from sums over tiles of H
+    cg/             `CG`: least squares or kernel ridge regression, by conjugate gradients
+    lms.py          `LMS`: the on-line delta rule, sample by sample
+    one_hot.py      `OneHot`: no training, every center speaks for its own class
+    calibration.py  probabilities of outputs
 
 A solver of ``SOLVERS`` is a small object that holds its parameters; ``needs`` says of what it makes
 the weights, and so which method it has:
@@ -30,9 +30,12 @@ the weights, and so which method it has:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from gpurbf.layer.protocol import Layer
 from gpurbf.solvers.cg.cg import CG, CGSolution
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot
@@ -50,6 +53,7 @@ __all__ = [
     "Ridge",
     "RidgeSolution",
     "automatic",
+    "iterates",
     "make_solver",
 ]
 
@@ -61,17 +65,15 @@ SOLVERS: dict[str, Callable[..., Any]] = {
     "lms": LMS,
     "one-hot": OneHot,
 }
-# Centers for which the closed form, 12 m² bytes and m³/3 operations, is still taken.
-_DIRECT = 10_000
+# Centers up to which "auto" takes the closed form, 12 m² bytes and m³/3 operations.
+_MAX_RIDGE_CENTERS = 10_000
 
 
 def automatic(n_centers: int) -> tuple[str, str]:
     """The name of the solver that "auto" means for so many centers, and why."""
-    few = n_centers <= _DIRECT
-    return (
-        "ridge" if few else "cg",
-        f"{n_centers:,} centers are {'up to' if few else 'over'} {_DIRECT:,}",
-    )
+    few, limit = n_centers <= _MAX_RIDGE_CENTERS, f"{_MAX_RIDGE_CENTERS:,}"
+    reason = f"{n_centers:,} centers are {'up to' if few else 'over'} {limit}"
+    return "ridge" if few else "cg", reason
 
 
 def make_solver(solver: Any, **parameters: Any) -> Any:
@@ -93,3 +95,44 @@ def make_solver(solver: Any, **parameters: Any) -> Any:
     if hasattr(solver, "check"):
         solver.check()
     return solver
+
+
+def iterates(
+    solver: Any,
+    layer: Layer,
+    X: Any,
+    T: np.ndarray,
+    weights: np.ndarray | None,
+    start: np.ndarray,
+    order: np.ndarray,
+) -> Iterable[np.ndarray]:
+    """The output weights after each epoch of a solver that has epochs, else those it finds.
+
+    For solvers that need sums, samples or center targets; sums are solved without an intercept.
+
+    Parameters
+    ----------
+    solver : object
+    layer : Layer
+        With m centers.
+    X : ndarray or CSR of shape (N, n)
+    T : ndarray of shape (N, k)
+        Targets.
+    weights : ndarray of shape (N,) or None
+    start : ndarray of shape (m, k)
+        Targets of the centers, or what was learned before.
+    order : ndarray of shape (N',)
+        Rows in the order in which they are to be learned.
+
+    Returns
+    -------
+    iterates : iterable of ndarray of shape (m, k), float64
+        One W an epoch; the next epoch may change it.
+    """
+    if solver.needs == "sums":
+        normal = NormalEquations(*start.shape)
+        normal.add(layer, X, T, weights)
+        return [solver.solve(normal).W]
+    if hasattr(solver, "epochs"):
+        return solver.epochs(layer, X, T, weights, start=start, order=order)
+    return [solver.train(layer, X, T, weights, start=start, order=order)]

@@ -19,12 +19,16 @@ from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, thread_limit
 
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
-lms_kernels = lazy_module("gpurbf.solvers._lms_kernels")
+kernels = lazy_module("gpurbf.solvers._lms_kernels")
 
-
-_ROWS = 2048
+# Rows whose activations are computed at a time.
+_ROWS_PER_BLOCK = 2048
 # Activations that are computed anew in every epoch should still be in cache when they are used.
-_TILE_BYTES = 1 << 24
+_MAX_TILE_BYTES = 1 << 24
+# A row of weights is a multiple of the vectors that the kernel takes.
+_VECTOR = 8
+# Updates of one weight that take longer than it takes to wake a thread.
+_MIN_UPDATES_FOR_THREADS = 4_000_000
 
 
 class DivergenceError(ValueError):
@@ -67,7 +71,7 @@ class LMS(BaseEstimator):
         start: np.ndarray | None = None,
         order: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The weights after the last epoch, see `epochs`.
+        """The weights after the last epoch; parameters and errors are those of `epochs`.
 
         Returns
         -------
@@ -114,105 +118,105 @@ class LMS(BaseEstimator):
             If the learning rate was too high and the weights are not finite.
         """
         order = np.arange(X.shape[0]) if order is None else order
-        rule = _Rule(layer, X, T, weights, start, order)
+        m, k = len(layer.centers), T.shape[1]
+        tiles = _Tiles(layer, X, order)
+        W = packing.aligned((k, _padded(m)), np.float64)  # a row an output
+        W[:] = 0
+        if start is not None:
+            W[:, :m] = start.T
         rate = self.learning_rate
         for epoch in range(1, self.n_epochs + 1):
             with stage("output training"), layer.allocator():
-                W, rate = rule.epoch(rate)
+                for rows, H in tiles:
+                    if rate is None:
+                        squares = np.einsum("ij,ij->i", H, H, dtype=np.float64)
+                        rate = 1 / max(squares.max(), 1e-300)
+                    w = None if weights is None else weights[rows]
+                    with stage("output training", "LMS"):
+                        lms_rows(H, np.ascontiguousarray(T[rows], np.float64), W, rate, w)
+                        nbytes = H.nbytes + 2 * W.nbytes
+                        count(operations=4 * H.size * k, kind="float64", nbytes=nbytes)
             if not np.isfinite(W).all():
                 raise DivergenceError(
                     f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
                     "too high for these activations. Lower it (below 2 / max z·z), or use "
                     "solver='ridge', which has none."
                 )
-            yield W
+            yield W[:, :m].T
 
 
-class _Rule:
-    """The rule by rows of a tile, see `LMS.epochs`; a GPU's activations come to the host."""
+class _Tiles:
+    """Activations of samples in the order in which they are learned, a tile of rows at a time.
 
-    def __init__(
-        self,
-        layer: Layer,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        start: np.ndarray | None,
-        order: np.ndarray,
-    ) -> None:
-        self.layer, self.X, self.T, self.weights, self.order = layer, X, T, weights, order
-        m, k = len(layer.centers), T.shape[1]
-        # A row an output, its length a multiple of the vectors'; activations that are kept too.
-        padded = -(-m // 8) * 8
-        self.W = aligned((k, padded), np.float64)
-        self.W[:] = 0
-        if start is not None:
-            self.W[:, :m] = start.T
+    They are kept, in rows padded with zeros, if they fit a quarter of the memory budget; otherwise
+    they are computed anew each time. A GPU's activations come to the host.
+    """
+
+    def __init__(self, layer: Layer, X: Any, order: np.ndarray) -> None:
+        self.layer, self.X, self.order = layer, X, order
+        m = len(layer.centers)
         budget = get_config()["memory"] * 2**20 / 4
         row_bytes = m * layer.dtype.itemsize
         self.kept = len(order) * row_bytes <= budget
-        self.n_rows = max(64, int(min(budget, _TILE_BYTES) / row_bytes))
-        if self.kept:
-            self.n_rows = len(order)
-        shape = min(self.n_rows, len(order)), padded if self.kept else m
-        self.H = aligned(shape, layer.dtype)
+        self.filled = False
+        self.n_rows = len(order)
+        if not self.kept:
+            self.n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
+        shape = min(self.n_rows, len(order)), _padded(m) if self.kept else m
+        self.H = packing.aligned(shape, layer.dtype)
         self.H[:, m:] = 0
-        self.known = False
 
-    def epoch(self, rate: float | None) -> tuple[np.ndarray, float]:
-        """W (m, k) after one more look at all rows, and the rate."""
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Give the numbers of the rows of each tile, and their activations."""
         for start in range(0, len(self.order), self.n_rows):
             rows = self.order[start : start + self.n_rows]
-            Z = self.H[: len(rows)]
-            if not self.known:
-                self._activate(rows, Z)
-            if rate is None:
-                rate = 1 / max(np.einsum("ij,ij->i", Z, Z, dtype=np.float64).max(), 1e-300)
-            w = None if self.weights is None else self.weights[rows]
-            with stage("output training", "LMS"):
-                lms_rows(Z, np.ascontiguousarray(self.T[rows], np.float64), self.W, rate, w)
-                k = len(self.W)
-                nbytes = Z.nbytes + 2 * self.W.nbytes
-                count(operations=4 * Z.size * k, kind="float64", nbytes=nbytes)
-        self.known = self.kept
-        assert rate is not None  # there are rows
-        return self.W[:, : len(self.layer.centers)].T, rate
+            H = self.H[: len(rows)]
+            if not self.filled:
+                self._compute(rows, H)
+            yield rows, H
+        self.filled = self.kept
 
-    def _activate(self, rows: np.ndarray, Z: np.ndarray) -> None:
+    def _compute(self, rows: np.ndarray, H: np.ndarray) -> None:
         m = len(self.layer.centers)
-        for part in range(0, len(rows), _ROWS):
-            piece = slice(part, part + _ROWS)
-            if Z.shape[1] == m:
-                self.layer.activations(self.X[rows[piece]], out=Z[piece])
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
+            block = slice(start, start + _ROWS_PER_BLOCK)
+            if H.shape[1] == m:
+                self.layer.activations(self.X[rows[block]], out=H[block])
             else:  # a backend writes whole rows only
-                Z[piece, :m] = to_host(self.layer.activations(self.X[rows[piece]]))
+                H[block, :m] = to_host(self.layer.activations(self.X[rows[block]]))
 
 
-# Updates of one weight that take longer than it takes to wake a thread.
-_WORTH_A_THREAD = 4_000_000
-
-
-def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:
-    """See :func:`gpurbf.layer.backends.numba.packing.aligned`."""
-
-    return packing.aligned(shape, dtype)
+def _padded(m: int) -> int:
+    """The length of rows for m centers."""
+    return -(-m // _VECTOR) * _VECTOR
 
 
 def lms_rows(
     H: np.ndarray, T: np.ndarray, W: np.ndarray, learning_rate: float, weights: np.ndarray | None
 ) -> None:
-    """Pass the rows of H (b, m) once through the delta rule; W (k, m) is updated in place.
+    """Pass the rows of H once through the delta rule; W is updated in place.
 
     The outputs do not depend on each other: each thread takes some of them, and the result is the
     same for any number of threads.
-    """
 
+    Parameters
+    ----------
+    H : ndarray of shape (b, m), float32 or float64, C-contiguous
+    T : ndarray of shape (b, k), float64
+        Targets.
+    W : ndarray of shape (k, at least m), float64, C-contiguous
+        Weights, a row an output.
+    learning_rate : float
+    weights : ndarray of shape (b,) or None
+        See `LMS.epochs`.
+    """
     k = T.shape[1]
     repeats = np.empty(0) if weights is None else weights
-    n_parts = min(k, thread_limit()) if T.size * H.shape[1] > _WORTH_A_THREAD else 1
+    threaded = T.size * H.shape[1] > _MIN_UPDATES_FOR_THREADS
+    n_parts = min(k, thread_limit()) if threaded else 1
 
     def outputs(i: int) -> None:
         mine = slice(i * k // n_parts, (i + 1) * k // n_parts)
-        lms_kernels.rows(H, np.ascontiguousarray(T[:, mine]), W[mine], learning_rate, repeats)
+        kernels.rows(H, np.ascontiguousarray(T[:, mine]), W[mine], learning_rate, repeats)
 
     parallel_for(outputs, n_parts)

@@ -18,8 +18,7 @@ from gpurbf.estimators.rbf_cv import settled
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
-from gpurbf.solvers.ridge.path import RidgePath
-from gpurbf.solvers.ridge.tridiagonal import tridiagonal
+from gpurbf.solvers.ridge.path import RidgePath, tridiagonal
 
 RNG = np.random.default_rng(0)
 ALPHAS = np.array([1e-4, 1e-2, 1.0])

@@ -353,7 +353,7 @@ def test_an_interrupt_leaves_the_model(monkeypatch):
     def interrupted(self, V):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpurbf.solvers.cg.systems.KernelSystem.product", interrupted)
+    monkeypatch.setattr("gpurbf.solvers.cg.systems.KernelSystem.matvec", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:300], y[:300])
     assert vars(model) == before
@@ -362,7 +362,7 @@ def test_an_interrupt_leaves_the_model(monkeypatch):
 def test_the_default_takes_it_for_many_centers(monkeypatch):
     assert automatic(10_000)[0] == "ridge"
     assert automatic(10_001)[0] == "cg"
-    monkeypatch.setattr("gpurbf.solvers._DIRECT", 100)
+    monkeypatch.setattr("gpurbf.solvers._MAX_RIDGE_CENTERS", 100)
     few, many = (RBFClassifier(m, random_state=0).fit(X, y) for m in (100, 101))
     assert few.solver_info_ == "auto: ridge, 100 centers are up to 100"
     assert many.solver_info_.startswith("auto: cg, 101 centers are over 100: least squares")

@@ -5,9 +5,10 @@ import pytest
 
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import limited
-from gpurbf.solvers.lms import LMS, DivergenceError, aligned, lms_rows
+from gpurbf.solvers.lms import LMS, DivergenceError, lms_rows
 from gpurbf.solvers.one_hot import OneHot
 from tests import reference
 

@@ -18,11 +18,11 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
 from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
 
-# Parts of the samples to leave out one at a time, iterations without them, and what these leave of
-# a residual.
-_PARTS, _MORE, _LESS = 10, 10, 0.2
-# What rounding of K may add to the penalty, as a part of it, and as a multiple of `tol`.
-_NOISE, _NOISE_TOL = 0.1, 10
+# Parts of the samples to leave out one at a time, and of each the iterations without it at most and
+# the part of a residual at which they end.
+_N_PARTS, _MAX_ITERATIONS_WITHOUT, _RESIDUAL_WITHOUT = 10, 10, 0.2
+# The part of the penalty that rounding of K may add to it, and the same as a multiple of `tol`.
+_MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
 
 
 @dataclass
@@ -57,14 +57,14 @@ class CGSolution:
         outputs = self.system.leave_one_out(W, b, rows)
         if outputs is not None:
             return outputs
-        parts = np.array_split(rows, -(-len(rows) * _PARTS // self.system.n_samples))
+        parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.n_samples))
         return np.concatenate([self._without(part) for part in parts])
 
     def _without(self, rows: np.ndarray) -> np.ndarray:
         system, V = self.system.without(self.V, rows)
         R = system.residual(V)
-        for residual in islice(_iterations(system, V, R, _norms(R)), _MORE):
-            if residual <= _LESS:
+        for residual in islice(_iterations(system, V, R, _norms(R)), _MAX_ITERATIONS_WITHOUT):
+            if residual <= _RESIDUAL_WITHOUT:
                 break
         return system.outputs(V, rows)
 
@@ -147,7 +147,7 @@ class CG(BaseEstimator):
         ``places`` (N,) are the centers that the samples are, if all are and the kernel is positive
         definite; else None.
         """
-        rounding = min(_NOISE, _NOISE_TOL * self.tol)
+        rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
         penalty = Penalty(self.alpha, self.fit_intercept, rounding)
         if places is None:
             return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
@@ -200,7 +200,7 @@ def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray)
         Z = system.preconditioner.solve(R)
         now = np.einsum("ij,ij->j", R, Z)
         P = Z + _ratio(now, before) * P
-        Z = system.product(P)
+        Z = system.matvec(P)
         step = _ratio(now, np.einsum("ij,ij->j", P, Z))
         V += step * P
         R -= step * Z

@@ -14,11 +14,12 @@ from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage
 from gpurbf.solvers.cg.stored_h import Kept
 
-_ROWS = 256
-# How often a ten times larger δ is tried.
-_RETRIES = 3
-# Of a penalty beside the rounding of the trace.
-_ROUNDING = 4
+# Rows of the kernel that are evaluated, and columns that are multiplied, at a time.
+_ROWS_PER_BLOCK, _COLUMNS_PER_BLOCK = 256, 4096
+# How often a δ is tried, each ten times the one before.
+_N_TRIES = 3
+# A penalty of so many times the rounding of the trace is told from it.
+_MIN_RIDGE_PER_ROUNDING = 4
 
 
 class Cholesky:
@@ -43,7 +44,7 @@ class Cholesky:
         )
         with stage("output training", "preconditioner"):
             count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.packed.nbytes)
-            for _ in range(_RETRIES):
+            for _ in range(_N_TRIES):
                 self._fill(layer, delta)
                 factor, info = factorize(
                     self.n, self.packed.reshape(-1), uplo="L", overwrite_a=True
@@ -61,10 +62,10 @@ class Cholesky:
         columns are K[k + j, k : k + j + 1].
         """
         packed, half, roots = self.packed, self.n // 2, self.roots
-        H = np.zeros((_ROWS, self.n), packed.dtype)
+        H = np.zeros((_ROWS_PER_BLOCK, self.n), packed.dtype)
         packed[-1, :half] = 0
-        for start in range(0, self.m, _ROWS):
-            rows = slice(start, min(start + _ROWS, self.m))
+        for start in range(0, self.m, _ROWS_PER_BLOCK):
+            rows = slice(start, min(start + _ROWS_PER_BLOCK, self.m))
             part = H[: rows.stop - start, : self.m]
             part[:] = to_host(layer.activations(layer.centers[rows]))
             if roots is not None:
@@ -90,9 +91,8 @@ class Cholesky:
     def forward(self, V: np.ndarray) -> np.ndarray:
         """L⁻¹ V for the factor L."""
         count(operations=1.0 * self.m**2 * V.shape[1], kind=self.packed.dtype.name)
-        return self._forward(1.0, self.packed, self._padded(V), uplo="L", overwrite_b=True)[
-            : self.m
-        ]
+        half = self._forward(1.0, self.packed, self._padded(V), uplo="L", overwrite_b=True)
+        return half[: self.m]
 
     def _padded(self, V: np.ndarray) -> np.ndarray:
         padded = np.zeros((self.n, V.shape[1]), self.packed.dtype, order="F")
@@ -133,7 +133,7 @@ class Direct:
     """
 
     def __init__(self, layer: Layer, ridge: float, roots: np.ndarray, trace: float) -> None:
-        fits = ridge >= _ROUNDING * np.finfo(layer.dtype).eps * trace
+        fits = ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(layer.dtype).eps * trace
         dtype = layer.dtype if fits else np.dtype(np.float64)
         self.whole = Cholesky(layer, ridge, dtype, roots)
 
@@ -141,19 +141,10 @@ class Direct:
         """P⁻¹ V, shape (m, k)."""
         return self.whole.solve(V).astype(np.float64)
 
-    def diagonal(self, some: np.ndarray) -> np.ndarray:
-        """The elements of P⁻¹'s diagonal with those numbers."""
-        found = np.empty(len(some))
-        for start in range(0, len(some), _ROWS):
-            part = some[start : start + _ROWS]
-            units = np.zeros((self.whole.m, len(part)))
-            units[part, np.arange(len(part))] = 1
-            half = self.whole.forward(units)
-            found[start : start + _ROWS] = np.einsum("ij,ij->j", half, half, dtype=np.float64)
-        return found
-
-
-_BLOCK = 4096
+    def squares(self, V: np.ndarray) -> np.ndarray:
+        """vᵀ P⁻¹ v for the columns of V (m, r)."""
+        half = self.whole.forward(V)
+        return np.einsum("ij,ij->j", half, half, dtype=np.float64)
 
 
 class Nystrom:
@@ -248,10 +239,10 @@ def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:
     """The Cholesky factor of E diag(roots²) Eᵀ in float64."""
     s, m = E.shape
     G = np.zeros((s, s))
-    for left in range(0, m, _BLOCK):
-        part = E[:, left : left + _BLOCK].astype(np.float64)
+    for left in range(0, m, _COLUMNS_PER_BLOCK):
+        part = E[:, left : left + _COLUMNS_PER_BLOCK].astype(np.float64)
         if roots is not None:
-            part *= roots[left : left + _BLOCK]
+            part *= roots[left : left + _COLUMNS_PER_BLOCK]
         G += part @ part.T
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
     G[np.diag_indices(s)] += 4 * s * np.finfo(np.float64).eps * np.trace(G) / s

@@ -19,12 +19,13 @@ matvec_kernels = lazy_module("gpurbf.layer.backends.numba.matvec_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
-stored_h_kernels = lazy_module("gpurbf.solvers.cg._stored_h_kernels")
+kernels = lazy_module("gpurbf.solvers.cg._stored_h_kernels")
 
-
-_ROWS_OF_A_TILE = 1024
-# Parts of the budget that H may take, and a tile of it.
-_KEPT, _TILE = 3 / 4, 1 / 16
+_MAX_TILE_ROWS = 1024
+# Parts of the memory budget that H may take, and a tile of it.
+_KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
+# Rows, and columns, that a thread takes at a time.
+_ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
 
 
 class Anew:
@@ -65,11 +66,9 @@ class Anew:
 def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of H on the host, each tile in the memory of the one before."""
     N, m = X.shape[0], len(layer.centers)
-    budget = _TILE * get_config()["memory"] * 2**20
-    H = np.empty(
-        (int(max(16, min(_ROWS_OF_A_TILE, N, budget // (m * layer.dtype.itemsize)))), m),
-        layer.dtype,
-    )
+    budget = _TILE_SHARE * get_config()["memory"] * 2**20
+    n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
+    H = np.empty((int(n_rows), m), layer.dtype)
     for start in range(0, N, len(H)):
         rows = slice(start, min(start + len(H), N))
         part = H[: rows.stop - start]
@@ -92,17 +91,13 @@ def rows_of(
     kind = "16 bits" if step else str(layer.dtype)
     if layer.xp is not np:
         return Anew(layer, X, shift), "H made anew in every iteration"
-    if size > _KEPT * get_config()["memory"]:
-        advice = f"config_context(memory={size / _KEPT:.0f}) keeps it in {kind}"
+    if size > _KEPT_SHARE * get_config()["memory"]:
+        advice = f"config_context(memory={size / _KEPT_SHARE:.0f}) keeps it in {kind}"
         return Anew(layer, X, shift), f"H made anew in every iteration: {advice}"
     kept = Kept(shift, step, triangle)
     if all(kept.add(H) for _, H in tiles(layer, X)):
         return kept, f"H kept in {kind}"
     return rows_of(layer, X, shift, None, triangle=triangle)  # beyond 16 bits
-
-
-# Rows, and columns, that a thread takes at a time.
-_ROWS, _COLUMNS = 64, 1024
 
 
 class Kept:
@@ -130,64 +125,57 @@ class Kept:
 
     def add(self, H: np.ndarray) -> bool:
         """Keep the next rows H (b, m); whether 16 bits hold them."""
-
         width = self.n_rows + len(H) if self.triangle else H.shape[1]
         shift = self.shift[:width].astype(H.dtype)
         if self.step is None:
             Q, largest = H[:, :width] - shift, np.zeros(1)
         else:
             Q, step = np.empty((len(H), width), np.int16), self.step
-            largest = np.zeros(-(-len(H) // _ROWS))
+            largest = np.zeros(-(-len(H) // _ROWS_PER_TASK))
 
             def task(i: int) -> None:
-                rows = i * _ROWS, min((i + 1) * _ROWS, len(H))
-                largest[i] = stored_h_kernels.round_rows(*rows, H, shift, step, Q)
+                rows = i * _ROWS_PER_TASK, min((i + 1) * _ROWS_PER_TASK, len(H))
+                largest[i] = kernels.round_rows(*rows, H, shift, step, Q)
 
             parallel_for(task, len(largest))
         self.blocks.append(Q)
         self.n_rows += len(H)
-        return bool(largest.max(initial=0) < stored_h_kernels.LARGEST + 0.5)
+        return bool(largest.max(initial=0) < kernels.LARGEST + 0.5)
 
     def times(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-
         (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
-        some, single = (
-            cpu_kernel.micro_kernel("partial", np.float64),
-            cpu_kernel.micro_kernel("single", np.float64),
-        )
-        size = (
-            microkernel_table.padded(k, some.strip),
-            microkernel_table.padded(m, matvec_kernels.PARTS),
-        )
+        some = cpu_kernel.micro_kernel("partial", np.float64)
+        single = cpu_kernel.micro_kernel("single", np.float64)
+        padded = microkernel_table.padded
+        size = padded(k, some.strip), padded(m, matvec_kernels.PARTS)
         W = packing.aligned(size, np.float64)
         W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
-        pieces = [(at, Q, i) for at, Q in self._places() for i in range(0, len(Q), _ROWS)]
+        pieces = [(at, Q, i) for at, Q in self._places() for i in range(0, len(Q), _ROWS_PER_TASK)]
 
         def task(n: int) -> None:
             top, Q, i = pieces[n]
             own = S[top : top + len(Q)]
-            stored_h_kernels.add_times(i, min(i + _ROWS, len(Q)), Q, W, k, some, single, own)
+            kernels.add_times(i, min(i + _ROWS_PER_TASK, len(Q)), Q, W, k, some, single, own)
 
         self._run(task, len(pieces), k)
         return self._in_units(S)
 
     def transposed(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
-
         k, Z = U.shape[1], np.zeros((U.shape[1], len(self.shift)))
         kernel = cpu_kernel.micro_kernel("score", np.float64)
         places = [(at, Q, _blocks(U[at : at + len(Q)], kernel.rows)) for at, Q in self._places()]
 
         def task(n: int) -> None:
-            left = n * _COLUMNS
+            left = n * _COLUMNS_PER_TASK
             for top, Q, own in places:
                 # Of a triangle the square on the diagonal has been met by its rows.
-                right = min(left + _COLUMNS, top if self.triangle else Q.shape[1])
+                right = min(left + _COLUMNS_PER_TASK, top if self.triangle else Q.shape[1])
                 if left < right:
-                    stored_h_kernels.add_transposed(left, right, Q, own, k, kernel, Z)
+                    kernels.add_transposed(left, right, Q, own, k, kernel, Z)
 
-        self._run(task, -(-Z.shape[1] // _COLUMNS), k)
+        self._run(task, -(-Z.shape[1] // _COLUMNS_PER_TASK), k)
         return self._in_units(Z.T)
 
     def symmetric(self, V: np.ndarray) -> np.ndarray:
@@ -198,13 +186,12 @@ class Kept:
 
     def squares(self) -> np.ndarray:
         """The sum of squares of every row of H - shift, (N,)."""
-
         sums = np.zeros(self.n_rows)
         places = list(self._places())
 
         def task(n: int) -> None:
             top, Q = places[n]
-            stored_h_kernels.add_squares(0, len(Q), Q, sums[top : top + len(Q)])
+            kernels.add_squares(0, len(Q), Q, sums[top : top + len(Q)])
 
         parallel_for(task, len(places))
         return sums if self.step is None else sums * self.step**2
@@ -234,7 +221,6 @@ class Kept:
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:
     """U (N, k) as blocks (·, k', BLOCK) of its rows, transposed; zeros beyond N and k."""
-
     (N, k), n_blocks = U.shape, -(-len(U) // microkernels.BLOCK)
     blocks = np.zeros((n_blocks, -(-k // multiple) * multiple, microkernels.BLOCK))
     padded = np.zeros((n_blocks * microkernels.BLOCK, k))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,14 +16,14 @@ from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 
-# Kernels of so many centers are factorised to precondition least squares, in m²/2 numbers.
-_WHOLE = 24_000
-# The same where all samples are centers, and so many stand for all of them beyond that.
-_DIRECT, _LANDMARKS = 10_000, 2_000
-# Samples whose leave-one-out outputs are made at a time, and the most that one may have of its own.
-_ROWS, _MOST = 256, 0.99
-# 16 bits over the numbers from 0 to 1.
-_STEP = 1 / 65534
+# Centers whose kernel is factorised to precondition least squares, and where all samples are
+# centers, in m²/2 numbers; centers that stand for all of them beyond that.
+_MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
+# Samples whose leave-one-out outputs are made at a time, and the leverage that one may have of its
+# own.
+_ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99
+# The step of 16 bits over the numbers from 0 to 1.
+_STEP_OF_16_BITS = 1 / 65534
 
 
 class Penalty(NamedTuple):
@@ -36,40 +37,86 @@ class Penalty(NamedTuple):
     rounding: float
 
 
-class Preconditioner(Protocol):
-    """P⁻¹ for a P that is much like the matrix."""
+class System(ABC):
+    """(A + λI) V = B for symmetric A (m, m) and B (m, k), and the outputs of its solution.
 
-    def solve(self, V: np.ndarray) -> np.ndarray:
-        """P⁻¹ V for V (m, k)."""
+    Attributes
+    ----------
+    B : ndarray of shape (m, k)
+    ridge : float
+        λ.
+    preconditioner : object
+        ``solve(V)`` is P⁻¹ V for a P that is much like A + λI.
+    info : str
+        How H is had.
+    n_samples : int
+    """
 
-
-class System(Protocol):
-    """(A + λI) V = B for symmetric A (m, m) and B (m, k), and what is made of its solution."""
-
-    B: np.ndarray
     name: str
+    B: np.ndarray
+    ridge: float
+    preconditioner: Falkon | Direct | Nystrom
     info: str
-    n_samples: int
 
-    @property
-    def preconditioner(self) -> Preconditioner:
-        """The preconditioner, nearly the inverse of A + λI."""
+    def __init__(self, layer: Layer, n_samples: int, fit_intercept: bool) -> None:
+        self.layer, self.n_samples, self.fit_intercept = layer, n_samples, fit_intercept
 
-    def product(self, V: np.ndarray) -> np.ndarray:
-        """(A + λI) V."""
+    @staged("output training", "preconditioner")
+    def _precondition(
+        self, n_landmarks: int | None, max_factorised: int, trace: float
+    ) -> Falkon | Direct | Nystrom:
+        """Make the preconditioner, of A's trace: a factor of all of the kernel, else `Nystrom`.
+
+        All centers are to be in it if they are no more than ``n_landmarks``, or ``max_factorised``
+        by default, and their kernel allows it.
+        """
+        layer, m = self.layer, len(self.layer.centers)
+        if m <= (n_landmarks or max_factorised):
+            try:
+                return self._factorised(trace)
+            except np.linalg.LinAlgError:  # in floating point
+                pass
+        # Evenly spaced: as well mixed as the centers are.
+        n_landmarks = min(m, n_landmarks or _N_LANDMARKS)
+        some = np.unique(np.linspace(0, m - 1, n_landmarks).astype(np.intp))
+        return self._nystrom(to_host(activations(layer, layer.centers[some])), some, trace)
+
+    @abstractmethod
+    def _factorised(self, trace: float) -> Falkon | Direct:
+        """The preconditioner of all centers; LinAlgError if there is none."""
+
+    @abstractmethod
+    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
+        """The preconditioner of some centers, whose activations are E (s, m)."""
+
+    @abstractmethod
+    def matvec(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V, shape (m, k)."""
 
     def residual(self, V: np.ndarray) -> np.ndarray:
-        """B - (A + λI) V."""
+        """B - (A + λI) V, shape (m, k)."""
+        return self.B - self.matvec(V)
 
+    @abstractmethod
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Output weights W (m, k) and intercept b (k,) of a solution."""
+        """Output weights W (m, k) and intercept b (k,) of a solution, or of a V that is not yet."""
 
     def start(self, W: np.ndarray) -> np.ndarray:
-        """The V that is nearest to output weights W."""
+        """The V that is nearest to output weights W: nothing for the constant."""
+        return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
+
+    @abstractmethod
+    def _samples(self, rows: np.ndarray) -> Any:
+        """Those of the samples, as the layer takes them."""
 
     def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Outputs of a solution for those samples."""
+        return self._outputs(*self.weights(V), rows)
 
+    def _outputs(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return to_host(self.layer.matvec(self._samples(rows), W)) + b
+
+    @abstractmethod
     def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """Outputs for those samples, each as if it had not been trained on, by closed forms.
 
@@ -77,11 +124,12 @@ class System(Protocol):
         enough to it, as one of landmarks is not.
         """
 
+    @abstractmethod
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
         """The system without those samples, λ as it is, and V of this one as a start there."""
 
 
-class LeastSquares:
+class LeastSquares(System):
     """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
 
     λ is alpha times the mean diagonal of A, of H less its mean where there is a b, and H is
@@ -102,8 +150,8 @@ class LeastSquares:
         n_landmarks: int | None,
     ) -> None:
         m, N = len(layer.centers), len(T)
-        self.n_samples = N
-        self.layer, self.X, self.fit_intercept = layer, X, penalty.intercept
+        super().__init__(layer, N, penalty.intercept)
+        self.X = X
         self.w = np.ones(N) if weights is None else weights
         n = float(self.w.sum())
         shift, step = np.zeros(m), None
@@ -128,7 +176,7 @@ class LeastSquares:
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
         self.B = B if self.fit_intercept else B[:, :-1]
-        self.preconditioner = self._preconditioner(n_landmarks, n, trace)
+        self.preconditioner = self._precondition(n_landmarks, _MAX_FALKON_CENTERS, trace)
 
     def _tolerable(self, step: float, n: float, alpha: float) -> bool:
         """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
@@ -136,22 +184,16 @@ class LeastSquares:
         spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
         return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
-    @staged("output training", "preconditioner")
-    def _preconditioner(self, n_landmarks: int | None, n: float, trace: float) -> Falkon | Nystrom:
-        """`Falkon` if all centers are to be in it and their kernel allows it, else `Nystrom`."""
-        m = len(self.layer.centers)
-        if m <= (n_landmarks or _WHOLE):
-            try:
-                return Falkon(self.layer, self.ridge, n)
-            except np.linalg.LinAlgError:
-                pass
-        some = landmarks(m, n_landmarks or _LANDMARKS)
+    def _factorised(self, trace: float) -> Falkon:
+        return Falkon(self.layer, self.ridge, float(self.w.sum()))
+
+    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         G = np.zeros((len(some), len(some)))
         for rows, part in self.rows.columns(some):
             part += self.rows.shift[some]
             part *= np.sqrt(self.w[rows])[:, None]
             G += part.T @ part
-        return Nystrom(nearest(self.layer, some), some, None, G, self.ridge, trace)
+        return Nystrom(E, some, None, G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         return self.rows.times(V) + self.rows.shift @ V
@@ -159,18 +201,14 @@ class LeastSquares:
     def _transposed(self, U: np.ndarray) -> np.ndarray:
         return self.rows.transposed(U) + self.rows.shift[:, None] * U.sum(axis=0)
 
-    def product(self, V: np.ndarray) -> np.ndarray:
-        """(A + λI) V."""
+    def matvec(self, V: np.ndarray) -> np.ndarray:
+        """(A + λI) V, shape (m, k)."""
         return self._transposed(self.w[:, None] * self._times(V)) + self.ridge * V
 
     def residual(self, V: np.ndarray) -> np.ndarray:
-        """B - (A + λI) V."""
+        """B - (A + λI) V, from the errors of the outputs."""
         errors = self.T[:, : V.shape[1]] - self._times(V)
         return self._transposed(self.w[:, None] * errors) - self.ridge * V
-
-    def start(self, W: np.ndarray) -> np.ndarray:
-        """W, and nothing for the constant."""
-        return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
 
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """W and the b that is best for them, also where V is not yet the solution."""
@@ -183,10 +221,8 @@ class LeastSquares:
         b /= max(float((self.w * e) @ e + self.ridge * (v @ v)), np.finfo(np.float64).tiny)
         return W - v[:, None] * b, self.target_mean + b
 
-    def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs of a solution for those samples."""
-        W, b = self.weights(V)
-        return to_host(self.layer.matvec(self.X[rows], W)) + b
+    def _samples(self, rows: np.ndarray) -> Any:
+        return self.X[rows]
 
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
         """See `System`."""
@@ -205,19 +241,19 @@ class LeastSquares:
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
-        for start in range(0, len(rows), _ROWS):
-            part = slice(start, start + _ROWS)
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
+            part = slice(start, start + _ROWS_PER_BLOCK)
             H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
             outputs[part] = H @ W + b
             leverage[part] = self.preconditioner.squares(H.T)
         mean = self.w.sum() / np.count_nonzero(self.w)
-        leverage = np.minimum(mean * leverage, _MOST)
+        leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = self.w[rows] / mean * leverage / (1 - leverage)
         T = self.T[rows, :-1] + self.target_mean
         return outputs + far[:, None] * (outputs - T)
 
 
-class KernelSystem:
+class KernelSystem(System):
     """Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV for f = KV, samples that are the centers in their order.
 
     With D = diag(√w) and V = D U it is (D K D + λI) U = D (T - 1b), and λ is alpha times the trace
@@ -237,8 +273,8 @@ class KernelSystem:
         penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
-        self.n_samples = len(T)
-        m, self.places, self.fit_intercept = len(layer.centers), places, penalty.intercept
+        super().__init__(layer, len(T), penalty.intercept)
+        m, self.places = len(layer.centers), places
         w = np.bincount(places, weights, m).astype(np.float64)
         sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
         self.w, self.roots = w, np.sqrt(w)
@@ -246,45 +282,32 @@ class KernelSystem:
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
         self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
-        noise = 2 * _STEP / 12**0.5 * float(w.max()) * m**0.5
-        step = _STEP if layer.exact_sums and noise <= penalty.rounding * self.ridge else None
+        noise = 2 * _STEP_OF_16_BITS / 12**0.5 * float(w.max()) * m**0.5
+        rounded = layer.exact_sums and noise <= penalty.rounding * self.ridge
+        step = _STEP_OF_16_BITS if rounded else None
         shift = np.full(m, 0.5 if step else 0.0)
-        self.layer = layer
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
         self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
         if self.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
-        self.preconditioner = self._preconditioner(layer, n_landmarks, n)
+        self.preconditioner = self._precondition(n_landmarks, _MAX_DIRECT_CENTERS, n)
 
-    @staged("output training", "preconditioner")
-    def _preconditioner(
-        self, layer: Layer, n_landmarks: int | None, trace: float
-    ) -> Direct | Nystrom:
-        """`Direct` for so many centers that it takes no longer, else `Nystrom`."""
-        m = len(self.roots)
-        if m <= (n_landmarks or _DIRECT):
-            try:
-                return Direct(layer, self.ridge, self.roots, trace)
-            except np.linalg.LinAlgError:  # in floating point
-                pass
-        some = landmarks(m, n_landmarks or _LANDMARKS)
-        return Nystrom(nearest(layer, some), some, self.roots, None, self.ridge, trace)
+    def _factorised(self, trace: float) -> Direct:
+        return Direct(self.layer, self.ridge, self.roots, trace)
 
-    def product(self, U: np.ndarray) -> np.ndarray:
-        """(D K D + λI) U."""
+    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
+        return Nystrom(E, some, self.roots, None, self.ridge, trace)
+
+    def matvec(self, U: np.ndarray) -> np.ndarray:
+        """(D K D + λI) U, shape (m, k)."""
         V = self.roots[:, None] * U
         S = self.rows.symmetric(V) + self.rows.shift @ V
         return self.roots[:, None] * S + self.ridge * U
 
-    def residual(self, U: np.ndarray) -> np.ndarray:
-        """B - (D K D + λI) U."""
-        return self.B - self.product(U)
-
     def start(self, W: np.ndarray) -> np.ndarray:
         """The U of W, and nothing for the constant."""
-        U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
-        return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
+        return super().start(W / np.where(self.roots > 0, self.roots, 1)[:, None])
 
     def weights(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """V and b."""
@@ -295,9 +318,8 @@ class KernelSystem:
         b = V.sum(axis=0) / ones.sum()
         return V - ones[:, None] * b, self.target_mean + b
 
-    def outputs(self, U: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs of a solution for those samples."""
-        return self._outputs(self.places[rows], *self.weights(U))
+    def _samples(self, rows: np.ndarray) -> Any:
+        return self.layer.centers[self.places[rows]]
 
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
         """See `System`; with them go the samples that are equal to them."""
@@ -317,25 +339,20 @@ class KernelSystem:
             return None
         some = self.places[rows]
         weightless = self.w[some] == 0
-        diagonal = self.w[some] * self.preconditioner.diagonal(some)
+        diagonal = np.empty(len(some))
+        for start in range(0, len(some), _ROWS_PER_BLOCK):
+            part = some[start : start + _ROWS_PER_BLOCK]
+            units = np.zeros((len(self.roots), len(part)))
+            units[part, np.arange(len(part))] = 1
+            diagonal[start : start + len(part)] = self.preconditioner.squares(units)
+        diagonal *= self.w[some]
         if self.fit_intercept:
             s = self.roots * self.preconditioner.solve(self.roots[:, None])[:, 0]
             rest = diagonal - s[some] ** 2 / s.sum()
-            diagonal = np.maximum(rest, (1 - _MOST) * diagonal)  # also of all the weight there is
+            diagonal = np.maximum(
+                rest, (1 - _MAX_LEVERAGE) * diagonal
+            )  # also of all the weight there is
         outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
         # Those of no weight have not been trained on.
-        outputs[weightless] = self._outputs(some[weightless], W, b)
+        outputs[weightless] = self._outputs(W, b, rows[weightless])
         return outputs
-
-    def _outputs(self, some: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return to_host(self.layer.matvec(self.layer.centers[some], W)) + b
-
-
-def landmarks(m: int, most: int) -> np.ndarray:
-    """Numbers of up to so many of m centers, evenly spaced: as well mixed as the centers are."""
-    return np.unique(np.linspace(0, m - 1, min(m, most)).astype(np.intp))
-
-
-def nearest(layer: Layer, some: np.ndarray) -> np.ndarray:
-    """E (s, m), the activations of some of the centers, on the host."""
-    return to_host(activations(layer, layer.centers[some]))

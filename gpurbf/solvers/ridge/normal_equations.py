@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.layer.protocol import Layer
-from gpurbf.runtime.arrays import is_resident, to_host
+from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_number, check_room
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import activations, factorizations, mirror
@@ -28,9 +28,12 @@ from gpurbf.runtime.threads import single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
-_RETRIES = 2
+_N_RETRIES = 2
+# Rows whose mean is the shift.
 _SHIFT_ROWS = 1024
-_BLOCK = 256
+_ROWS_PER_BLOCK = 256
+# A row whose outputs are its own doing has nothing left when it is left out.
+_MIN_LEFT = 1e-9
 
 
 class Ridge(BaseEstimator):
@@ -72,15 +75,15 @@ class RidgeSolution:
     """Output weights and intercept, and the whitening that leave-one-out needs.
 
     ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
-    intercept), all NumPy's. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
+    intercept), all NumPy's. ``intercept_leverage`` is what an intercept adds to the leverage of a
+    row of weight 1. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
     where L Lᵀ is the matrix that was solved.
     """
 
     W: np.ndarray
     intercept: np.ndarray
     mean: np.ndarray
-    weight: float
-    fit_intercept: bool
+    intercept_leverage: float
     whiten: Callable[[Any], Any]
     xp: ModuleType = np
 
@@ -102,9 +105,7 @@ class RidgeSolution:
         with single_threaded_blas():  # few outputs
             outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
-        leverage = to_host((half * half).sum(axis=0))
-        if self.fit_intercept:
-            leverage += 1 / self.weight
+        leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
         if own is not None and len(own.rows):
             unit = np.zeros((len(self.W), len(own.rows)))
             unit[own.centers, np.arange(len(own.rows))] = 1
@@ -113,10 +114,7 @@ class RidgeSolution:
             ratio = cross / to_host((at_center * at_center).sum(axis=0))
             outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
             leverage[own.rows] -= ratio * cross
-        if weights is not None:
-            leverage *= weights
-        rest = np.maximum(1 - leverage, 1e-9)[:, None]
-        return (outputs - leverage[:, None] * T) / rest
+        return left_out(outputs, leverage if weights is None else weights * leverage, T)
 
     def _half(self, V: Any) -> Any:
         """L⁻¹ V."""
@@ -124,6 +122,16 @@ class RidgeSolution:
         m = len(half)
         count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
         return half
+
+
+def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """Outputs (..., N, k) of rows as if not trained on, from those trained on targets T (N, k).
+
+    (f - ℓt) / (1 - ℓ) for the leverage ℓ (..., N) of all of a row's weight (Hastie, Tibshirani,
+    Friedman, 2009, eq. 7.64).
+    """
+    leverage = leverage[..., None]
+    return (outputs - leverage * T) / np.maximum(1 - leverage, _MIN_LEFT)
 
 
 class System(NamedTuple):
@@ -188,6 +196,18 @@ class NormalEquations:
         with self.allocator():
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
+
+    def grown(self, m: int, places: np.ndarray) -> NormalEquations:
+        """The sums for m centers, of which these are at `places`: new ones were silent before."""
+        larger = NormalEquations(m, len(self.targets))
+        G = to_host(self.G)
+        mirror(G)  # places need not be in order
+        larger.G[np.ix_(places, places)] = G
+        larger.B[places] = to_host(self.B)
+        larger.targets, larger.weight = self.targets, self.weight
+        larger.shift = np.zeros(m)
+        larger.shift[places] = self.shift
+        return larger
 
     def no_longer_rounded(self) -> NormalEquations:
         """A copy of the same sums, to which later rows are added as they are."""
@@ -267,26 +287,14 @@ class NormalEquations:
             first = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
         self.shift, self.grid = first.astype(np.float32).astype(np.float64), None
 
-    def __iadd__(self, other: NormalEquations) -> NormalEquations:
-        """Add sums on the same shift and grid."""
-        with self.allocator():
-            self.G += other.G
-            self.B += other.B
-        self.targets, self.weight = self.targets + other.targets, self.weight + other.weight
-        self.n_rows += other.n_rows
-        return self
-
     def allocator(self) -> AbstractContextManager[None]:
+        """A context for work with the arrays of the layer's library."""
         return nullcontext() if self.layer is None else self.layer.allocator()
 
     def _move(self, xp: ModuleType) -> None:
         """Bring G and B to where the layer computes."""
-        if self.shift is None and xp is not np:
-            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
-        elif is_resident(self.G) and xp is np:
-            self.G, self.B = to_host(self.G), to_host(self.B)
-        elif xp is not np:
-            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
+        place = to_host if xp is np else xp.asarray
+        self.G, self.B = place(self.G), place(self.B)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
@@ -338,15 +346,8 @@ class NormalEquations:
             system = self.system(fit_intercept, keep=keep)
             W, whiten = _solve(system.xp, system.A, system.B, alpha * system.scale)
             W = to_host(W)
-        return RidgeSolution(
-            W,
-            system.intercept(W),
-            system.mean,
-            float(self.weight),
-            fit_intercept,
-            whiten,
-            system.xp,
-        )
+        own = 1 / float(self.weight) if fit_intercept else 0.0
+        return RidgeSolution(W, system.intercept(W), system.mean, own, whiten, system.xp)
 
     def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
         """The system to be solved, in arrays of the layer's library; see `solve`."""
@@ -384,15 +385,16 @@ class NormalEquations:
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:
     """A += u vᵀ in blocks of rows: no second (m, m) array."""
-    for i in range(0, len(A), _BLOCK):
-        A[i : i + _BLOCK] += u[i : i + _BLOCK, None] * v
+    for i in range(0, len(A), _ROWS_PER_BLOCK):
+        rows = slice(i, i + _ROWS_PER_BLOCK)
+        A[rows] += u[rows, None] * v
 
 
 def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
     """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
     cholesky, solve_triangular, eigh = factorizations(xp)
     diagonal = A.diagonal().copy()
-    for attempt in range(_RETRIES + 1):
+    for attempt in range(_N_RETRIES + 1):
         jitter = ridge * 100.0**attempt
         xp.fill_diagonal(A, diagonal + jitter)
         try:
