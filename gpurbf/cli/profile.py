@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--estimator", default="rbf", choices=list(ESTIMATORS))
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
     parser.add_argument(
-        "--centers", type=int, metavar="m", help="of rbf; at the most of fsvc (default: theirs)"
+        "--centers",
+        type=int,
+        metavar="m",
+        help="number for rbf, maximum for fsvc (default: theirs)",
     )
     parser.add_argument(
         "--data",

@@ -79,7 +79,7 @@ def candidates(X: np.ndarray) -> list[Quantization]:
 
 
 def _near(row: np.ndarray) -> np.ndarray:
-    """Of which denominators a row may be multiples: all but those that a look is enough for."""
+    """Whether a row may be multiples of 1 / q for each denominator q: False where it cannot."""
     with np.errstate(over="ignore", invalid="ignore"):
         multiples = np.multiply.outer(DENOMINATORS, row.astype(np.float64))
         multiples -= np.rint(multiples)

@@ -25,7 +25,7 @@ def on_disk(X: Any) -> bool:
 
 
 def split(X: Any, row_bytes: float) -> list[slice]:
-    """Parts of the rows of X: ``row_bytes`` a row fill a quarter of the budget at the most.
+    """Parts of the rows of X: ``row_bytes`` a row fill no more than a quarter of the budget.
 
     Two parts of a mapped file, the one in use and the next, fill a quarter of it besides.
     """
@@ -81,7 +81,7 @@ def over_rows(
     rows: int,
     name: str,
 ) -> Result:
-    """What ``merge`` makes of the results of ``task(X, y, weights, first)`` for parts of the rows.
+    """Merge the results of ``task(X, y, weights, first)`` for parts of the rows.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ def over_rows(
         It is given some rows with their labels and weights, or None for those, and the number of
         the first one.
     merge : callable
-        Of the results of two parts, in any order.
+        Called with the results of two parts, in any order.
     X, y, weights
         Arrays, or one object that has them all: its ``over_rows(task, merge, y, weights, name)``
         does the work then, and y and weights say, by being None or not, what tasks want.
     rows : int
-        Of a part of an array.
+        Number of rows of a part of an array.
     name : str
-        Of the tasks, for those who watch.
+        Name of the tasks, for those who watch.
     """
     if hasattr(X, "over_rows"):
         return X.over_rows(task, merge, y is not None, weights is not None, name)

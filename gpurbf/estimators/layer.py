@@ -52,7 +52,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
         ``"float32"``, ``"float64"`` and, with backend ``"cupy"``, ``"tf32"`` force that arithmetic.
     random_state : int, RandomState or None, default=None
-        Of the center rule and of ``gamma="median"``.
+        Seed of the center rule and of the sample for ``gamma="median"``.
 
     Attributes
     ----------

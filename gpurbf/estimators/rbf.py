@@ -39,8 +39,8 @@ CALIBRATION = Race(0, by_class=True, most=800)
 class Kept(NamedTuple):
     """Samples to be left out when others have come, too: all that will be asked of them.
 
-    What the race found that chose them, of each its center or -1, and its activations H (N, m) as
-    they were summed.
+    ``found`` is the result of the race that chose them, ``centers`` the center that each of them is
+    or -1, ``H`` (N, m) their activations as they were summed.
     """
 
     found: Distinct
@@ -52,7 +52,7 @@ class Kept(NamedTuple):
         return Kept(self.found.at(slice(n)), self.centers[:n], self.H[:n])
 
     def merged(self, later: Kept, race: Race) -> Kept:
-        """What the race would have kept of all samples: one that stays has been kept always."""
+        """Merge with samples of later batches: the result is that of one race over all."""
         n = len(self.centers)
         places = np.arange(n), np.arange(n, n + len(later.centers))
         parts = (kept.found._replace(first=own) for kept, own in zip((self, later), places))
@@ -105,21 +105,21 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         which needs centers that are samples. An object of ``gpurbf.solvers`` brings its
         own parameters: ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
-        Of ``"ridge"`` and ``"cg"``: penalty relative to the mean diagonal of HᵀH, > 0; to the trace
+        Penalty of ``"ridge"`` and ``"cg"`` relative to the mean diagonal of HᵀH, > 0; to the trace
         of K where ``"cg"`` has all samples for centers.
     fit_intercept : bool, default=True
-        Of ``"ridge"`` and ``"cg"``: whether the outputs have a constant.
+        Whether the outputs of ``"ridge"`` and ``"cg"`` have a constant.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
         ``"numba-cuda"`` or ``"auto"``.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        Of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
+        Arithmetic of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
-        Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
+        Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
-        Of the center rule.
+        Seed of the center rule.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Output weights; one output for two classes, else one a class.
     intercept_ : ndarray of shape (n_outputs,)
     temperature_ : float
-        What ``predict_proba`` divides the outputs by before the softmax.
+        Number that ``predict_proba`` divides the outputs by before the softmax.
     backend_, backend_info_ : str
         The backend that ran, and with which kernel, arithmetic and reason.
     solver_info_ : str
@@ -357,7 +357,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     def _to_leave_out(
         self, normal: NormalEquations, found: Distinct, X: Any, weights: np.ndarray | None
     ) -> Kept:
-        """What is asked of the samples found, the rows of X with these weights of their own."""
+        """Keep what leaving out the samples found takes: rows X of them, with their own weights."""
         layer, roots = self._layer(), None if weights is None else np.sqrt(weights)
         centers = center_finder(layer.sparse_centers)(X)
         with layer.allocator():
@@ -417,5 +417,5 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
 
 def calibration_rows(n_samples: int, most: int = _CALIBRATION_ROWS) -> slice:
-    """Evenly spaced rows, so many at the most; all of a small data set."""
+    """Evenly spaced rows, no more than so many; all of a small data set."""
     return slice(0, n_samples, -(-n_samples // most))

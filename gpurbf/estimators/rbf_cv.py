@@ -36,7 +36,7 @@ from gpurbf.solvers.ridge.path import RidgePath
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
-# Rows that "auto" leaves out, at the least and at the most.
+# The minimum and the maximum of rows that "auto" leaves out.
 _FEWEST, _MOST = 256, 1000
 # What another penalty may be better by, as a part of the error, for rows to be enough.
 _TOLERANCE = 0.01
@@ -60,7 +60,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         Widths to try, as multiples of what `gamma` means; with ``gamma=1.0`` the numbers
         themselves. Each takes one more pass over the samples.
     scoring : str, callable or None, default=None
-        What is to be largest of the outputs of samples left out: a name of
+        Score of the outputs of samples left out, the larger the better: a name of
         :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which is
         given ``sample_weight`` too where samples weigh differently. None is the negative mean
         squared error of the outputs.
@@ -84,11 +84,11 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     backend : str, default="auto"
         Where the layer is evaluated.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        Of the distances.
+        Arithmetic of the distances.
     n_jobs : int or None, default=None
-        Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
+        Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
-        Of the center rule.
+        Seed of the center rule.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     coef_ : ndarray of shape (n_outputs, m)
     intercept_ : ndarray of shape (n_outputs,)
     temperature_ : float
-        What ``predict_proba`` divides the outputs by before the softmax.
+        Number that ``predict_proba`` divides the outputs by before the softmax.
     backend_, backend_info_ : str
     n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -123,9 +123,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     Notes
     -----
     A sample is left out with all of its copies: those of its weight, and equal samples of the
-    same class. If it is a center, this center is left out with it; for centers answer to themselves
-    as to no new sample, and errors with them choose penalties that are far too large. Centers,
-    widths in numbers and the penalty in numbers are not chosen again without it.
+    same class. If it is a center, this center is left out with it: a sample that is also a center
+    is fitted unrealistically well, which would bias the choice towards too large penalties. The
+    other centers, the width and the penalty stay fixed when a sample is left out.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return _positive("alphas", alphas), _positive("gammas", self.gammas)
 
     def _how_many_left_out(self) -> tuple[int | None, bool]:
-        """Samples to leave out at the most, and whether fewer are asked first."""
+        """The maximum of samples to leave out, and whether fewer are tried first."""
         if isinstance(self.n_left_out, str):
             check_option("n_left_out", self.n_left_out, ("auto",), "or a number")
             # Widths are judged by the same samples, and scorers by as many as there may be.

@@ -93,12 +93,12 @@ class SVC(
     kernel : {"rbf", "laplacian", "linear", "poly", "sigmoid", "precomputed"} or callable
         ``callable(X, Y)`` returns the kernel matrix between rows of X and of Y. Default "rbf".
     degree : int, default=3
-        Of "poly".
+        Degree of the "poly" kernel.
     gamma : {"scale", "auto"} or float, default="scale"
-        Of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)), 1 / n_features, or
-        the number. The variance counts a sample as often as its weight says.
+        Coefficient of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)),
+        1 / n_features, or the number. The variance counts a sample as often as its weight says.
     coef0 : float, default=0.0
-        Of "poly" and "sigmoid".
+        Constant term of "poly" and "sigmoid".
     shrinking : bool, default=True
         Accepted for scikit-learn's sake. The working sets leave out what shrinking would, and the
         gradient of all samples is kept exact, so there is nothing to switch off.
@@ -113,21 +113,21 @@ class SVC(
     verbose : bool or int, default=False
         Print a line for each pair; above 1 for each working set.
     max_iter : int, default=10_000_000
-        Steps of a pair at most (LIBSVM's own limit); -1 for no limit.
+        Maximum number of steps per pair of classes (LIBSVM's own limit); -1 for no limit.
     decision_function_shape : {"ovr", "ovo"}, default="ovr"
-        What ``decision_function`` returns for more than two classes.
+        Outputs of ``decision_function`` for more than two classes.
     break_ties : bool, default=False
         Whether ``predict`` breaks ties of votes by ``decision_function`` (only "ovr").
     random_state : int, RandomState or None, default=None
         Accepted for scikit-learn's sake; nothing here is random.
     backend : str, default="auto"
-        Who evaluates the kernel, see :func:`gpurbf.layer.backends.get_backend`. Sparse data
+        Where the kernel is evaluated, see :func:`gpurbf.layer.backends.get_backend`. Sparse data
         too wide to be made dense are evaluated by SciPy's sparse products, which only "auto"
         allows.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        Of the kernel's distances, see :class:`RBFLayer`.
+        Arithmetic of the distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
-        Threads at the most; None and -1 mean all that NumPy, Numba and joblib allow.
+        Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
 
     Attributes
     ----------
@@ -438,7 +438,7 @@ class SVC(
             return chosen(self.classes_, points.argmax(axis=1))
 
     def to_sklearn(self) -> ScikitLearnSVC:
-        """The same fitted model as scikit-learn's class, for whatever knows only that.
+        """Convert the fitted model to scikit-learn's class, for code that knows only that.
 
         Returns
         -------

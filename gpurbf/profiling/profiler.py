@@ -385,7 +385,7 @@ def profile(
     y : array-like of shape (n_samples,)
         Their labels.
     X_test, y_test : optional
-        What is predicted and compared; by default the training samples.
+        Samples to predict and their labels; by default the training samples.
     warm_up : bool, default=True
         Fit and predict a few samples first, so that compilation is not in the times.
 

@@ -27,7 +27,7 @@ def activations(layer: Any, X: Any) -> Any:
 
 
 class Factorizations(NamedTuple):
-    """What solving least squares takes of a linear algebra library, for float64 matrices.
+    """Functions of a linear algebra library that solve least squares, for float64 matrices.
 
     ``cholesky(A)`` is the lower L with L Lᵀ = A, may overwrite A, but leaves it as it was where it
     raises LinAlgError. ``solve_triangular(L, B, lower=True, trans=0)`` is L⁻¹ B, or L⁻ᵀ B with
