@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,18 +112,16 @@ class BlockStats(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Findings of the first pass in some blocks: statistics by block, all labels, gamma's `SUMS`.
+    """Findings of the first pass in some blocks: statistics by block, all labels, and more.
 
-    ``distinct`` and ``sample`` are what the races of a `Scanner` found, of classes numbered by
+    ``found`` are results of the tasks that a `Scanner` was asked for, with classes numbered by
     ``labels``. ``prefetched`` are rows that may become centers, their numbers and values, block by
     block. Rows are numbered by block and place, see `_row_numbers`.
     """
 
     stats: dict[int, BlockStats]
     labels: Any = None
-    sums: Any = None
-    distinct: Any = None
-    sample: Any = None
+    found: tuple[Any, ...] = ()
     prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
 
     @classmethod
@@ -133,40 +131,21 @@ class Scan(NamedTuple):
         filled = [scan for scan in scans if any(own.n_rows for own in scan.stats.values())]
         if not filled:
             return cls(stats)
-        labels = None
+        labels, places = None, []
         if filled[0].labels is not None:
             labels = np.unique(np.concatenate([scan.labels for scan in filled]))
-            filled = [scan._numbered_by(labels) for scan in filled]
-        _, _, sums, distinct, sample, prefetched = zip(*filled)
-        return cls(
-            stats,
-            labels,
-            None if sums[0] is None else functools.reduce(operator.add, sums),
-            None if distinct[0] is None else Distinct.merged(*distinct),
-            None if sample[0] is None else Distinct.merged(*sample),
-            sum(prefetched, ()),
-        )
+            places = [np.searchsorted(labels, scan.labels) for scan in filled]
+        found = tuple(_joined(own, places) for own in zip(*(scan.found for scan in filled)))
+        prefetched = tuple(own for scan in filled for own in scan.prefetched)
+        return cls(stats, labels, found, prefetched)
 
-    def _numbered_by(self, labels: np.ndarray) -> Scan:
-        """This scan with classes numbered by other labels, which hold its own."""
-        places = np.searchsorted(labels, self.labels)
-
-        def numbered(found: Any) -> Any:
-            if found is None or found.labels is None:
-                return found
-            return found._replace(labels=places[found.labels])
-
-        return self._replace(
-            labels=labels, distinct=numbered(self.distinct), sample=numbered(self.sample)
-        )
-
-    def known(self, race: Race | None, sample: Race | None, starts: np.ndarray) -> dict[Any, Any]:
-        """What these tasks of `over_rows` would find, of blocks whose rows start there."""
-        known: dict[Any, Any] = {} if self.sums is None else {SUMS: self.sums}
-        for each, found in ((race, self.distinct), (sample, self.sample)):
-            if each is not None and found is not None:
+    def known(self, asked: Sequence[Any], starts: np.ndarray) -> dict[Any, Any]:
+        """Results of the tasks that were asked for, of blocks whose rows start there."""
+        known = dict(zip(asked, self.found))
+        for task, found in known.items():
+            if isinstance(task, Race):
                 first = _row_numbers(found.first, starts)
-                known[each] = each.merged(found._replace(first=first))
+                known[task] = task.merged(found._replace(first=first))
         return known
 
     def prefetched_rows(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -189,24 +168,21 @@ class Scanner:
         Whether weights below zero count as zero.
     n_blocks : int
         The number of all blocks, each of about as many rows.
-    sums : bool
-        Whether to find gamma's `SUMS`.
     balanced : bool
         Whether to find the weights of classes.
-    race, sample : Race or None
-        The race by which centers are drawn, or equal samples found, and one that keeps a sample.
+    asked : tuple of callable
+        Tasks of `over_rows` that will be asked for: gamma's `SUMS`, and races.
     n_centers : int or str
-        How many centers will be drawn: rows that may be among them are prefetched; 0 for none.
+        How many centers the first of these, a race, will draw: rows that may be among them are
+        prefetched; 0 for none.
     """
 
     model: Any
     negative: bool
     n_blocks: int
-    sums: bool
     balanced: bool
-    race: Race | None = None
-    n_centers: int | str = 0
-    sample: Race | None = None
+    asked: tuple[Any, ...]
+    n_centers: int | str
 
     def __call__(self, *blocks: tuple[Any, ...]) -> Scan:
         return Scan.merged(*(self._block(*block) for block in blocks))
@@ -233,18 +209,12 @@ class Scanner:
         stats = BlockStats(
             n_given, len(X), X.shape[1], names, X.dtype, labels, counts, mass, weight_range
         )
-        distinct, sample = (
-            None
-            if race is None or (race.by_class and y is None)  # refused later
-            else race(X, codes, weights, i << _ROW_BITS)
-            for race in (self.race, self.sample)
-        )
+        found = tuple(task(X, codes, weights, i << _ROW_BITS) for task in self.asked)
         prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
-        if self.n_centers and distinct is not None and len(X):
-            first = self._likely_centers(distinct, len(X))
+        if self.n_centers and len(X):
+            first = self._likely_centers(found[0], len(X))
             prefetched = ((first, X[first - (i << _ROW_BITS)]),)
-        sums = SUMS(X, None, weights, 0) if self.sums else None
-        return Scan({i: stats}, labels, sums, distinct, sample, prefetched)
+        return Scan({i: stats}, labels, found, prefetched)
 
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
         """Rows of a block that may become centers.
@@ -307,9 +277,8 @@ class Blocks:
         sample_weight: Any = None,
         *,
         negative: bool = False,
-        race: Race | None = None,
+        asked: Sequence[Any] = (),
         n_centers: int | str = 0,
-        sample: Race | None = None,
     ) -> Blocks:
         """Scan all blocks once; the local ``model`` gets the attributes that validation sets.
 
@@ -319,7 +288,7 @@ class Blocks:
             On the cluster, and its local one.
         X, y, sample_weight
             As `fit` takes them.
-        negative, race, n_centers, sample
+        negative, asked, n_centers
             See `Scanner`.
 
         Raises
@@ -330,16 +299,10 @@ class Blocks:
         tasks, parts = Tasks.of(estimator), aligned_blocks(X, y, sample_weight)
         plain = type(model)()  # whatever the parameters are, data are validated in one way
         gamma, class_weight = (getattr(model, name, None) for name in ("gamma", "class_weight"))
-        scanner = Scanner(
-            plain,
-            negative,
-            len(parts),
-            sums=isinstance(gamma, str) and gamma == "scale",
-            balanced=isinstance(class_weight, str) and class_weight == "balanced",
-            race=race,
-            n_centers=n_centers,
-            sample=sample,
-        )
+        if isinstance(gamma, str) and gamma == "scale":
+            asked = *asked, SUMS
+        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        scanner = Scanner(plain, negative, len(parts), balanced, tuple(asked), n_centers)
         groups = tasks.locality([block for block, _, _ in parts])
         arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
         scan = tasks.total("scan", Scan.merged, tasks.each("scan", scanner, arguments))
@@ -365,7 +328,7 @@ class Blocks:
             stats,
             Reader(plain, negative, classes),
             groups,
-            scan.known(race, sample, starts),
+            scan.known(asked, starts),
             scan.prefetched_rows(starts),
         )
 
@@ -532,6 +495,15 @@ def _agreed(stats: list[BlockStats]) -> BlockStats:
                     f"Blocks differ in {what}: {getattr(first, what)} and {getattr(own, what)}."
                 )
     return first
+
+
+def _joined(found: Sequence[Any], places: list[np.ndarray]) -> Any:
+    """Results of a task in several scans as one, where ``places`` number the classes of each."""
+    if not isinstance(found[0], Distinct):
+        return functools.reduce(operator.add, found)
+    if found[0].labels is not None:
+        found = [own._replace(labels=to[own.labels]) for own, to in zip(found, places)]
+    return Distinct.merged(*found)
 
 
 def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:

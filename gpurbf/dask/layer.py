@@ -43,9 +43,9 @@ class RBFLayer(DaskEstimator):
         self : RBFLayer
         """
         model = self._new_model()
-        check_rule(model)
         y = y if isinstance(model.centers, str) else None
-        blocks = Blocks.scanned(self, model, X, y, sample_weight, **center_draw(model))
+        asked, n_centers = center_draw(model, y)
+        blocks = Blocks.scanned(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
@@ -82,30 +82,28 @@ class RBFLayer(DaskEstimator):
         return self._lazily("transform", X)
 
 
-def check_rule(model: Any) -> None:
-    """Refuse rules of centers that would have to see all samples in one place."""
-    if isinstance(model.n_centers, str) and model.n_centers == "all":
+def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
+    """The race by which the model will draw its centers, and how many, for `Blocks.scanned`.
+
+    There is none where something else is drawn first, or will be refused. Rules that would have to
+    see all samples in one place are refused here.
+    """
+    rule, n = model.centers, model.n_centers
+    if isinstance(n, str) and n == "all":
         raise ValueError(
             "n_centers='all' brings all samples to one place: on a cluster give a number, or fit "
             "the local estimator."
         )
-    if isinstance(model.centers, str) and model.centers not in ("random", "stratified"):
+    if not isinstance(rule, str):
+        return (), 0
+    if rule not in ("random", "stratified"):
         raise ValueError(
-            f"centers={model.centers!r} has to see all samples in one place: on a cluster use "
-            "'random' or 'stratified', or give the centers as an array, for example those of a "
-            "local fit on a part of the samples."
+            f"centers={rule!r} has to see all samples in one place: on a cluster use 'random' or "
+            "'stratified', or give the centers as an array, for example those of a local fit on a "
+            "part of the samples."
         )
-
-
-def center_draw(model: Any) -> dict[str, Any]:
-    """The race by which the model will draw its centers, and their number, if it draws first.
-
-    They are options of `Blocks.scanned`; there are none for a number that will be refused.
-    """
-    rule, n = model.centers, model.n_centers
-    if not isinstance(rule, str) or np.array_equal(model.gamma, "median"):
-        return {}  # the median draws first
-    random_state = copy.deepcopy(check_random_state(model.random_state))
+    by_class = rule == "stratified"
     known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
-    race = Race.drawn(random_state, by_class=rule == "stratified")
-    return {"race": race, "n_centers": n if known else 0}
+    if not known or (by_class and y is None) or np.array_equal(model.gamma, "median"):
+        return (), 0
+    return (Race.drawn(copy.deepcopy(check_random_state(model.random_state)), by_class),), n

@@ -10,7 +10,7 @@ import numpy as np
 from gpurbf.centers.sample import Distinct
 from gpurbf.dask.base import DaskClassifier, parameters_of
 from gpurbf.dask.blocks import Blocks
-from gpurbf.dask.layer import center_draw, check_rule
+from gpurbf.dask.layer import center_draw
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.estimators import rbf
@@ -54,11 +54,10 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
         self : RBFClassifier
         """
         model = self._new_model()
-        check_rule(model)
-        _solver(model, 0)  # before any work
-        blocks = Blocks.scanned(
-            self, model, X, y, sample_weight, **center_draw(model), sample=rbf.CALIBRATION
-        )
+        _solver(model, 0)  # refused before any work
+        race, n_centers = center_draw(model, y)
+        asked = *race, rbf.CALIBRATION
+        blocks = Blocks.scanned(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)

@@ -69,7 +69,7 @@ class SVC(CallbackSupportMixin, DaskClassifier):
                 f"kernel={model.kernel!r} needs the matrix of all samples: on a cluster use one of "
                 f"{list(KERNELS)}."
             )
-        blocks = Blocks.scanned(self, model, X, y, sample_weight, negative=True, race=_RACE)
+        blocks = Blocks.scanned(self, model, X, y, sample_weight, negative=True, asked=[_RACE])
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
@@ -103,7 +103,8 @@ class SVC(CallbackSupportMixin, DaskClassifier):
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
         running: dict[Any, tuple[list[tuple[int, int]], str | None]] = {}
-        solved: dict[tuple[int, int], _Pair] = {}
+        found: list[_Solved] = []
+        solutions: dict[tuple[int, int], Solution] = {}
 
         def begin(worker: str | None) -> Any:
             """Begin the largest task that is left, on that worker if it is there."""
@@ -123,16 +124,27 @@ class SVC(CallbackSupportMixin, DaskClassifier):
             for future in ended:
                 if left:
                     ends.add(begin(running[future][1]))
-            for future, found in zip(ended, tasks.gathered(ended)):
+            found += (results := tasks.gathered(ended))
+            for future, result in zip(ended, results):
                 own, _ = running.pop(future)
-                for pair, one in zip(own, found):
-                    solved[pair] = one
-                    progress.solved(pairs.index(pair), one.solution)
+                for pair, solution in zip(own, result.solutions):
+                    solutions[pair] = solution
+                    progress.solved(pairs.index(pair), solution)
         progress.finish()
-        support, models = _assembled([solved[pair] for pair in pairs], pairs, len(sizes))
-        places = np.sort(np.concatenate(support))
-        chosen = tasks.each("support-vectors", partial(_chosen, places), list(zip(*pieces)))
-        vectors = Rows.in_order(tasks.results(chosen), by_class=True)
+        support, table = _assembled(found, len(classes), blocks.n_given)
+        n_support = np.bincount(support // blocks.n_given, minlength=len(classes))
+        chosen = partial(_chosen, np.sort(support % blocks.n_given))
+        vectors = Rows.in_order(
+            tasks.results(tasks.each("support-vectors", chosen, list(zip(*pieces)))), by_class=True
+        )
+        models = PairModels(
+            np.arange(len(support)),
+            n_support,
+            table,
+            [solutions[pair] for pair in pairs],
+            found[0].backend,
+            found[0].description,
+        )
         return vectors.places, vectors.X, models
 
 
@@ -208,19 +220,25 @@ def _uniform(blocks: Blocks) -> bool:
     return len({weight for own in blocks.filled for weight in own.weight_range}) == 1
 
 
-class _Pair(NamedTuple):
-    """A solved pair: of each of its classes the support vectors' places and coefficients."""
+class _Solved(NamedTuple):
+    """The pairs of a task: their classes, solutions, and the coefficients of support vectors.
 
-    places: list[np.ndarray]
-    values: list[np.ndarray]
-    solution: Solution
+    ``table`` is laid out as `PairModels`, for these classes alone; its columns are the support
+    vectors of classes ``y``, which were given at ``places``.
+    """
+
+    classes: np.ndarray
+    y: np.ndarray
+    places: np.ndarray
+    table: np.ndarray
+    solutions: list[Solution]
     backend: str
     description: str
 
 
 def _solve(
     model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
-) -> list[_Pair]:
+) -> _Solved:
     """Solve pairs of some classes as the local estimator does among all samples.
 
     ``sizes`` are of all classes, equal samples counted once.
@@ -247,39 +265,33 @@ def _solve(
         sizes=sizes,
         pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
     )
-    starts, found = np.searchsorted(codes, np.arange(len(classes) + 1)), []
-    for pair, solution in zip(np.searchsorted(classes, pairs), solutions):
-        places, values = [], []
-        for c, row in zip(pair, (pair[1] - 1, pair[0])):
-            own = np.arange(starts[c], starts[c + 1])
-            support = own[table[row, own] != 0]
-            places.append(rows.places[support])
-            values.append(table[row, support])
+    for solution in solutions:
         solution.beta = solution.beta[solution.beta != 0]
-        found.append(_Pair(places, values, solution, kernel.backend, kernel.description))
-    return found
+    support = (table != 0).any(axis=0)
+    return _Solved(
+        classes,
+        rows.y[support],
+        rows.places[support],
+        table[:, support],
+        solutions,
+        kernel.backend,
+        kernel.description,
+    )
 
 
 def _goes_on(*args: Any) -> bool:
     return False
 
 
-def _assembled(
-    found: list[_Pair], pairs: list[tuple[int, int]], n_classes: int
-) -> tuple[list[np.ndarray], PairModels]:
-    """The support vectors' places in each class, and their coefficients in LIBSVM's layout."""
-    own: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in range(n_classes)]
-    for pair, result in zip(pairs, found):
-        for c, places in zip(pair, result.places):
-            own[c].append(places)
-    support = [np.unique(np.concatenate(places)) for places in own]
-    n_support = np.array([len(places) for places in support])
-    starts = np.cumsum(n_support) - n_support
-    table = np.zeros((n_classes - 1, n_support.sum()))
-    for (a, b), result in zip(pairs, found):
-        for c, row, places, values in zip((a, b), (b - 1, a), result.places, result.values):
-            table[row, starts[c] + np.searchsorted(support[c], places)] = values
-    solutions, first = [result.solution for result in found], found[0]
-    order = np.arange(n_support.sum())
-    models = PairModels(order, n_support, table, solutions, first.backend, first.description)
-    return support, models
+def _assembled(found: list[_Solved], n_classes: int, n_given: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of all support vectors, sorted by class, and their coefficients in LIBSVM's layout."""
+    keys = [own.y * n_given + own.places for own in found]
+    support = np.unique(np.concatenate(keys))
+    table = np.zeros((n_classes - 1, len(support)))
+    for own, key in zip(found, keys):
+        columns = np.searchsorted(support, key)
+        for c in own.classes:
+            others = own.classes[own.classes != c]
+            of_class = own.y == c
+            table[np.ix_(others - (others > c), columns[of_class])] += own.table[:, of_class]
+    return support, table
