@@ -39,12 +39,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     images = classify.images(quick, data_home)
     _direct(report, images, quick)
     sets = {"digits" if quick else "MNIST": "images"}
-    try:
-        if not quick:
-            datasets.load_fashion_mnist(data_home)
-            sets["Fashion-MNIST"] = "fashion"
-    except OSError as error:
-        report.text(f"Without Fashion-MNIST: {str(error).splitlines()[0]}")
+    if not quick and data.fashion(report, data_home):
+        sets["Fashion-MNIST"] = "fashion"
     _many(report, sets, quick, data_home)
     _kernel_ridge(report, images, quick)
     _torch(report, images, quick)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +17,7 @@ from distributed import Client, LocalCluster
 
 import gpurbf
 import gpurbf.dask as on_dask
+from benchmarks import data
 from benchmarks.measure import in_turn, megabytes, once
 from benchmarks.report import Report
 from gpurbf import datasets
@@ -225,26 +223,6 @@ def _modelled(work: _Work, n: int, model: Any) -> float:
     return float(alone + max(work.tasks / n, least) + moved / _NETWORK)
 
 
-@contextmanager
-def _file(X: np.ndarray, copies: int) -> Iterator[Path]:
-    """So many copies of X in a file of the folder for temporary files, gone afterwards."""
-    needed, free = copies * X.nbytes, shutil.disk_usage(tempfile.gettempdir()).free
-    if needed * 1.05 > free:
-        raise OSError(
-            errno.ENOSPC,
-            f"the benchmark writes a file of {needed / 1e9:.1f} GB and {tempfile.gettempdir()} has "
-            f"{free / 1e9:.1f} GB free: make room, or let TMPDIR name a folder that has it",
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "blocks")
-        with open(path, "wb") as file:
-            for _ in range(copies):
-                file.write(X.data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield path
-
-
 def _block(path: Path, i: int, shape: tuple[int, int]) -> np.ndarray:
     """A block of the file."""
     return np.fromfile(path, np.uint8, shape[0] * shape[1], offset=i * shape[0] * shape[1]).reshape(
@@ -261,7 +239,10 @@ def _on_disk(report: Report, plan: Plan, images: datasets.Images, client: Client
     local = gpurbf.RBFClassifier(plan.centers_on_disk, random_state=0)
     local.fit(images.X_train, images.y_train)
     client.restart()  # memory of the section before is not the subject
-    with _file(images.X_train, copies) as path:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "blocks")
+        with open(path, "wb") as file:
+            data.write_copies(images.X_train, copies, file)
         read = delayed(_block, pure=False)
         shape = images.X_train.shape
         X = [read(path, i, shape, dask_key_name=f"read-{i}") for i in range(copies)]

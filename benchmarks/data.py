@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import tempfile
+from typing import IO, Any
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction.text import TfidfTransformer
 
+from benchmarks.report import Report
+from gpurbf import datasets
 from gpurbf.layer.activation import Activation
 
 # Manhattan distances of up to 1,028 pixels are below 2**18, so 1 - d / 2**18 is exact in float32.
@@ -33,12 +41,43 @@ def text(N: int, n: int, k: int) -> tuple[sp.csr_matrix, np.ndarray]:
     return TfidfTransformer().fit_transform(counts), y
 
 
+def fashion(report: Report, data_home: str | None) -> datasets.Images | None:
+    """Fashion-MNIST, or None after the page says why it is not there."""
+    try:
+        return datasets.load_fashion_mnist(data_home)
+    except OSError as error:
+        report.text(f"Without Fashion-MNIST: {str(error).splitlines()[0]}")
+        return None
+
+
 def memory_setup(quick: bool, data_home: str | None) -> str:
     """Python lines that do the same in a fresh process."""
     return (
         "from gpurbf.cli.classify import images\n"
         f"X_train, y_train, X_test, y_test = images({quick!r}, {data_home!r})\n"
     )
+
+
+def write_copies(X: np.ndarray, copies: int, file: IO[Any]) -> None:
+    """Write so many copies of X to a file in the folder for temporary files, down to the disk.
+
+    Raises
+    ------
+    OSError
+        If there is too little room.
+    """
+    folder = tempfile.gettempdir()
+    needed, free = copies * X.nbytes, shutil.disk_usage(folder).free
+    if needed * 1.05 > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"the benchmark writes a file of {needed / 1e9:.1f} GB and {folder} has "
+            f"{free / 1e9:.1f} GB free: make room, or let TMPDIR name a folder that has it",
+        )
+    for _ in range(copies):
+        file.write(X.data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import data, ways
-from benchmarks.measure import Times, in_turn, once
+from benchmarks.measure import Times, calls, in_turn, once
 from benchmarks.peak_gpu import event_seconds, limits, pool_peak
 from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier, config_context
@@ -297,14 +297,9 @@ def _fits(bench: Bench, data_home: str | None) -> None:
             except Exception as error:
                 del models[name]
                 rows.append((label, name, _failed("it", error), "", ""))
-        fit: dict[str, Callable[[], Any]] = {
-            name: partial(model.fit, X_train, y_train) for name, model in models.items()
-        }
-        fits = in_turn(fit, 1 if bench.quick else 3, warm_up=False)
-        predict: dict[str, Callable[[], Any]] = {
-            name: partial(model.predict, X_test) for name, model in models.items()
-        }
-        predictions = in_turn(predict, 2 if bench.quick else 5)
+        rounds = 1 if bench.quick else 3
+        fits = in_turn(calls(models, "fit", X_train, y_train), rounds, warm_up=False)
+        predictions = in_turn(calls(models, "predict", X_test), 2 if bench.quick else 5)
         for name, model in models.items():
             accuracy = 100 * float(np.mean(model.predict(X_test) == y_test))
             rows.append((label, name, fits[name], predictions[name], f"{accuracy:.2f}"))

@@ -195,32 +195,21 @@ def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], r
         candidates[name] = functools.partial(layer.activations, X, out)
     times = in_turn(candidates, rounds)
     report.text("## Manhattan distances, exact in every entry verified")
-    work = X.shape[1] * out.size
+    _speed_table(report, times, X.shape[1] * out.size, "differences")
+
+
+def _speed_table(
+    report: Report, times: dict[str, Times], operations: int, kind: str = "operations"
+) -> None:
+    """Seconds, operations a second of the distances alone, and the ratio to the first line."""
     base = next(iter(times.values())).median
     report.table(
-        ("what", "seconds", "10⁹ differences/s", "ratio"),
+        ("what", "seconds", f"10¹² {kind}/s", "ratio"),
         [
             (
                 name,
                 time,
-                f"{work / time.median / 1e9:.1f}",
-                f"{base / time.median:.1f}",
-            )
-            for name, time in times.items()
-        ],
-    )
-
-
-def _speed_table(report: Report, times: dict[str, Times], operations: int) -> None:
-    """Seconds, operations a second of the products alone, and the ratio to the first line."""
-    base = next(iter(times.values())).median
-    report.table(
-        ("what", "seconds", "10¹² operations/s", "ratio"),
-        [
-            (
-                name,
-                time,
-                f"{operations / time.median / 1e12:.2f}",
+                f"{operations / time.median / 1e12:.3g}",
                 f"{base / time.median:.2f}",
             )
             for name, time in times.items()

@@ -119,6 +119,14 @@ def _settle(call: Callable[[], Any], takes: float) -> None:
         call()
 
 
+def calls(models: dict[str, Any], method: str, *arguments: Any) -> dict[str, Callable[[], Any]]:
+    """The method of each model with these arguments, to be timed."""
+    return {
+        name: functools.partial(getattr(model, method), *arguments)
+        for name, model in models.items()
+    }
+
+
 def once(candidate: Callable[[], Any]) -> float:
     """Seconds of one call; garbage is collected before or after, not during."""
     collecting = gc.isenabled()

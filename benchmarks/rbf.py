@@ -162,11 +162,8 @@ def _defaults(report: Report, images: datasets.Images, quick: bool, data_home: s
     sets = {"digits": load_digits(return_X_y=True)}
     if not quick:
         sets["MNIST"] = images.X_train, images.y_train
-        try:
-            fashion = datasets.load_fashion_mnist(data_home)
+        if fashion := data.fashion(report, data_home):
             sets["Fashion-MNIST"] = fashion.X_train, fashion.y_train
-        except FileNotFoundError as error:
-            report.text(f"Without Fashion-MNIST: {error}")
     columns = []
     for X, y in sets.values():
         split = train_test_split(X, y, test_size=1 / 6, stratify=y, random_state=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.measure import in_turn
+from benchmarks.measure import calls, in_turn
 from benchmarks.report import Report
 from gpurbf import RBFClassifier, RBFClassifierCV, datasets
 from gpurbf.cli import classify
@@ -145,10 +144,7 @@ def _times(report: Report, problems: dict[str, datasets.Images], quick: bool) ->
                 "20 penalties": RBFClassifierCV(min(m, len(X)), random_state=0),
                 "and 5 widths": RBFClassifierCV(min(m, len(X)), gammas=_WIDTHS, random_state=0),
             }
-            fits: dict[str, Callable[[], Any]] = {
-                key: functools.partial(model.fit, X, y) for key, model in models.items()
-            }
-            times = in_turn(fits, rounds=1 if quick else 5)
+            times = in_turn(calls(models, "fit", X, y), rounds=1 if quick else 5)
             one = times["RBFClassifier"].median
             rows += [
                 [f"{name}, {len(X):,}", f"{m:,}", key, str(t), f"{t.median / one:.2f}"]
@@ -179,10 +175,8 @@ def _defaults(report: Report, problems: dict[str, datasets.Images], quick: bool)
         }
         models["RBFClassifierCV"] = RBFClassifierCV(random_state=0)
         models["RBFClassifierCV, 5 widths"] = RBFClassifierCV(gammas=_WIDTHS, random_state=0)
-        fits: dict[str, Callable[[], Any]] = {
-            key: functools.partial(model.fit, X, y) for key, model in models.items()
-        }
-        times = in_turn(fits, rounds=1 if quick or len(X) > 10_000 else 3)
+        rounds = 1 if quick or len(X) > 10_000 else 3
+        times = in_turn(calls(models, "fit", X, y), rounds)
         for key, model in models.items():
             rows.append(
                 [

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,12 +13,11 @@ import numpy as np
 
 from benchmarks import data, ways
 from benchmarks.figures import named_lines, plain, ratio_ticks
-from benchmarks.measure import in_turn, megabytes, once
+from benchmarks.measure import megabytes, once
 from benchmarks.report import Report
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.cli import classify
 from gpurbf.data import row_blocks
-from gpurbf.layer.backends import available_backends, get_backend
 from gpurbf.layer.layer import HiddenLayer
 
 TITLE = "Data larger than memory"
@@ -49,37 +45,13 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     images = classify.images(quick, data_home)
     plan = _QUICK if quick else _FULL
     copies = max(plan.part, -(-int(plan.gigabytes * 1e9) // images.X_train.nbytes))
-    with _file(images.X_train, copies) as file:
+    # It has no name, so nothing is left behind even by a process that is killed.
+    with tempfile.TemporaryFile() as file:
+        data.write_copies(images.X_train, copies, file)
         shape = copies * len(images.X_train), images.X_train.shape[1]
         _conditions(report, plan, images, shape)
         _fit_and_predict(report, plan, images, file, shape, quick)
         _overlap(report, plan, file)
-    _streams(report, quick)
-
-
-@contextmanager
-def _file(X: np.ndarray, copies: int) -> Iterator[Any]:
-    """A file of so many copies of X in the folder for temporary files, gone afterwards.
-
-    Raises
-    ------
-    OSError
-        If there is too little room.
-    """
-    needed, free = copies * X.nbytes, shutil.disk_usage(tempfile.gettempdir()).free
-    if needed * 1.05 > free:
-        raise OSError(
-            errno.ENOSPC,
-            f"the benchmark writes a file of {needed / 1e9:.1f} GB and {tempfile.gettempdir()} has "
-            f"{free / 1e9:.1f} GB free: make room, or let TMPDIR name a folder that has it",
-        )
-    # It has no name, so nothing is left behind even by a process that is killed.
-    with tempfile.TemporaryFile() as file:
-        for _ in range(copies):
-            file.write(X.data)
-        file.flush()
-        os.fsync(file.fileno())
-        yield file
 
 
 def _mapped(file: Any, shape: tuple[int, int]) -> np.ndarray:
@@ -304,33 +276,6 @@ def _overlap(report: Report, plan: Plan, file: Any) -> None:
         plain(axis)
 
     report.figure("scale-overlap", "Ratio of serial to pipelined time over the tile", plot)
-
-
-def _streams(report: Report, quick: bool) -> None:
-    """The same on a GPU: copies on one stream beside the work on another, against one after all."""
-    gpus = [name for name, why in available_backends().items() if why is None]
-    gpus = [name for name in gpus if get_backend(name)[0].xp is not np]
-    report.text("## Overlap on a GPU: H @ W, 1,024 centers, one stream against two")
-    if not gpus:
-        report.text("Not measured on a GPU: there is none here.")
-        return
-    rows = []
-    for name in gpus:
-        for n in (64, 784, 4096):
-            X, C = data.pixels((16 if quick else 512) * _MB // n, 1024, n)
-            layer, W = ways.layer(C, name), np.ones((1024, 10), np.float32)
-            times = in_turn(
-                {"1": partial(_with, 1, layer, X, W), "2": partial(_with, 2, layer, X, W)}
-            )
-            ratio = times["1"].median / times["2"].median
-            rows.append((name, n, *times.values(), f"{ratio:.2f}"))
-    header = ("backend", "inputs", "1 stream s", "2 streams s", "ratio")
-    report.table(header, rows, "scale-streams")
-
-
-def _with(n_streams: int, layer: HiddenLayer, X: np.ndarray, W: np.ndarray) -> None:
-    with config_context(n_streams=n_streams):
-        layer.matvec(X, W)
 
 
 def _pass(

@@ -42,15 +42,11 @@ _FACTORS = np.array([0.1, 0.3, 1.0, 3.0, 10.0])
 def run(report: Report, quick: bool, data_home: str | None) -> None:
     """Verify the solutions, then measure; see the headings."""
     images = classify.images(quick, data_home)
-    _same_answer(report, images, quick, data_home)
+    fashion = None if quick else data.fashion(report, data_home)
+    _same_answer(report, images, fashion, quick)
     _speed(report, "digits" if quick else "MNIST", images, quick)
-    if not quick:
-        try:
-            fashion = datasets.load_fashion_mnist(data_home)
-        except (FileNotFoundError, OSError) as error:
-            report.text(f"Without Fashion-MNIST: {str(error).splitlines()[0]}")
-        else:
-            _speed(report, "Fashion-MNIST", fashion, quick, slow=False)
+    if fashion is not None:
+        _speed(report, "Fashion-MNIST", fashion, quick, slow=False)
     _growth(report, images, quick)
     _memory(report, quick, data_home)
     _grid_search(report, images, quick)
@@ -93,7 +89,7 @@ def objectives(model: Any, X: np.ndarray) -> np.ndarray:
 
 
 def _problems(
-    images: datasets.Images, quick: bool, data_home: str | None
+    images: datasets.Images, fashion: datasets.Images | None, quick: bool
 ) -> dict[str, tuple[dict[str, Any], Any, Any, Any]]:
     """Parameters, X, y and sample weights of the problems that all must solve alike."""
     rng = np.random.default_rng(0)
@@ -117,10 +113,6 @@ def _problems(
         "weighted": ({"gamma": 0.1}, X, y, weights),
         "MNIST 10k": (PARAMETERS, scaled(images.X_train[:rows]), images.y_train[:rows], None),
     }
-    try:
-        fashion = None if quick else datasets.load_fashion_mnist(data_home)
-    except (FileNotFoundError, OSError):
-        fashion = None
     if fashion is not None:
         X = scaled(fashion.X_train[:rows])
         problems["Fashion 10k"] = PARAMETERS, X, fashion.y_train[:rows], None
@@ -128,11 +120,11 @@ def _problems(
 
 
 def _same_answer(
-    report: Report, images: datasets.Images, quick: bool, data_home: str | None
+    report: Report, images: datasets.Images, fashion: datasets.Images | None, quick: bool
 ) -> None:
     """Dual objectives, support vectors and predictions beside scikit-learn's at equal tol."""
     rows = []
-    for name, (parameters, X, y, weights) in _problems(images, quick, data_home).items():
+    for name, (parameters, X, y, weights) in _problems(images, fashion, quick).items():
         ours = SVC(**parameters).fit(X, y, weights)
         theirs = svm.SVC(**parameters).fit(X, y, weights)
         expected = objectives(theirs, X)
