@@ -1,4 +1,4 @@
-"""Threads and processes that do as they are told, and what a limit of threads leaves a trace in."""
+"""Threads, processes and callbacks that do as they are told, and the outputs of any model."""
 
 import os
 import signal
@@ -30,6 +30,23 @@ def numbers():
 def everything():
     """What a limit could leave a trace in."""
     return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
+
+
+def outputs(model, X):
+    """Activations of a layer, decision function of a classifier."""
+    return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
+
+
+class Callback:
+    """A scikit-learn callback that does nothing."""
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context): ...
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context): ...
 
 
 class Caller:

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from gpurbf import config_context
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.layer.backends.tile import Tile, forced
@@ -17,6 +17,14 @@ from gpurbf.runtime.threads import limited
 BACKENDS = [name for name in ("numpy", "mkl", "numba") if available_backends()[name] is None]
 KERNELS = [name for name in cpu_kernel.FEATURES if cpu_kernel.missing(name) is None]
 SEEDS = st.integers(0, 2**32 - 1)
+MODELS = {
+    "RBFClassifier": RBFClassifier(30, random_state=0),
+    "RBFClassifier, lms": RBFClassifier(30, solver="lms", random_state=0),
+    "RBFLayer": RBFLayer(30, random_state=0),
+    "FSVC": FSVC(random_state=0),
+    "SVC": SVC(),
+}
+NAMES = st.sampled_from(sorted(MODELS))
 
 # Values (N, n) by a generator: quantized of each kind, off it, and awkward in other ways.
 VALUES = {

@@ -178,7 +178,6 @@ def test_svc_is_scikit_learns(table, storage, around, kernel, C, weighted):
                 )
                 for beta in (mine, other)
             ]
-            size = 1 + abs(both[1]["objective"])
             assert both[0]["feasible"]
             assert both[0]["violation"] <= 2e-4 + 1e-5 * np.abs(part).max() * C
             if kernel != "sigmoid":  # not convex: there is more than one optimum

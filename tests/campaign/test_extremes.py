@@ -4,33 +4,32 @@ import tempfile
 
 import numpy as np
 import pytest
+from callers import outputs
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.layer import distance
-from tests.campaign.cases import AROUND, BACKENDS, SEEDS, Table, refused, storages
+from tests.campaign.cases import (
+    AROUND,
+    BACKENDS,
+    MODELS,
+    NAMES,
+    SEEDS,
+    Table,
+    refused,
+    storages,
+)
 from tests.campaign.rounds import campaign
 
-MODELS = {
-    "RBFClassifier": lambda **o: RBFClassifier(20, random_state=0, **o),
-    "RBFClassifier, lms": lambda **o: RBFClassifier(20, solver="lms", random_state=0, **o),
-    "RBFLayer": lambda **o: RBFLayer(20, random_state=0, **o),
-    "FSVC": lambda **o: FSVC(random_state=0, **o),
-    "SVC": lambda **o: SVC(**o),
-}
-NAMES = st.sampled_from(sorted(MODELS))
 # What data are multiplied by, and what is added: nothing is left of some of it.
 SCALES = [1.0, 1e300, 1e-300, 5e-324, 1e308, 1e155, 1e-155, 1e38, 1e-38, 1e-45, 0.0]
 
 
-def outputs(model, X):
-    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
-
-
-def answered_or_refused(make, X, y):
+def answered_or_refused(model, X, y):
     """Finite outputs, or the error that names a cure; never NumPy's, never NaN."""
     try:
-        model = make().fit(X, y)
+        model.fit(X, y)
         found = outputs(model, X)
     except ValueError as error:
         assert refused(error), error
@@ -57,7 +56,7 @@ def test_magnitudes(seed, name, scale, offset, storage, some):
         X[: 20 if some else None] *= scale
         X += offset
         X = storage.of(np.clip(X, *(s * float(np.finfo(storage.dtype).max) for s in (-1, 1))))
-        answered_or_refused(MODELS[name], X, y)
+        answered_or_refused(clone(MODELS[name]), X, y)
 
 
 @campaign(
@@ -75,7 +74,7 @@ def test_hardly_any_data(seed, name, values, N, n, storage, around):
     X, y = Table(seed, values, N, n, 2).make()
     backend = "auto" if storage.order == "sparse" else around.backend
     with around():
-        answered_or_refused(lambda: MODELS[name](backend=backend), storage.of(X), y)
+        answered_or_refused(clone(MODELS[name]).set_params(backend=backend), storage.of(X), y)
 
 
 @campaign(

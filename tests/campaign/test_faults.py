@@ -1,15 +1,15 @@
 """What breaks off leaves the model as it was, and the next call does what it always does."""
 
-import contextlib
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+import standin
+from callers import outputs, run_python
 from hypothesis import strategies as st
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -17,32 +17,20 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf import RBFClassifier
 from gpurbf.runtime.threads import limited
-from tests.campaign.cases import BACKENDS, SEEDS
+from tests.campaign.cases import BACKENDS, MODELS, NAMES, SEEDS
 from tests.campaign.rounds import campaign
 
 X, y = load_digits(n_class=4, return_X_y=True)
 A, a, B, b = X[:150], y[:150], X[150:300] + 0.5, y[150:300] + 100
-MODELS = {
-    "RBFClassifier": RBFClassifier(30, random_state=0),
-    "RBFClassifier, lms": RBFClassifier(30, solver="lms", random_state=0),
-    "RBFLayer": RBFLayer(30, random_state=0),
-    "FSVC": FSVC(20.0, random_state=0),
-    "SVC": SVC(),
-}
-NAMES = st.sampled_from(sorted(MODELS))
 PACKAGE = os.path.dirname(sys.modules["gpurbf"].__file__)
-
-
-def answers(model, X=B):
-    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
 
 
 def agree(model, expected):
     """The outputs in bits; MKL's depend on its threads and on where arrays lie in memory."""
     atol = 1e-6 if model.backend == "mkl" else 0
-    np.testing.assert_allclose(answers(model), expected, rtol=0, atol=atol)
+    np.testing.assert_allclose(outputs(model, B), expected, rtol=0, atol=atol)
 
 
 def same(model, pickled, expected):
@@ -55,7 +43,7 @@ def fitted(name, backend):
     """A model, its state, and what a fit of it on other data answers."""
     model = clone(MODELS[name]).set_params(backend=backend).fit(A, a)
     pickled = pickle.dumps(pickle.loads(pickle.dumps(model)))
-    return pickle.loads(pickled), pickled, answers(clone(model).fit(B, b))
+    return pickle.loads(pickled), pickled, outputs(clone(model).fit(B, b), B)
 
 
 @campaign("faults", 12, name=NAMES, backend=st.sampled_from(BACKENDS), k=st.integers(1, 400))
@@ -102,7 +90,8 @@ def test_the_kth_allocation_fails(name, backend, k):
 )
 def test_the_kth_allocation_of_a_device_fails(name, k, row):
     """The stand-in of a GPU: smaller tiles, or a MemoryError that leaves the model as it was."""
-    with device() as gpu:
+    with standin.installed() as cupy:
+        gpu = cupy.gpu
         model, pickled, expected = fitted(name, "cupy")
         gpu.fail_at = {gpu.n_allocations + k + i for i in range(20 if row else 1)}
         try:
@@ -112,31 +101,8 @@ def test_the_kth_allocation_of_a_device_fails(name, k, row):
             same(model, pickled, expected)
         else:
             gpu.fail_at = ()
-            np.testing.assert_allclose(answers(model), expected, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(outputs(model, B), expected, rtol=1e-3, atol=1e-3)
         del model
-
-
-@contextlib.contextmanager
-def device():
-    """The stand-in of `conftest.cupy`, for one case."""
-    import standin
-
-    from gpurbf.layer.backends import _attempt
-    from gpurbf.layer.backends.cuda import memory
-    from gpurbf.runtime.stages import FENCES
-
-    modules = standin.make()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, module in modules.items():
-            patch.setitem(sys.modules, name, module)
-        _attempt.cache_clear()
-        try:
-            yield modules["cupy"].gpu
-        finally:
-            FENCES.clear()
-            _attempt.cache_clear()
-            memory.memory_of.cache_clear()
-    assert not modules["cupy"].gpu.hazards
 
 
 # An interrupt in what the collector or a weak reference calls is said and lost: so is Python.
@@ -171,14 +137,14 @@ FORK = """
 import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")
 import numpy as np
-from tests.campaign.test_faults import B, MODELS, answers, b, clone
+from tests.campaign.test_faults import B, MODELS, b, clone, outputs
 model = clone(MODELS[sys.argv[1]]).set_params(backend="numba")
 if sys.argv[1] == "SVC":
     model.decision_function_shape = "ovo"  # votes are a product of NumPy's
-expected, stop, wrong = answers(clone(model).fit(B, b)), threading.Event(), []
+expected, stop, wrong = outputs(clone(model).fit(B, b), B), threading.Event(), []
 
 def same():
-    return np.allclose(answers(clone(model).fit(B, b)), expected, rtol=0, atol=1e-6)
+    return np.allclose(outputs(clone(model).fit(B, b), B), expected, rtol=0, atol=1e-6)
 
 def fit():
     while not stop.is_set():
@@ -203,9 +169,7 @@ def test_a_fork_while_another_thread_fits(name, seed):
     """Our own work: a child forked while another thread is in OpenBLAS or MKL may hang in them."""
     if not hasattr(os, "fork"):
         pytest.skip("the platform has no fork")
-    command = [sys.executable, "-c", FORK, name, str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    run_python(FORK, name, seed, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
 
 
 class Killed(RBFClassifier):
@@ -232,4 +196,4 @@ def test_a_clock_that_jumps(name, seed):
         for clock in ("perf_counter", "monotonic", "time"):
             patch.setattr(time, clock, lambda: float(rng.normal(0, 1e6)))
         model.fit(B, b)
-    np.testing.assert_array_equal(answers(model), expected)
+    np.testing.assert_array_equal(outputs(model, B), expected)

@@ -6,13 +6,13 @@ here for eight threads at once. ``GPURBF_FIRST_USES`` says of how many models, b
 
 import os
 import pickle
-import subprocess
 import sys
-import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from callers import run_python
 from sklearn.datasets import load_digits
 
 from gpurbf import SVC, RBFClassifier, RBFLayer
@@ -65,22 +65,14 @@ def serial(pickles):
 
 def all_at_once(work):
     """Call work(0), work(1), … each in its thread, all at one moment."""
-    together, errors = threading.Barrier(THREADS), []
+    together = threading.Barrier(THREADS)
 
     def run(i):
         together.wait()
-        try:
-            work(i)
-        except BaseException as error:
-            errors.append(error)
+        work(i)
 
-    everyone = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
-    for thread in everyone:
-        thread.start()
-    for thread in everyone:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(run, range(THREADS)))
 
 
 @pytest.mark.parametrize("interval", [None, 1e-5], ids=["usual switches", "frequent switches"])
@@ -122,27 +114,19 @@ def test_the_first_use_of_a_process_may_be_by_many_threads(pickles, serial, tmp_
     (tmp_path / "content.pickle").write_bytes(pickle.dumps(content))
     code = """
         import pickle, sys, threading
+        from concurrent.futures import ThreadPoolExecutor
         sys.setswitchinterval(1e-5)
         state, data, expected = pickle.load(open("content.pickle", "rb"))
-        together, wrong = threading.Barrier(8), []
+        together = threading.Barrier(8)
 
         def first(i):
             together.wait()
-            try:
-                model = pickle.loads(state)
-                X, answers = data[i % len(data)], expected[i % len(data)]
-                for found, answer in zip((model.decision_function(X), model.predict(X)), answers):
-                    assert found.tobytes() == answer.tobytes()
-            except BaseException as error:
-                wrong.append(repr(error))
+            model = pickle.loads(state)
+            X, answers = data[i % len(data)], expected[i % len(data)]
+            for found, answer in zip((model.decision_function(X), model.predict(X)), answers):
+                assert found.tobytes() == answer.tobytes()
 
-        everyone = [threading.Thread(target=first, args=(i,)) for i in range(8)]
-        for thread in everyone:
-            thread.start()
-        for thread in everyone:
-            thread.join()
-        print(*wrong, sep="\\n", end="")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(first, range(8)))
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    run_python(code, cwd=tmp_path)

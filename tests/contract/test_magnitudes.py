@@ -5,12 +5,11 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from gpurbf.layer.activation import PROFILES
-from gpurbf.layer.backends import get_backend
 
 X, y = load_iris(return_X_y=True)
 NORMAL = np.random.default_rng(0).standard_normal((120, 6))
@@ -26,10 +25,6 @@ MODELS = [
 ]
 CLASSIFIERS = [RBFClassifier(30, alpha=1e-4, random_state=0), FSVC(random_state=0)]
 OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
-
-
-def outputs(model, X):
-    return model.transform(X) if isinstance(model, RBFLayer) else model.decision_function(X)
 
 
 @pytest.mark.parametrize("scale", [1e155, 1e200, 1e-200])
@@ -58,7 +53,7 @@ def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
 @pytest.mark.parametrize("scale", [2.0**63, 2.0**-83])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
 def test_data_are_learned_whatever_their_unit(model, scale, dtype, backend):
-    if get_backend(backend)[0].device:
+    if backend in ("cupy", "numba-cuda"):
         pytest.skip("float32 of a device has other limits")
     model = clone(model).set_params(backend=backend)
     data = X.astype(dtype)
@@ -69,7 +64,10 @@ def test_data_are_learned_whatever_their_unit(model, scale, dtype, backend):
 
 @pytest.mark.filterwarnings(OUTSIDE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kernel", PROFILES)
+@pytest.mark.parametrize(
+    "kernel",
+    ["gaussian", "laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"],
+)
 def test_a_sample_from_afar_gets_finite_outputs_or_the_error(kernel, dtype, backend):
     models = [RBFClassifier(30, kernel=kernel, random_state=0), RBFLayer(30, kernel=kernel)]
     if kernel in ("gaussian", "triangular"):

@@ -1,6 +1,7 @@
 """scikit-learn's own tests of SVC, as installed, with our class in place of theirs."""
 
-import inspect
+import ast
+import re
 import types
 import warnings
 from pathlib import Path
@@ -34,30 +35,6 @@ REPEATED = (
 NOT_APPLICABLE = {
     "test_svm": {
         "test_svr": OTHERS,
-        "test_linearsvr": OTHERS,
-        "test_linearsvr_fit_sampleweight": OTHERS,
-        "test_svr_errors": OTHERS,
-        "test_oneclass": OTHERS,
-        "test_oneclass_decision_function": OTHERS,
-        "test_oneclass_score_samples": OTHERS,
-        "test_svr_predict": OTHERS,
-        "test_svm_regressor_sided_sample_weight": OTHERS,
-        "test_linearsvc_parameters": OTHERS,
-        "test_linearsvc": OTHERS,
-        "test_linearsvc_crammer_singer": OTHERS,
-        "test_linearsvc_fit_sampleweight": OTHERS,
-        "test_crammer_singer_binary": OTHERS,
-        "test_linearsvc_iris": OTHERS,
-        "test_dense_liblinear_intercept_handling": OTHERS,
-        "test_liblinear_set_coef": OTHERS,
-        "test_linearsvc_verbose": OTHERS,
-        "test_linear_svm_convergence_warnings": OTHERS,
-        "test_svr_coef_sign": OTHERS,
-        "test_lsvc_intercept_scaling_zero": OTHERS,
-        "test_linearsvm_liblinear_sample_weight": OTHERS,
-        "test_n_support": OTHERS,
-        "test_dual_auto": OTHERS,
-        "test_dual_auto_edge_cases": OTHERS,
         "test_probability": PROBABILITY,
         "test_hasattr_predict_proba": PROBABILITY,
         "test_probability_raises_futurewarning": PROBABILITY,
@@ -66,10 +43,6 @@ NOT_APPLICABLE = {
         "test_svc_clone_with_callable_kernel": REPEATED,
     },
     "test_sparse": {
-        "test_linearsvc": OTHERS,
-        "test_linearsvc_iris": OTHERS,
-        "test_sparse_liblinear_intercept_handling": OTHERS,
-        "test_sparse_oneclasssvm": OTHERS,
         "test_unsorted_indices": PROBABILITY,
         "test_sparse_svc_clone_with_callable_kernel": PROBABILITY,
     },
@@ -84,10 +57,26 @@ LINES_LEFT_OUT = (
 )
 
 
+def source_of(name):
+    """The path and the text of a scikit-learn test module."""
+    path = Path(sklearn.svm.tests.__file__).with_name(f"{name}.py")
+    return path, path.read_text(encoding="utf-8")
+
+
+def names_of_svc_tests(name):
+    """Names of the tests whose text, decorators included, names SVC: others test other classes."""
+    source = source_of(name)[1]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            first = min([node, *node.decorator_list], key=lambda part: part.lineno).lineno
+            text = "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+            if re.search(r"\bSVC\b", text) and node.name not in NOT_APPLICABLE[name]:
+                yield node.name
+
+
 def substituted(name):
     """A copy of a scikit-learn test module in which `svm.SVC` is ours."""
-    path = Path(sklearn.svm.tests.__file__).with_name(f"{name}.py")
-    source = path.read_text(encoding="utf-8")
+    path, source = source_of(name)
     for line in LINES_LEFT_OUT:
         source = source.replace(line, "")
     module = types.ModuleType(f"sklearn.svm.tests.{name}")
@@ -107,10 +96,8 @@ def substituted(name):
 
 MODULES = {name: substituted(name) for name in NOT_APPLICABLE}
 for _name, _module in MODULES.items():
-    for _test, _function in vars(_module).items():
-        if _test.startswith("test_") and inspect.isfunction(_function):
-            if _test not in NOT_APPLICABLE[_name]:
-                globals()[f"{_test}__of_{_name}"] = _function
+    for _test in names_of_svc_tests(_name):
+        globals()[f"{_test}__of_{_name}"] = getattr(_module, _test)
 
 
 @pytest.fixture

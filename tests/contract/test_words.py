@@ -1,15 +1,13 @@
 """What messages say: values as one writes them, the option that exists, the way out."""
 
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
-from gpurbf.estimators import _fitted_layer
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer, config_context
 
 X, Y = load_iris(return_X_y=True)
 CALLS = {
@@ -58,33 +56,48 @@ def test_a_frame_of_sparse_columns_is_predicted_as_it_is_fitted():
     assert sp.issparse(model.support_vectors_)
 
 
-def wide():
-    return sp.random_array((40, 300_000), density=1e-3, random_state=0, format="csr")
+RBFS = [RBFClassifier(9), RBFClassifier("all", solver="cg"), RBFClassifierCV(9)]
+WEIGHTED = [*RBFS, FSVC()]
 
 
-def test_wide_sparse_data_warn_where_they_would_take_minutes(monkeypatch):
-    y = np.arange(40) % 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        SVC().fit(wide(), y)
-        RBFClassifier(10, random_state=0).fit(wide(), y)
-    monkeypatch.setattr(_fitted_layer, "_LONG", 0.0)
-    with pytest.warns(UserWarning, match="300,000 features.*LinearSVC"):
-        SVC().fit(wide(), y)
-    # What few entries these rows have is all that is multiplied, but for Manhattan distances.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        RBFClassifier(10, random_state=0).fit(wide(), y)
-    with pytest.warns(UserWarning, match="300,000 features.*TruncatedSVD"):
-        RBFClassifier(10, metric="manhattan", kernel="laplacian", random_state=0).fit(wide(), y)
+@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
+@pytest.mark.parametrize("weight", [5e-324, 1e-310, 1e200, 1e308])
+def test_weights_beyond_the_arithmetic_are_named(model, weight):
+    for weights in (np.full(150, weight), np.where(np.arange(150) == 7, weight, 1.0)):
+        with pytest.raises(ValueError, match=r"sample_weight has .*Divide them by their mean"):
+            clone(model).fit(X, Y, sample_weight=weights)
 
 
-def test_the_warning_counts_the_products_of_the_kernel(monkeypatch):
-    full = sp.csr_array(np.ones((30, 5)))
-    monkeypatch.setattr(_fitted_layer, "_SPARSE", 30 * 30 * 5 / _fitted_layer._LONG)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _fitted_layer.warn_if_sparse_takes_long(full[:29])
-    monkeypatch.setattr(_fitted_layer, "_SPARSE", 30 * 30 * 5 / _fitted_layer._LONG / 1.01)
-    with pytest.warns(UserWarning, match="about 1 min"):
-        _fitted_layer.warn_if_sparse_takes_long(full)
+@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
+@pytest.mark.parametrize("factor", [-1, np.nan, np.inf, 1e200, 5e-324])
+def test_class_weights_that_are_none_are_named(model, factor):
+    with pytest.raises(ValueError, match=r"class_weight of 1 must be 0, or from .*, got"):
+        clone(model).set_params(class_weight={1: factor}).fit(X, Y)
+    with pytest.raises(ValueError, match="class_weight is 0 for every class"):
+        clone(model).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, Y)
+
+
+def test_weights_whose_sum_is_no_number_balance_nothing():
+    with pytest.raises(ValueError, match="sum of sample_weight, which is beyond float64"):
+        SVC(class_weight="balanced").fit(X, Y, np.full(150, 1e308))
+
+
+@pytest.mark.parametrize("n_jobs", [1.5, "two", True, 0])
+@pytest.mark.parametrize("model", [SVC(), *RBFS], ids=repr)
+def test_a_number_of_threads_that_is_none_is_named(model, n_jobs):
+    with pytest.raises(ValueError, match="n_jobs must be None, a number of threads"):
+        clone(model).set_params(n_jobs=n_jobs).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("memory", ["a", None, 0, -1, np.nan, True, [256]]),
+        ("gpu_memory", ["a", 0, -1, np.nan, True, [256]]),
+        ("n_streams", ["a", None, 0, 17, 2.0]),
+    ],
+)
+def test_settings_that_are_no_numbers_are_named(name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{name} must be "), config_context(**{name: value}):
+            pass

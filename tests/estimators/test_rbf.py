@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
-from callers import run_python
+from callers import Callback, run_python
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
@@ -348,14 +348,8 @@ def test_progress_is_reported_and_can_stop_a_fit(monkeypatch):
 
     monkeypatch.setattr(rbf, "_ROWS_A_STEP", 300)
 
-    class Stop:
+    class Stop(Callback):
         tasks = 0
-
-        def setup(self, estimator, context): ...
-
-        def teardown(self, estimator, context): ...
-
-        def on_fit_task_begin(self, estimator, context): ...
 
         def on_fit_task_end(self, estimator, context):
             self.tasks += 1

@@ -17,6 +17,14 @@ def name(path):
 
 
 @pytest.fixture
+def no_mnist(monkeypatch):
+    def missing(data_home=None):
+        raise FileNotFoundError("no MNIST for this test")
+
+    monkeypatch.setattr(datasets, "load_mnist", missing)
+
+
+@pytest.fixture
 def show(capsys):
     """A function that executes a script, draws on no screen and returns what was printed."""
     plt = pytest.importorskip("matplotlib.pyplot")
@@ -61,11 +69,7 @@ def wrong(printed):
     return [int(number) for number in re.findall(r"(\d+) wrong", printed)]
 
 
-def test_virtual_support_vectors_without_mnist_say_so_and_help(show, monkeypatch):
-    def missing(data_home=None):
-        raise FileNotFoundError("no MNIST for this test")
-
-    monkeypatch.setattr(datasets, "load_mnist", missing)
+def test_virtual_support_vectors_without_mnist_say_so_and_help(show, no_mnist):
     printed = show(*beyond("virtual_support_vectors"))
     assert printed.startswith("MNIST is not at hand")
     before, after = wrong(printed)
@@ -86,11 +90,7 @@ def test_a_million_rows_are_learnt(show):
     assert float(re.search(r"([\d.]+)% of the test rows", printed)[1]) > 99
 
 
-def test_all_centers_are_better_than_some(show, monkeypatch):
-    def missing(data_home=None):
-        raise FileNotFoundError("no MNIST for this test")
-
-    monkeypatch.setattr(datasets, "load_mnist", missing)
+def test_all_centers_are_better_than_some(show, no_mnist):
     printed = show(*beyond("all_centers"))
     right = [float(value) for value in re.findall(r"([\d.]+) % of the test", printed)]
     assert right == sorted(right) and right[-1] > 99

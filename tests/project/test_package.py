@@ -1,10 +1,11 @@
-"""The package as a whole: what importing it costs, its contracts, its style, its metadata."""
+"""The package as a whole: what importing it costs, its contracts, style, metadata and files."""
 
 import ast
 import configparser
 import doctest
 import importlib.util
 import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,12 @@ def python_imports(code):
     return set(run(sys.executable, "-c", f"{code}\n{show}").split())
 
 
+def text(*parts):
+    return ROOT.joinpath(*parts).read_text(encoding="utf-8")
+
+
 def configuration():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(text("pyproject.toml"))
 
 
 def test_import_brings_in_no_library_at_all():
@@ -70,7 +75,7 @@ def test_names_of_the_package_are_listed_and_unknown_ones_refused():
 
 
 def test_type_checkers_see_the_same_exports():
-    tree = ast.parse((ROOT / "gpurbf" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(text("gpurbf", "__init__.py"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     declared = {alias.name: node.module for node in guarded.body for alias in node.names}
     assert declared == gpurbf._HOMES | {"datasets": "gpurbf"}
@@ -99,6 +104,47 @@ def test_lazy_modules_obey_the_import_law():
         target = name.split(".")[1]
         assert importlib.util.find_spec(name), name
         assert target == room or ranks[target] > ranks[room], f"{room} imports {name}"
+
+
+# What a user may import: these modules, and of the package itself the names of its __all__.
+PUBLIC_MODULES = {
+    "gpurbf",
+    "gpurbf.centers",
+    "gpurbf.cli",
+    "gpurbf.dask",
+    "gpurbf.datasets",
+    "gpurbf.onnx",
+    "gpurbf.patching",
+    "gpurbf.solvers",
+}
+
+
+def imported_names(path):
+    """Every module and every name of a module that a file imports, as dotted names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_public(name):
+    """Whether a user may import it."""
+    module, _, last = name.rpartition(".")
+    if module == "gpurbf":
+        return name in PUBLIC_MODULES or last in gpurbf.__all__
+    return name in PUBLIC_MODULES or (module in PUBLIC_MODULES and not last.startswith("_"))
+
+
+def test_contract_tests_import_public_names_only():
+    """Promises to users are checked with what users have."""
+    inside = [
+        f"{path.name}: {name}"
+        for path in sorted((ROOT / "tests" / "contract").glob("*.py"))
+        for name in imported_names(path)
+        if name.partition(".")[0] == "gpurbf" and not is_public(name)
+    ]
+    assert not inside, inside
 
 
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
@@ -176,7 +222,7 @@ def test_files_that_are_not_python_are_installed_too():
     assert all(any(path.match(pattern) for pattern in patterns) for path in others)
 
 
-def test_hard_dependencies_are_these_six():
+def test_hard_dependencies_are_these_five():
     requirements = pytest.importorskip("packaging.requirements")
     names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
     assert names == {
@@ -185,19 +231,18 @@ def test_hard_dependencies_are_these_six():
         "numba",
         "joblib",
         "threadpoolctl",
-        "platformdirs",
     }
 
 
 def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    readme = text("README.md").splitlines()
+    ci = text(".ci", "run")
     assert all(command in readme for command in README_COMMANDS)
     assert README_COMMANDS[1] in ci
 
 
 def test_setup_cfg_holds_import_contracts_only():
-    lines = (ROOT / "setup.cfg").read_text(encoding="utf-8").splitlines()
+    lines = text("setup.cfg").splitlines()
     sections = [line for line in lines if line.startswith("[")]
     assert sections and all(section.startswith("[importlinter") for section in sections)
 
@@ -210,3 +255,54 @@ def test_no_function_takes_more_than_ten_arguments_by_position():
                 if len(node.args.posonlyargs + node.args.args) > 10:
                     found.append(f"{path.relative_to(ROOT).as_posix()}:{node.lineno}")
     assert not found, "use a NamedTuple where a group has a meaning, or keyword-only arguments"
+
+
+def test_the_version_is_the_same_everywhere():
+    assert f"\nversion: {gpurbf.__version__}\n" in text("CITATION.cff")
+    assert f'version = "{gpurbf.__version__}"' in text("recipe", "meta.yaml")
+    assert f"## {gpurbf.__version__}" in text("CHANGELOG.md")
+
+
+def test_the_recipe_asks_for_what_the_package_does():
+    project = configuration()["project"]
+    run = re.search(r"  run:\n((?:    - .*\n)+)", text("recipe", "meta.yaml"))[1]
+    asked = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
+    assert asked == {f"python{project['requires-python']}", *project["dependencies"]}
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"])
+def test_links_of_the_projects_pages_lead_somewhere(name):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text(name)):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_a_strict_checker_accepts_a_users_script(tmp_path):
+    pytest.importorskip("mypy")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np\n"
+        "import gpurbf\n"
+        "from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context, datasets\n"
+        "X, y = np.eye(4), np.array([0, 0, 1, 1])\n"
+        "with config_context(memory=64):\n"
+        "    model: SVC = SVC(C=10, gamma=0.1).fit(X, y)\n"
+        "labels: np.ndarray = RBFClassifier(2).fit(X, y).predict(X)\n"
+        "H = RBFLayer(2).fit(X).transform(X)\n"
+        "back: SVC = SVC.from_sklearn(model.to_sklearn())\n"
+        "print(FSVC(1.0).fit(X, y).decision_function(X), H, labels, gpurbf.__version__)\n"
+        "images: datasets.Images = datasets.load_mnist()\n"
+        "gpurbf.patch_sklearn()\n",
+        encoding="utf-8",
+    )
+    # From the user's folder: beside the sources a checker would take them for the user's own.
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(script)]
+    done = subprocess.run(
+        [*command, "--cache-dir", str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    if 'module named "gpurbf"' in done.stdout:
+        pytest.skip("gpurbf is not installed where mypy looks for it")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -10,13 +10,20 @@ evaluated from their C++ text, and cuBLAS calls from their pointers and leading 
 """
 
 import contextlib
+import gc
+import sys
 import types
 from functools import partial
 
 import numpy as np
+import pytest
 import scipy.linalg
 from numpy.lib.array_utils import byte_bounds
 
+from gpurbf import BackendUnavailable
+from gpurbf.layer import backends
+from gpurbf.layer.backends.cuda import memory
+from gpurbf.runtime.stages import FENCES
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel, ReductionKernel
 from standin.machine import (
     Buffer,
@@ -371,3 +378,30 @@ def make(capacity=1 << 30):
     scipy_of_cupy = module("cupyx.scipy", linalg=linalg)
     cupyx = module("cupyx", errstate=errstate, scipy=scipy_of_cupy)
     return {each.__name__: each for each in (cupy, cupyx, scipy_of_cupy, linalg)}
+
+
+def _no_kernels():
+    raise BackendUnavailable("the stand-in for CuPy has no memory for Numba's kernels")
+
+
+@contextlib.contextmanager
+def installed():
+    """The stand-in in place of CuPy; nothing may be left in its pools at the end."""
+    modules = make()
+    gpu = modules["cupy"].gpu
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in modules.items():
+            patch.setitem(sys.modules, name, module)
+        # Numba's kernels would be given addresses of the host where there is a GPU.
+        patch.setitem(backends.LOADERS, "numba-cuda", _no_kernels)
+        backends._attempt.cache_clear()
+        try:
+            yield modules["cupy"]
+        finally:
+            FENCES.clear()
+            backends._attempt.cache_clear()
+            memory.memory_of.cache_clear()
+    assert not gpu.hazards
+    if any(pool.used for pool in gpu.pools):
+        gc.collect()  # what only a cycle holds
+    assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, config_context
+from gpurbf import SVC, RBFClassifier
 from gpurbf.estimators import _validation
 
 RNG = np.random.default_rng(0)
@@ -111,50 +111,3 @@ def test_the_short_way_is_taken(monkeypatch):
         model.fit(X, y).predict(X)
     many = np.zeros((_validation._FEW // 3 + 1, 3))
     assert not _validation._is_plain(model, many, reset=False)
-
-
-RBFS = [RBFClassifier(9), RBFClassifier("all", solver="cg"), RBFClassifierCV(9)]
-WEIGHTED = [*RBFS, FSVC()]
-
-
-@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
-@pytest.mark.parametrize("weight", [5e-324, 1e-310, 1e200, 1e308])
-def test_weights_beyond_the_arithmetic_are_named(model, weight):
-    for weights in (np.full(40, weight), np.where(np.arange(40) == 7, weight, 1.0)):
-        with pytest.raises(ValueError, match=r"sample_weight has .*Divide them by their mean"):
-            clone(model).fit(X, y, sample_weight=weights)
-
-
-@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
-@pytest.mark.parametrize("factor", [-1, np.nan, np.inf, 1e200, 5e-324])
-def test_class_weights_that_are_none_are_named(model, factor):
-    with pytest.raises(ValueError, match=r"class_weight of 1 must be 0, or from .*, got"):
-        clone(model).set_params(class_weight={1: factor}).fit(X, y)
-    with pytest.raises(ValueError, match="class_weight is 0 for every class"):
-        clone(model).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, y)
-
-
-def test_weights_whose_sum_is_no_number_balance_nothing():
-    with pytest.raises(ValueError, match="sum of sample_weight, which is beyond float64"):
-        SVC(class_weight="balanced").fit(X, y, np.full(40, 1e308))
-
-
-@pytest.mark.parametrize("n_jobs", [1.5, "two", True, 0])
-@pytest.mark.parametrize("model", [SVC(), *RBFS], ids=repr)
-def test_a_number_of_threads_that_is_none_is_named(model, n_jobs):
-    with pytest.raises(ValueError, match="n_jobs must be None, a number of threads"):
-        clone(model).set_params(n_jobs=n_jobs).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("memory", ["a", None, 0, -1, np.nan, True, [256]]),
-        ("gpu_memory", ["a", 0, -1, np.nan, True, [256]]),
-        ("n_streams", ["a", None, 0, 17, 2.0]),
-    ],
-)
-def test_settings_that_are_no_numbers_are_named(name, values):
-    for value in values:
-        with pytest.raises(ValueError, match=f"^{name} must be "), config_context(**{name: value}):
-            pass
