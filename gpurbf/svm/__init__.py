@@ -1,15 +1,17 @@
 """SVC's solver: sequential minimal optimization on two levels, one binary problem a class pair.
 
-train.py      samples grouped, their kernel, the solver, the answer
+train.py            samples grouped, their kernel, the solver, the answer
     │
-pairs.py      all pairs: who runs when, on which threads; stop and progress
+pairs.py            all pairs: who runs when, on which threads; stop and progress
     │
-binary.py     a pair: working set ─► inner steps ─► gradient of all its samples
+binary.py           a pair: working set ─► inner steps ─► gradient of all its samples
     │
-pair_kernel.py, row_cache.py   a pair's kernel: a part of a ready matrix, evaluated, or rows
-    │                          that are kept within a budget
-kernel_matrix.py   kernel values: a hidden layer whose centers are samples, or a given matrix
+pair_kernel.py      its kernel: a part of a ready matrix, evaluated when asked for,
+row_cache.py        or made of rows that are kept within a budget
+    │
+kernel_matrix.py    kernel values: a hidden layer whose centers are samples, or a given matrix
 
-cuda_pairs.py, cuda_rounds.py  all pairs on a device, the host looking at them now and then
-ovo.py                         votes and outputs of pairs for new samples
+cuda_pairs.py       instead of pairs.py and binary.py: all pairs side by side on a device
+rounding.py         which arithmetic kernel values and their sums need
+ovo.py              outputs of pairs for new samples, and their votes
 """

@@ -20,7 +20,7 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse_layer import SparseLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
-from gpurbf.svm.cuda_rounds import steps_on_device
+from gpurbf.svm.cuda_pairs import steps_on_device
 from gpurbf.svm.pair_kernel import subtract_rows
 from gpurbf.svm.pairs import MAX_MATRIX
 from gpurbf.svm.rounding import float32_error
@@ -36,14 +36,16 @@ _MAX_FLOAT32_ERROR = 1e-5
 class GivenKernel:
     """A kernel matrix (N, N) that is there already, precomputed or by a function of the user."""
 
+    allocator = staticmethod(nullcontext)
+    rounding, on_device, backend = 0.0, False, "none"
+    description = "a given kernel matrix"
+
     def __init__(self, K: np.ndarray, order: np.ndarray) -> None:
         # Put in the solver's order: a copy of K unless it is in that order.
         in_order = np.array_equal(order, np.arange(len(K)))
         self.matrix = np.ascontiguousarray(K if in_order else K[np.ix_(order, order)])
         self.dtype = K.dtype
         self.diagonal = self.matrix.diagonal().astype(np.float64)
-        self.rounding, self.on_device, self.backend = 0.0, False, "none"
-        self.description = "a given kernel matrix"
 
 
 class KernelRows:
@@ -64,6 +66,12 @@ class KernelRows:
     """
 
     matrix = None
+    # Of a sparse X, which no backend takes.
+    backend, on_device = "scipy", False
+    xp: ModuleType = np
+    allocator: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
+    free_bytes: Callable[[], float] = staticmethod(lambda: math.inf)
+    _among: LayersAmong[Any] | None = None
 
     def __init__(
         self,
@@ -74,52 +82,53 @@ class KernelRows:
         n_samples: int | None = None,
         on_host: str = "",
     ) -> None:
-        self.X, self.activation, self.precision = X, activation, precision
+        self.X = self._there = X
+        self.activation, self.precision = activation, precision
         self.n_samples = len(X) if n_samples is None else n_samples
-        self.xp: ModuleType = np
-        self.allocator: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.free_bytes: Callable[[], float] = lambda: math.inf
         # A layer for each class, its samples the centers; other columns are asked for once.
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
-        self._there = X
-        self.on_device, steps = False, ""
-        if not self._sparse:
-            # What "auto" means depends on the number of all samples.
-            self._chosen = get_backend(backend, self.n_samples, on_host)
-            self.on_device, steps = steps_on_device(self._chosen[0])
-            if steps and self._chosen[1].startswith("chosen"):
-                self._chosen = get_backend(backend, self.n_samples, steps)
-            chosen = self._chosen[0]
-            self.xp, self.allocator, self.free_bytes = (
-                chosen.xp,
-                chosen.allocator,
-                chosen.free_bytes,
-            )
-            if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
-                # Rows are gathered where they are needed: samples cross once.
-                with self.allocator():
-                    self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
+        steps = "" if self._sparse else self._choose_backend(backend, on_host)
         # Codes meet in less time as 8-bit products, a value for each pair of them.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.dtype, self.rounding, why = self._arithmetic()
         whole = self.n_samples <= MAX_MATRIX
         probe = self._layer(X if whole else X[:1])
-        if whole:  # asked for once, and for all of it
+        if whole:
+            # Asked for once, and for all of it: a first small fit compiles nothing more.
             self._layers[0, len(X)] = probe
-        # Where the backend takes rows and centers out of X by itself. Not for a matrix that is
-        # evaluated once: a first small fit compiles nothing for it.
-        copied = self._sparse or whole or not X.values.flags.c_contiguous
-        copied = copied or (X.quantization is None and X.values.dtype.kind != "f")
-        self._among: LayersAmong[Any] | None = None
-        if not copied and chosen.among is not None:
-            self._among = chosen.among(X.values, activation, self.dtype, X.quantization)
+        else:
+            self._among = self._layers_among()
         self.compiled = self._among is not None
-        self.backend = "scipy" if self._sparse else chosen.name
         self.cost = self._cost()
         self.diagonal = self._diagonal()
         self.description = probe.describe() + why + (steps and f"; {steps}")
+
+    def _choose_backend(self, backend: str, on_host: str) -> str:
+        """Take the backend and, on a device, all samples there; why steps are made on the CPU."""
+        # What "auto" means depends on the number of all samples.
+        self._chosen = get_backend(backend, self.n_samples, on_host)
+        self.on_device, steps = steps_on_device(self._chosen[0])
+        if steps and self._chosen[1].startswith("chosen"):
+            self._chosen = get_backend(backend, self.n_samples, steps)
+        chosen, X = self._chosen[0], self.X
+        self.xp, self.backend = chosen.xp, chosen.name
+        self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
+        if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
+            # Rows are gathered where they are needed: samples cross once.
+            with self.allocator():
+                self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
+        return steps
+
+    def _layers_among(self) -> LayersAmong[Any] | None:
+        """Layers whose rows and centers the backend takes out of X by itself, if it does."""
+        values, quantization = self.X.values, self.X.quantization
+        if self._sparse or self._chosen[0].among is None or not values.flags.c_contiguous:
+            return None
+        if quantization is None and values.dtype.kind != "f":
+            return None
+        return self._chosen[0].among(values, self.activation, self.dtype, quantization)
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
         """The dtype of values, the error that the solver shall look after, and why.

@@ -21,9 +21,9 @@ from gpurbf.svm.rounding import arithmetic
 
 # Products that a BLAS makes without waking its threads, which spin after their work for longer
 # than a prediction takes (OpenBLAS asks them for twice as many).
-_ALONE = 1 << 17
-# Classes that are in most of the pairs.
-_FEW_CLASSES = 3
+_MAX_PRODUCTS_ALONE = 1 << 17
+# Up to so many classes each is in most of the pairs.
+_MAX_DENSE_CLASSES = 3
 
 
 def support_layer(
@@ -85,7 +85,7 @@ def support_layer(
             tol=tol,
         )
     weights: np.ndarray | GroupedWeights = W
-    if backend[0].xp is not np or len(n_support) <= _FEW_CLASSES:
+    if backend[0].xp is not np or len(n_support) <= _MAX_DENSE_CLASSES:
         weights = W.dense()
         if dtype == np.float32:
             starts = np.cumsum(n_support) - n_support
@@ -127,7 +127,7 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     # A class is the second of as many pairs as there are classes before it.
     wins, change = by_first.astype(np.float32), _changes(n_classes)
     points = np.empty((len(wins), n_classes), np.float32)
-    rows = max(1, _ALONE // change.size)
+    rows = max(1, _MAX_PRODUCTS_ALONE // change.size)
     for start in range(0, len(wins), rows):
         np.matmul(wins[start : start + rows], change, out=points[start : start + rows])
     return points.astype(np.int64) + np.arange(n_classes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ def solve_pairs(
     kernel: KernelMatrix,
     starts: np.ndarray,
     C: np.ndarray,
+    pairs: list[tuple[int, int]],
     *,
     tol: float,
     max_iter: int,
@@ -48,9 +49,8 @@ def solve_pairs(
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
     sizes: np.ndarray | None = None,
-    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[Solution]:
-    """One binary problem for each pair of classes, in the order (0, 1), (0, 2), …, (1, 2), ….
+    """Solve one binary problem for each pair of classes.
 
     Parameters
     ----------
@@ -59,6 +59,8 @@ def solve_pairs(
         Class c is the samples from starts[c] to starts[c + 1].
     C : ndarray of shape (N,)
         Upper bound of each dual variable.
+    pairs : list of (int, int)
+        Classes a < b; the first is +1.
     tol, max_iter
         See :func:`solve_binary`.
     cache_bytes : float
@@ -70,19 +72,15 @@ def solve_pairs(
     sizes : ndarray, optional
         Of all classes of the whole problem, where the kernel's are a part that is to be solved as
         in it.
-    pairs : sequence of (int, int), optional
-        Those to solve, if not all, and in which order.
 
     Returns
     -------
     solutions : list of Solution
+        In the order of the pairs.
     """
-    pairs = list(combinations(range(len(starts) - 1), 2)) if pairs is None else list(pairs)
     if kernel.on_device:
         end_to_end = problems_of(starts, C, pairs)
-        there = solve_side_by_side(
-            kernel, end_to_end, tol=tol, max_iter=max_iter, stepped=stepped, solved=solved
-        )
+        there = solve_side_by_side(kernel, end_to_end, tol, max_iter, stepped, solved)
         if there is not None:
             return there
     own = np.diff(starts)

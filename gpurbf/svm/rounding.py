@@ -19,11 +19,11 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 
 # Below so many samples float64 takes no time either.
-_FEW = 1000
+_MIN_FLOAT32_SAMPLES = 1000
 # Rows of each kind that are compared, and columns.
-_ROWS, _COLUMNS = 32, 256
+_PROBED_ROWS, _PROBED_COLUMNS = 32, 256
 # Standard deviations that errors are taken for, and the part of the tolerance that they may be.
-_SAFETY, _PART = 3.0, 0.25
+_DEVIATIONS, _MAX_TOLERANCE_PART = 3.0, 0.25
 
 
 def arithmetic(
@@ -45,14 +45,14 @@ def arithmetic(
         float32 does where three times the error of a sum, and that of the term of a sample with
         itself, are below a quarter of this.
     """
-    if len(X) < _FEW:
+    if len(X) < _MIN_FLOAT32_SAMPLES:
         return np.float64, "few samples"
     if X.quantization is None:
         between, itself = float32_error(X, activation, backend)
     else:  # the distances are exact, what is left is the profile's
         between, itself = float(np.finfo(np.float32).eps), 0.0
-    error = _SAFETY * between * size + itself * largest
-    enough = error < _PART * tol
+    error = _DEVIATIONS * between * size + itself * largest
+    enough = error < _MAX_TOLERANCE_PART * tol
     said = f"sums in float32 err by {error:.1e}, {'little' if enough else 'much'} for tol={tol:g}"
     return np.float32 if enough else np.float64, said
 
@@ -63,14 +63,14 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     The first is the root mean square over columns for the worst row, the second the largest.
     """
     N = len(X)
-    spread = np.arange(0, N, max(1, N // _COLUMNS))[:_COLUMNS]
+    spread = np.arange(0, N, max(1, N // _PROBED_COLUMNS))[:_PROBED_COLUMNS]
     center = np.asarray(X.values[spread], np.float64).mean(axis=0)
     norms = np.empty(N)
-    for start in range(0, N, _COLUMNS):
-        part = X.values[start : start + _COLUMNS] - center
-        norms[start : start + _COLUMNS] = np.einsum("ij,ij->i", part, part)
-    far = np.argpartition(norms, N - min(N, _ROWS))[-_ROWS:]
-    rows = np.concatenate([spread[:: max(1, len(spread) // _ROWS)], far])
+    for start in range(0, N, _PROBED_COLUMNS):
+        part = X.values[start : start + _PROBED_COLUMNS] - center
+        norms[start : start + _PROBED_COLUMNS] = np.einsum("ij,ij->i", part, part)
+    far = np.argpartition(norms, N - min(N, _PROBED_ROWS))[-_PROBED_ROWS:]
+    rows = np.concatenate([spread[:: max(1, len(spread) // _PROBED_ROWS)], far])
     columns = np.concatenate([spread, far])
     single, double = (
         HiddenLayer(X[columns], activation, backend=backend, dtype=dtype).activations(X[rows])

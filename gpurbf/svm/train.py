@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -19,7 +18,8 @@ from gpurbf.svm.cuda_pairs import keep_on_host
 from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
 from gpurbf.svm.pairs import solve_pairs
 
-_BLOCK = 2048
+# Rows that are compared at a time.
+_COMPARED_ROWS = 2048
 
 
 @dataclass
@@ -104,8 +104,8 @@ def group_samples(
 
 def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     equal = np.empty(len(a), bool)
-    for start in range(0, len(a), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, len(a), _COMPARED_ROWS):
+        part = slice(start, start + _COMPARED_ROWS)
         differences = X[a[part]] != X[b[part]]
         equal[part] = np.asarray(differences.sum(axis=1)).ravel() == 0
     return equal
@@ -127,14 +127,8 @@ def train_pairs(
     support = np.flatnonzero((coefficients != 0).any(axis=0))
     support = support[np.argsort(y[support], kind="stable")]
     n_support = np.bincount(y[support], minlength=len(coefficients) + 1)
-    return PairModels(
-        support,
-        n_support,
-        coefficients[:, support],
-        solutions,
-        kernel.backend,
-        kernel.description,
-    )
+    dual_coef = coefficients[:, support]
+    return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 
 @staged("output training", "pairs")
@@ -146,13 +140,9 @@ def solve_samples(
     groups: Groups,
     backend: str,
     precision: str,
-    tol: float,
-    max_iter: int,
-    cache_bytes: float,
-    stepped: Callable[[int, int, float], bool],
-    solved: Callable[[int, Solution], bool],
     sizes: np.ndarray | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, list[Solution], Any]:
     """Solve pairs of classes: coefficients of all samples (n_classes - 1, N), solutions, kernel.
 
@@ -168,8 +158,12 @@ def solve_samples(
     activation : Activation or None
     groups : Groups
         See :func:`group_samples`.
-    backend, precision, tol, max_iter, cache_bytes, stepped, solved, sizes, pairs
-        See :class:`HiddenLayer` and :func:`solve_pairs`.
+    backend, precision
+        See :class:`HiddenLayer`.
+    sizes, **options
+        See :func:`solve_pairs`.
+    pairs : sequence of (int, int), optional
+        Those to solve, if not all, and in which order.
 
     Raises
     ------
@@ -181,31 +175,19 @@ def solve_samples(
             "C times the weights of a sample is below the smallest float64 number and so 0: use a "
             "larger C, or larger weights."
         )
+    starts = groups.class_starts
+    n_classes = len(starts) - 1
+    pairs = list(combinations(range(n_classes), 2)) if pairs is None else list(pairs)
     kernel: Any
     if activation is None:
         kernel = GivenKernel(X, groups.first)
     else:
-        n_classes = len(groups.class_starts) - 1
-        n_pairs = n_classes * (n_classes - 1) // 2 if pairs is None else len(pairs)
         n_samples = len(X) if sizes is None else int(sizes.sum())
-        on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, n_pairs)
+        on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, len(pairs))
         kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
-    with kernel.allocator() if activation is not None else nullcontext():
-        solutions = solve_pairs(
-            kernel,
-            groups.class_starts,
-            groups.sums(C),
-            tol=tol,
-            max_iter=max_iter,
-            cache_bytes=cache_bytes,
-            stepped=stepped,
-            solved=solved,
-            sizes=sizes,
-            pairs=pairs,
-        )
-    n_classes = len(groups.class_starts) - 1
-    solved_pairs = combinations(range(n_classes), 2) if pairs is None else pairs
-    table = _by_class(dict(zip(solved_pairs, solutions)), groups.class_starts)
+    with kernel.allocator():
+        solutions = solve_pairs(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
+    table = _by_class(dict(zip(pairs, solutions)), starts)
     return _spread(table, groups, C), solutions, kernel
 
 

@@ -63,7 +63,8 @@ def solve(
     bounds = np.broadcast_to(C, len(K)).astype(float)
     hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
     options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
-    return solve_pairs(kernel, starts, bounds, **options, **hooks), kernel
+    names = list(combinations(range(len(starts) - 1), 2))
+    return solve_pairs(kernel, starts, bounds, names, **options, **hooks), kernel
 
 
 def judged(K, starts, C, solutions):

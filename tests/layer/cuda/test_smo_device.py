@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 import gpurbf
 from gpurbf.layer import backends
 from gpurbf.layer.backends import get_backend
-from gpurbf.svm import cuda_pairs, cuda_rounds
+from gpurbf.svm import cuda_pairs
 from gpurbf.svm.cuda_pairs import keep_on_host, problems_of
 
 
@@ -30,14 +30,14 @@ def test_pairs_are_laid_end_to_end():
 def test_the_plan_is_within_the_memory():
     problems = sizes_of(*[6000] * 10)
     N, size = 60_000, problems.sizes.max()
-    assert cuda_rounds.plan(N, 4, problems, 80e9) == cuda_rounds.Plan(N, 45)
+    assert cuda_pairs.plan(N, 4, problems, 80e9) == cuda_pairs.Plan(N, 45)
     for room in (20e9, 8e9, 2e9, 1e9):
-        planned = cuda_rounds.plan(N, 4, problems, room)
+        planned = cuda_pairs.plan(N, 4, problems, room)
         assert planned.rows < N and size * planned.width <= planned.rows
         taken = 4 * planned.rows * N + planned.width * size * (4 * size + 16)
         taken += 40 * len(problems.samples) + 4 * size * 45 + 16 * N
         assert taken < room
-    assert cuda_rounds.plan(N, 4, problems, 2e8) is None
+    assert cuda_pairs.plan(N, 4, problems, 2e8) is None
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])

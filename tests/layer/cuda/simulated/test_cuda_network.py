@@ -12,7 +12,7 @@ from gpurbf.layer.backends.cuda.kernels import pack, tile
 from gpurbf.layer.backends.tile import Tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
-from gpurbf.svm import _cuda_smo_kernels, cuda_rounds
+from gpurbf.svm import _cuda_smo_kernels, cuda_pairs
 
 
 class Counted:
@@ -78,7 +78,7 @@ def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, 
         "_UPDATE_THREADS": 4,
         "_MAX_BLOCKS_PER_PAIR": 2,
     }.items():
-        monkeypatch.setattr(cuda_rounds, name, count)
+        monkeypatch.setattr(cuda_pairs, name, count)
     launches = []
     for name in ("select", "gather", "inner", "update"):
         monkeypatch.setattr(

@@ -1,12 +1,13 @@
 """SVC's steps in Numba's simulator: the CPU's path to the bit, and solutions as good."""
 
 import threading
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from gpurbf.layer.backends.cuda.kernels import warps
-from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, cuda_rounds, pairs
+from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, pairs
 from gpurbf.svm._smo_kernels import kkt_violation, solve_block
 from gpurbf.svm._working_set_kernels import next_set
 from gpurbf.svm.pair_kernel import all_rows
@@ -32,9 +33,9 @@ def few_threads(monkeypatch):
     """Numbers of threads that no number of samples here is a multiple of."""
     counts = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
     for name, count in counts.items():
-        monkeypatch.setattr(cuda_rounds, name, count)
+        monkeypatch.setattr(cuda_pairs, name, count)
     # NumPy has no graphs.
-    monkeypatch.setattr(cuda_rounds, "Repeated", lambda xp, launches: launches)
+    monkeypatch.setattr(cuda_pairs, "Repeated", lambda xp, launches: launches)
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def solve(kernel, starts, C, tol=1e-3, max_iter=-1, **hooks):
     bounds = np.broadcast_to(C, len(kernel.K)).astype(float)
     hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
     options = {"tol": tol, "max_iter": max_iter, "cache_bytes": 1e9}
-    return solve_pairs(kernel, starts, bounds, **options, **hooks)
+    names = list(combinations(range(len(starts) - 1), 2))
+    return solve_pairs(kernel, starts, bounds, names, **options, **hooks)
 
 
 def same(solutions, expected):
@@ -193,7 +195,7 @@ def test_memory_does_not_change_the_solution(rows, width, small_sets, monkeypatc
     K, starts = problem(sizes=(14, 12, 10))
     monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 10**9)
     expected = solve(OnDevice(K), starts, 1.0)
-    planned = cuda_rounds.Plan(rows, width)
+    planned = cuda_pairs.Plan(rows, width)
     monkeypatch.setattr(cuda_pairs, "plan", lambda *_: planned)
     kernel = OnDevice(K)
     same(solve(kernel, starts, 1.0), expected)

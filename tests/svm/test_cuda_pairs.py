@@ -5,7 +5,7 @@ import pytest
 from standin.samples import GAUSSIAN
 
 from gpurbf.layer.backends.cuda import cupy_, cupy_kernels
-from gpurbf.svm.cuda_rounds import Repeated
+from gpurbf.svm.cuda_pairs import Repeated
 
 
 def test_launches_that_repeat_are_a_graph_from_the_second_time_on(cupy):
