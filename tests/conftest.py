@@ -12,7 +12,7 @@ from callers import Caller
 from benchmarks import measure
 from gpurbf import BackendUnavailable, datasets
 from gpurbf.layer.backends import LOADERS, get_backend
-from gpurbf.runtime import cache, threads
+from gpurbf.runtime import threads
 
 try:
     import hypothesis
@@ -30,14 +30,6 @@ BACKENDS = ("numpy", "mkl", "numba", "cupy", "numba-cuda")
 REQUIRED = set(filter(None, os.environ.get("GPURBF_REQUIRE", "").split(",")))
 if REQUIRED - set(BACKENDS):
     raise pytest.UsageError(f"GPURBF_REQUIRE={','.join(REQUIRED)}: there are {BACKENDS}")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory):
-    """What a developer has measured decides no test, and tests leave it alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(cache.VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

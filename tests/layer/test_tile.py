@@ -11,7 +11,6 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.tile import Tile, forced, forced_tile
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime import cache
 
 DEFAULT = Tile()
 
@@ -91,17 +90,3 @@ def test_a_tile_of_a_product_stays_within_the_memory_budget(memory, largest):
         layer.activations(X, H)
     assert max(sizes) == largest and sum(sizes) == len(X)
     np.testing.assert_array_equal(H, 1)
-
-
-def test_a_failed_write_leaves_nothing_behind(monkeypatch, tmp_path):
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-    with pytest.raises(TypeError):
-        cache.write("thing.json", {"a": object()})
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_cache_is_in_the_users_place_unless_a_variable_says_otherwise(monkeypatch):
-    monkeypatch.delenv(cache.VARIABLE)
-    assert cache.folder().name in ("gpurbf", "Cache")
-    monkeypatch.setenv(cache.VARIABLE, "here")
-    assert str(cache.folder()) == "here"

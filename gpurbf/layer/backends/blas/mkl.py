@@ -2,17 +2,15 @@
 
 MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. Quantized its
 8-bit (u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending
-on the processor: they are timed against each other once per machine and the winner is remembered.
+on the processor: they are timed against each other once a process.
 """
 
 from __future__ import annotations
 
 import ctypes.util
 import functools
-import hashlib
 import importlib.metadata
 import os
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer, shifted
 from gpurbf.layer.backends.numba import gram, tile_layer
-from gpurbf.runtime import cache, clock, cpu
+from gpurbf.runtime import clock
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
 
@@ -158,23 +156,9 @@ def _products() -> dict[str, Gemm]:
     }
 
 
-def _cache_file() -> str:
-    """One small file per MKL, machine and package in the user's cache directory."""
-    key = "|".join(
-        [_library()._name, platform.node(), cpu.processor(), importlib.metadata.version("numpy")]
-    )
-    return f"mkl-products-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-
-
 @functools.cache
 def quantization_rates() -> dict[str, float]:
-    """Operations a second of the products that can be exact quantized, measured once."""
-    try:
-        rates = cache.read(_cache_file())
-        if set(rates) == {"sgemm", "bf16", "u8s8"}:
-            return rates
-    except (OSError, ValueError):
-        pass
+    """Operations a second of the products that can be exact quantized; some 0.05 s a process."""
     rng = np.random.default_rng(0)
     X, C = (rng.integers(0, 256, (512, 768)).astype(np.uint8) for _ in range(2))
     rates = {}
@@ -185,10 +169,6 @@ def quantization_rates() -> dict[str, float]:
         out = np.empty((len(X), len(C)), product.out_dtype)
         multiply = functools.partial(product.multiply, A, B, out)
         rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
-    try:
-        cache.write(_cache_file(), rates)
-    except OSError:  # a read-only home: measured again next time
-        pass
     return rates
 
 
