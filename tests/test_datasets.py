@@ -74,7 +74,7 @@ def test_idx_gives_back_every_type_and_shape(tmp_path, kind, compressed):
         (struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**31, 2**31), "truncated, 16 bytes"),
     ],
 )
-def test_what_is_not_a_whole_idx_file_is_refused_with_a_reason(tmp_path, content, message):
+def test_a_broken_idx_file_is_refused_with_a_reason(tmp_path, content, message):
     path = tmp_path / "broken"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:

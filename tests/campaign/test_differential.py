@@ -148,7 +148,7 @@ KERNEL_OF = {
     C=st.sampled_from([0.1, 1.0, 30.0]),
     weighted=st.booleans(),
 )
-def test_svc_is_scikit_learns(table, storage, around, kernel, C, weighted):
+def test_svc_agrees_with_scikit_learn(table, storage, around, kernel, C, weighted):
     X, y = table.make()
     X = X - X.mean(axis=0) if table.values == "offset" and kernel != "rbf" else X
     X = storage.of(X / max(1.0, np.abs(X - X.mean()).max()) if kernel != "rbf" else X)

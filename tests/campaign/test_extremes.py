@@ -50,7 +50,7 @@ def answered_or_refused(model, X, y):
     storage=storages(dtypes=("float64", "float32"), orders=("C", "sparse")),
     some=st.booleans(),
 )
-def test_magnitudes(seed, name, scale, offset, storage, some):
+def test_data_of_any_magnitude_are_answered_or_refused(seed, name, scale, offset, storage, some):
     X, y = Table(seed, "real", 40, 3, 2).make()
     with np.errstate(all="ignore"):
         X[: 20 if some else None] *= scale
@@ -70,7 +70,7 @@ def test_magnitudes(seed, name, scale, offset, storage, some):
     storage=storages(),
     around=AROUND,
 )
-def test_hardly_any_data(seed, name, values, N, n, storage, around):
+def test_very_few_samples_are_answered_or_refused(seed, name, values, N, n, storage, around):
     X, y = Table(seed, values, N, n, 2).make()
     backend = "auto" if storage.order == "sparse" else around.backend
     with around():
@@ -95,7 +95,7 @@ def test_inputs_whose_sums_leave_32_bits(seed, more, backend):
 
 
 @campaign("extremes", 1, seed=SEEDS)
-def test_a_thousand_classes(seed):
+def test_a_thousand_classes_are_told_apart(seed):
     rng = np.random.default_rng(seed)
     centers = rng.integers(0, 256, (1000, 12))
     X = np.clip(np.repeat(centers, 3, axis=0) + rng.integers(-3, 4, (3000, 12)), 0, 255)

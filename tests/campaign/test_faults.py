@@ -47,7 +47,7 @@ def fitted(name, backend):
 
 
 @campaign("faults", 12, name=NAMES, backend=st.sampled_from(BACKENDS), k=st.integers(1, 400))
-def test_the_kth_allocation_fails(name, backend, k):
+def test_a_failed_allocation_leaves_the_model_as_it_was(name, backend, k):
     """MemoryError out of the k-th call of NumPy by the package, wherever that is."""
     with limited(1):  # OpenBLAS's last bits depend on its threads too
         model, pickled, expected = fitted(name, backend)
@@ -88,7 +88,7 @@ def test_the_kth_allocation_fails(name, backend, k):
     k=st.integers(1, 120),
     row=st.booleans(),
 )
-def test_the_kth_allocation_of_a_device_fails(name, k, row):
+def test_a_failed_allocation_of_a_device_leaves_the_model_as_it_was(name, k, row):
     """The stand-in of a GPU: smaller tiles, or a MemoryError that leaves the model as it was."""
     with standin.installed() as cupy:
         gpu = cupy.gpu
@@ -110,7 +110,7 @@ def test_the_kth_allocation_of_a_device_fails(name, k, row):
     "ignore:Exception ignored in. <function (gc_|WeakSet):pytest.PytestUnraisableExceptionWarning"
 )
 @campaign("faults", 15, name=NAMES, share=st.floats(0, 1), backend=st.sampled_from(BACKENDS))
-def test_an_interrupt_at_any_moment(name, share, backend):
+def test_an_interrupt_at_any_moment_leaves_a_whole_model(name, share, backend):
     """Ctrl-C by a signal: at any instruction, and not only where a function is called."""
     if not hasattr(signal, "setitimer"):
         pytest.skip("the platform has no interval timer")
@@ -188,7 +188,7 @@ def test_a_killed_worker_is_an_error_and_the_next_call_works(model):
 
 
 @campaign("faults", 10, name=NAMES, seed=SEEDS)
-def test_a_clock_that_jumps(name, seed):
+def test_a_clock_that_jumps_changes_no_model(name, seed):
     """Backwards too, at every look."""
     rng = np.random.default_rng(seed)
     model, _, expected = fitted(name, "auto")

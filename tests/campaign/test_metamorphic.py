@@ -43,7 +43,9 @@ def close(some, others, relative=1e-6):
     name=st.sampled_from([*sorted(CLASSIFIERS), "RBFLayer"]),
     cut=st.integers(1, NEW - 1),
 )
-def test_rows_in_any_order_number_tile_and_storage(table, storage, first, second, name, cut):
+def test_order_number_and_storage_of_rows_change_no_answer(
+    table, storage, first, second, name, cut
+):
     X, y = table.make(NEW)
     X, new = storage.of(X[:-NEW]), X[-NEW:].astype(storage.dtype)
     make = CLASSIFIERS.get(name, lambda **o: RBFLayer(30, gamma=0.1, random_state=0, **o))
@@ -65,7 +67,7 @@ def test_rows_in_any_order_number_tile_and_storage(table, storage, first, second
 @campaign(
     "metamorphic", 25, table=tables(N=100, k=4), storage=storages(), around=AROUND, name=NAMES
 )
-def test_names_of_classes_are_names(table, storage, around, name):
+def test_renaming_the_classes_changes_no_answer(table, storage, around, name):
     X, y = table.make(NEW)
     X, new = storage.of(X[:-NEW]), storage.of(X[-NEW:])
     names = np.array(["ant", "bee", "cow", "dog", "eel"])
@@ -85,7 +87,7 @@ def test_names_of_classes_are_names(table, storage, around, name):
     name=NAMES,
     storage=storages(dtypes=("float64", "uint8"), orders=("C",)),
 )
-def test_weights_are_repetitions(table, storage, around, name):
+def test_weighting_samples_is_repeating_them(table, storage, around, name):
     X, y = table.make(NEW)
     X, new = storage.of(X[:-NEW]), storage.of(X[-NEW:])
     weights = table.rng().integers(0, 4, table.N)
@@ -119,7 +121,7 @@ def fixed(name, X, unit=1.0):
     power=st.integers(-12, 12),
     name=NAMES,
 )
-def test_units_of_the_data_are_units(table, around, power, name):
+def test_another_unit_of_the_data_changes_no_answer(table, around, power, name):
     """A power of two changes no digit of anything: everything is the same in bits.
 
     But for SVC, whose samples come in an order made of their values, and which ends within tol.
@@ -144,7 +146,7 @@ def test_units_of_the_data_are_units(table, around, power, name):
     shift=st.floats(-100, 100),
     name=NAMES,
 )
-def test_origins_of_the_data_are_origins(table, around, shift, name):
+def test_another_origin_of_the_data_changes_no_answer(table, around, shift, name):
     X, y = table.make(NEW)
     shift = np.round(shift * 16) / 16  # X + shift is exact for sixteenths
     with around():
@@ -165,7 +167,7 @@ def test_origins_of_the_data_are_origins(table, around, shift, name):
     cuts=st.lists(st.integers(1, 299), max_size=3),
     m=st.sampled_from([5, 40, 256]),
 )
-def test_batches_make_no_difference(table, first, cuts, m):
+def test_cutting_a_stream_into_batches_changes_no_answer(table, first, cuts, m):
     X, y = table.make(NEW)
     X, new = X[:-NEW], X[-NEW:]
     centers = np.random.default_rng(table.seed).permutation(X.max() - X[np.arange(m) % len(X)])

@@ -39,7 +39,7 @@ def one_fit(seed, around, name):
 
 
 @pytest.mark.skipif(megabytes("RssAnon") is None, reason="no RssAnon on this system")
-def test_nothing_grows(rounds, share):
+def test_memory_threads_and_files_do_not_grow(rounds, share):
     """Each quarter by its median; fits before the first have warmed everything up."""
     _seen.clear()
     rounds.seconds = 0  # so many fits, however long they take

@@ -30,7 +30,7 @@ def dispatching(monkeypatch, on):
 
 @pytest.mark.parametrize("library", ["elsewhere", "array_api_strict", "torch"])
 @pytest.mark.parametrize("name", MODELS)
-def test_answers_are_what_X_is_where_dispatch_says_so(monkeypatch, name, library):
+def test_under_dispatch_answers_are_arrays_of_the_library_of_X(monkeypatch, name, library):
     xp = importlib.import_module(library) if library == "elsewhere" else None
     xp = xp or pytest.importorskip(library, reason=f"{library} is not installed")
     here, there = (clone(MODELS[name]).set_params(backend="numpy") for _ in range(2))
@@ -51,13 +51,13 @@ def test_answers_are_what_X_is_where_dispatch_says_so(monkeypatch, name, library
         assert type(value).__module__.split(".")[0] != library, key
 
 
-def test_without_dispatch_they_are_array_likes(monkeypatch):
+def test_without_dispatch_answers_are_numpy_arrays(monkeypatch):
     model = clone(MODELS["RBFClassifier"]).fit(elsewhere.asarray(X), elsewhere.asarray(Y))
     with dispatching(monkeypatch, False):
         assert isinstance(model.predict(elsewhere.asarray(X)), np.ndarray)
 
 
-def test_labels_that_are_words_are_numpy_s_and_others_follow_X(monkeypatch):
+def test_string_labels_are_numpy_arrays_and_numbers_follow_X(monkeypatch):
     words = np.array(["even", "odd"])[Y % 2]
     with dispatching(monkeypatch, True):
         for name in ("RBFClassifier", "FSVC", "SVC"):
@@ -87,7 +87,7 @@ def test_another_library_s_arrays_on_the_gpu_are_used_in_place(cupy, name):
 
 
 @pytest.mark.parametrize("name", ["RBFClassifier", "FSVC", "SVC"])
-def test_of_a_prediction_on_the_device_only_what_is_checked_comes_back(cupy, name):
+def test_a_prediction_on_the_device_copies_at_most_16_bytes_to_the_host(cupy, name):
     """A few numbers, however many samples there are."""
     model = clone(MODELS[name]).set_params(backend="cupy").fit(X, Y)
     there = cupy.asarray(X)

@@ -43,7 +43,7 @@ def test_the_kernel_is_that_of_the_fit_whatever_is_set_later(model):
 
 @pytest.mark.parametrize("how", ["parameter", "context", "environment"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_another_backend_holds_at_once_and_again_the_first(model, how, monkeypatch):
+def test_a_change_of_backend_takes_effect_at_once_and_can_be_undone(model, how, monkeypatch):
     model = clone(model).set_params(backend="numpy" if how == "parameter" else "auto")
     for copy in copies(model):
         before = outputs(copy, X)
@@ -67,7 +67,7 @@ def test_another_backend_holds_at_once_and_again_the_first(model, how, monkeypat
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_another_precision_holds_at_once(model):
+def test_a_change_of_precision_takes_effect_at_once(model):
     for copy in copies(model):
         copy.set_params(precision="float32")
         assert copy._layer().dtype == np.float32
@@ -76,7 +76,7 @@ def test_another_precision_holds_at_once(model):
             outputs(copy, REAL)
 
 
-def test_a_stream_goes_on_with_the_unit_that_it_began_with():
+def test_partial_fit_keeps_the_kernel_and_radius_of_its_first_call():
     parts = [(X[:300], y[:300]), (X[300:], y[300:])]
     model, expected = FSVC(2.0, random_state=0), FSVC(2.0, random_state=0)
     for part in parts:
@@ -98,7 +98,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("pickled", [False, True], ids=["", "pickled"])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_stream_is_on_the_quantization_of_all_its_batches(stream, pickled):
+def test_a_stream_is_quantized_as_all_its_batches_together(stream, pickled):
     rng = np.random.default_rng(0)
     batches = [rng.choice(values, (60, 5)) for values in STREAMS[stream]]
     labels = [rng.integers(0, 3, 60) for _ in batches]

@@ -29,7 +29,9 @@ OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
 
 @pytest.mark.parametrize("scale", [1e155, 1e200, 1e-200])
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_squares_that_no_number_holds_are_an_error_that_names_column_and_cure(model, scale):
+def test_data_whose_squares_overflow_or_vanish_are_an_error_that_names_column_and_cure(
+    model, scale
+):
     data = scale * NORMAL
     column = np.abs(data).max(axis=0).argmax()
     message = rf"column {column} of X reaches {np.abs(data).max():.3g}.*[Ss]cale the data"
@@ -92,7 +94,7 @@ def test_two_samples_of_two_classes_are_told_apart(model):
     assert clone(model).fit(X[[0, 60]], [0, 1]).score(X[[0, 60]], [0, 1]) == 1
 
 
-def test_svc_names_them_too_and_answers_where_scikit_learn_does():
+def test_svc_names_the_column_too_and_answers_where_scikit_learn_does():
     with pytest.raises(ValueError, match=r"not finite.*column 4 of X reaches.*Scale the data"):
         SVC().fit(1e155 * np.random.default_rng(0).normal(size=(120, 6)), CLASSES)
     large = (X * 1e19).astype(np.float32)

@@ -39,7 +39,7 @@ def model(request, backend):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("value", [0.3, 1e3, 1 / 3e5])
-def test_an_odd_row_is_noticed_by_nobody(model, dtype, value):
+def test_an_odd_row_does_not_change_the_answers_for_other_rows(model, dtype, value):
     X = (load_digits().data[500:] / 16).astype(dtype)
     odd = X.copy()
     odd[70, 9] = value
@@ -49,7 +49,7 @@ def test_an_odd_row_is_noticed_by_nobody(model, dtype, value):
     assert_same({name: a[70:71] for name, a in with_it.items()}, answers(model, odd[70:71]))
 
 
-def test_rows_alone_in_parts_and_with_little_memory_are_the_same_rows(model):
+def test_answers_do_not_depend_on_batch_size_or_memory_budget(model):
     X = load_digits().data[500:900] / 16
     whole = answers(model, X)
     with config_context(memory=0.05):
@@ -61,7 +61,7 @@ def test_rows_alone_in_parts_and_with_little_memory_are_the_same_rows(model):
             np.testing.assert_array_equal(whole[name][: len(joined)], joined, err_msg=name)
 
 
-def test_threads_change_no_bit(model):
+def test_the_number_of_threads_changes_no_bit(model):
     X = load_digits().data[500:] / 16
     if "n_jobs" in model.get_params():
         one, two = (answers(model.set_params(n_jobs=n), X) for n in (1, 2))

@@ -87,7 +87,7 @@ def test_a_layer_gives_its_activations(kernel, metric):
 
 @pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_outside_is_where_the_model_says(dtype):
+def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
     # float32 knows no exp(-100), and neither of the two exp(-720).
     model = FSVC(0.5, random_state=0).fit((X_TRAIN / np.pi).astype(dtype), Y_TRAIN)
     near = model.centers_[0].astype(np.float64)
@@ -109,7 +109,7 @@ def test_pipelines_and_sparse_models_are_converted():
     same(model, X_TEST)
 
 
-def test_what_onnx_cannot_say_is_refused():
+def test_models_that_onnx_cannot_express_are_refused():
     with pytest.raises(ValueError, match="function cannot be converted"):
         run(SVC(kernel=laplacian_kernel).fit(X_TRAIN, Y_TRAIN), X_TEST)
     with pytest.raises(ValueError, match="function cannot be converted"):

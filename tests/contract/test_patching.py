@@ -90,7 +90,7 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
 
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
 @pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
-def test_what_we_do_not_do_is_left_to_scikit_learn_and_logged_once(patched, caplog):
+def test_unsupported_parameters_are_left_to_scikit_learn_and_logged_once(patched, caplog):
     with caplog.at_level(logging.WARNING, "gpurbf"):
         model = patched(probability=True).fit(X[:100], Y[:100])
         patched(probability=True).fit(X[:100], Y[:100])

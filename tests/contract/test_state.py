@@ -16,12 +16,12 @@ RELEASES = sorted(FOLDER.glob("*.pickle"))
 MAKE = runpy.run_path(str(FOLDER / "make.py"), run_name="make")
 
 
-def test_this_release_has_left_its_models():
+def test_this_release_has_a_fixture():
     assert f"{gpurbf.__version__}.pickle" in {path.name for path in RELEASES}
 
 
 @pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)
-def test_models_of_a_release_say_what_they_said(path, backend):
+def test_models_of_old_releases_give_the_answers_they_gave(path, backend):
     for name, (content, X, outputs, labels) in pickle.loads(path.read_bytes()).items():
         with warnings.catch_warnings():
             if path.stem != gpurbf.__version__:

@@ -192,7 +192,7 @@ def test_a_bound_that_vanishes_is_an_error():
 
 
 @pytest.mark.parametrize("left_out", [0, 1, 2])
-def test_a_class_without_weight_is_no_class(left_out):
+def test_a_class_without_weight_is_left_out(left_out):
     X, y = load_iris(return_X_y=True)
     some = y != left_out
     model, plain = SVC().fit(X, y, np.where(some, 1, -1)), SVC().fit(X[some], y[some])
@@ -201,7 +201,7 @@ def test_a_class_without_weight_is_no_class(left_out):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_what_tells_of_the_solution_is_not_what_predicts(n_classes):
+def test_changing_dual_coef_or_intercept_does_not_change_predictions(n_classes):
     """As in scikit-learn, but for numbers in dual_coef_ of three classes, which it shares."""
     X, y = load_iris(return_X_y=True)
     y = np.minimum(y, n_classes - 1)

@@ -62,7 +62,7 @@ WEIGHTED = [*RBFS, FSVC()]
 
 @pytest.mark.parametrize("model", WEIGHTED, ids=repr)
 @pytest.mark.parametrize("weight", [5e-324, 1e-310, 1e200, 1e308])
-def test_weights_beyond_the_arithmetic_are_named(model, weight):
+def test_sample_weights_too_large_or_small_for_the_arithmetic_are_named(model, weight):
     for weights in (np.full(150, weight), np.where(np.arange(150) == 7, weight, 1.0)):
         with pytest.raises(ValueError, match=r"sample_weight has .*Divide them by their mean"):
             clone(model).fit(X, Y, sample_weight=weights)
@@ -70,21 +70,21 @@ def test_weights_beyond_the_arithmetic_are_named(model, weight):
 
 @pytest.mark.parametrize("model", WEIGHTED, ids=repr)
 @pytest.mark.parametrize("factor", [-1, np.nan, np.inf, 1e200, 5e-324])
-def test_class_weights_that_are_none_are_named(model, factor):
+def test_invalid_class_weights_are_named(model, factor):
     with pytest.raises(ValueError, match=r"class_weight of 1 must be 0, or from .*, got"):
         clone(model).set_params(class_weight={1: factor}).fit(X, Y)
     with pytest.raises(ValueError, match="class_weight is 0 for every class"):
         clone(model).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, Y)
 
 
-def test_weights_whose_sum_is_no_number_balance_nothing():
+def test_balanced_class_weights_need_a_finite_sum_of_sample_weights():
     with pytest.raises(ValueError, match="sum of sample_weight, which is beyond float64"):
         SVC(class_weight="balanced").fit(X, Y, np.full(150, 1e308))
 
 
 @pytest.mark.parametrize("n_jobs", [1.5, "two", True, 0])
 @pytest.mark.parametrize("model", [SVC(), *RBFS], ids=repr)
-def test_a_number_of_threads_that_is_none_is_named(model, n_jobs):
+def test_an_invalid_number_of_threads_is_named(model, n_jobs):
     with pytest.raises(ValueError, match="n_jobs must be None, a number of threads"):
         clone(model).set_params(n_jobs=n_jobs).fit(X, Y)
 
@@ -97,7 +97,7 @@ def test_a_number_of_threads_that_is_none_is_named(model, n_jobs):
         ("n_streams", ["a", None, 0, 17, 2.0]),
     ],
 )
-def test_settings_that_are_no_numbers_are_named(name, values):
+def test_invalid_settings_are_named(name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"^{name} must be "), config_context(**{name: value}):
             pass

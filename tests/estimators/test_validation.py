@@ -81,7 +81,7 @@ def both(monkeypatch, call):
 @pytest.mark.parametrize("model", [SVC(backend="numpy"), RBFClassifier(5, random_state=0)], ids=str)
 @pytest.mark.parametrize("fitted", ["array", "frame"])
 @pytest.mark.parametrize("samples", SAMPLES)
-def test_samples_to_predict(model, fitted, samples, monkeypatch):
+def test_predictions_are_those_of_the_full_validation(model, fitted, samples, monkeypatch):
     model = clone(model).fit(FRAME if fitted == "frame" else X, y)
     short, long = both(monkeypatch, lambda: model.decision_function(SAMPLES[samples]).tolist())
     assert short == long
@@ -89,7 +89,7 @@ def test_samples_to_predict(model, fitted, samples, monkeypatch):
 
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("labels", LABELS)
-def test_training_data(samples, labels, monkeypatch):
+def test_fits_are_those_of_the_full_validation(samples, labels, monkeypatch):
     def fit():
         model = SVC(backend="numpy").fit(SAMPLES[samples], LABELS[labels])
         names = getattr(model, "feature_names_in_", np.empty(0)).tolist()
@@ -104,7 +104,7 @@ def test_names_of_an_earlier_fit_are_forgotten():
     assert not hasattr(model, "feature_names_in_")
 
 
-def test_the_short_way_is_taken(monkeypatch):
+def test_small_plain_arrays_skip_the_full_validation(monkeypatch):
     model = SVC(backend="numpy")
     with monkeypatch.context() as patch:
         patch.setattr(_validation, "validate_data", None)

@@ -42,7 +42,7 @@ def test_every_estimator_has_its_page(installed, address):
     assert "generated/gpurbf.SVC.html" in inside and "StandardScaler.html" in inside
 
 
-def test_so_have_the_estimators_on_a_cluster(installed):
+def test_every_estimator_on_a_cluster_has_its_page(installed):
     pytest.importorskip("dask.array", reason="no Dask")
     module = importlib.import_module("gpurbf.dask")
     installed("Project-URL: documentation, https://docs.example")
@@ -69,7 +69,7 @@ def test_a_class_of_someone_else_is_not_on_our_site(installed):
     assert Own()._get_doc_link() == ""
 
 
-def test_a_copy_that_is_not_installed_has_none(monkeypatch):
+def test_a_copy_that_is_not_installed_has_no_link(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

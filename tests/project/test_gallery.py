@@ -43,7 +43,7 @@ def show(capsys):
     return run
 
 
-def test_there_are_ten():
+def test_there_are_at_least_ten_examples():
     assert len(EXAMPLES) >= 10
 
 

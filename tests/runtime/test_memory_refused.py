@@ -30,12 +30,12 @@ def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
         model.fit(X, y)
 
 
-def test_what_is_small_is_not_asked_for(monkeypatch):
+def test_small_requests_do_not_ask_for_the_free_memory(monkeypatch):
     monkeypatch.setattr(checks, "_free_bytes", lambda: pytest.fail("asked"))
     checks.check_room(1 << 20, "a little", "nothing")
 
 
-def test_linux_says_what_is_free():
+def test_linux_tells_the_free_memory():
     free = checks._free_bytes()
     assert free == float("inf") or 1e6 < free < 1e15
 
