@@ -82,28 +82,31 @@ class SVC(CallbackSupportMixin, DaskClassifier):
             model._activation = model._resolve(blocks, blocks.weights)
         model._quantizations = _quantizations(blocks, model.precision)
         with blocks.finite(model):
-            model._keep(*self._train(model, blocks, work, pieces, (X, y)))
+            found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
+            places, models = _assembled(found, solutions, len(model.classes_), blocks.n_given)
+            chosen = partial(_chosen, np.sort(places))
+            tasks = blocks.tasks.each("support-vectors", chosen, list(zip(*pieces)))
+            vectors = Rows.in_order(blocks.tasks.results(tasks), by_class=True)
+            model._keep(vectors.places, vectors.X, models)
         self.model_ = model
         return self
 
-    def _train(
+    def _solve_pairs(
         self,
         model: svc.SVC,
         blocks: Blocks,
         work: PairWork,
         pieces: list[list[Any]],
         data: tuple[Any, Any],
-    ) -> tuple[np.ndarray, np.ndarray, PairModels]:
-        """Places and values of the support vectors, and the pairs that they are of."""
+    ) -> tuple[list[_Solved], list[Solution]]:
+        """Results of all tasks, that of pair (0, 1) first, and solutions of all pairs in order."""
         tasks, sizes, classes = blocks.tasks, blocks.class_sizes(), model.classes_
-        distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
-        by_key = len(distinct.first) < len(blocks) or not _uniform(blocks)
-        solve = partial(_solve, model, np.bincount(distinct.labels), by_key)
+        solve = _solver(model, blocks)
         pairs = list(combinations(range(len(classes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
         running: dict[Any, tuple[list[tuple[int, int]], str | None]] = {}
-        found: list[_Solved] = []
+        found: dict[tuple[int, int], _Solved] = {}
         solutions: dict[tuple[int, int], Solution] = {}
 
         def begin(worker: str | None) -> Any:
@@ -124,28 +127,14 @@ class SVC(CallbackSupportMixin, DaskClassifier):
             for future in ended:
                 if left:
                     ends.add(begin(running[future][1]))
-            found += (results := tasks.gathered(ended))
-            for future, result in zip(ended, results):
+            for future, result in zip(ended, tasks.gathered(ended)):
                 own, _ = running.pop(future)
+                found[own[0]] = result
                 for pair, solution in zip(own, result.solutions):
                     solutions[pair] = solution
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
-        support, table = _assembled(found, len(classes), blocks.n_given)
-        n_support = np.bincount(support // blocks.n_given, minlength=len(classes))
-        chosen = partial(_chosen, np.sort(support % blocks.n_given))
-        vectors = Rows.in_order(
-            tasks.results(tasks.each("support-vectors", chosen, list(zip(*pieces)))), by_class=True
-        )
-        models = PairModels(
-            np.arange(len(support)),
-            n_support,
-            table,
-            [solutions[pair] for pair in pairs],
-            found[0].backend,
-            found[0].description,
-        )
-        return vectors.places, vectors.X, models
+        return [found[key] for key in sorted(found)], [solutions[pair] for pair in pairs]
 
 
 class PairWork(NamedTuple):
@@ -184,13 +173,7 @@ def _pieces(blocks: Blocks, parts: list[list[int]]) -> list[list[Any]]:
 
 def _of_classes(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
     """The rows of some blocks that are of these classes."""
-    return Rows.joined(_of(classes, rows) for rows, *_ in blocks)
-
-
-def _of(classes: list[int], rows: Rows) -> Rows:
-    """The rows that are of these classes; the same ones if all are."""
-    of_them = np.isin(rows.y, classes)
-    return rows if of_them.all() else rows.at(of_them)
+    return Rows.joined(rows.at(np.isin(rows.y, classes)) for rows, *_ in blocks)
 
 
 def _chosen(places: np.ndarray, *pieces: Rows) -> Rows:
@@ -215,9 +198,12 @@ def _are_on(
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
-def _uniform(blocks: Blocks) -> bool:
-    """Whether all samples were given one weight."""
-    return len({weight for own in blocks.filled for weight in own.weight_range}) == 1
+def _solver(model: svc.SVC, blocks: Blocks) -> partial[_Solved]:
+    """The function `_solve` of tasks, for samples with their weights as given."""
+    distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
+    weights = {weight for own in blocks.filled for weight in own.weight_range}
+    by_key = len(distinct.first) < len(blocks) or len(weights) > 1
+    return partial(_solve, model, np.bincount(distinct.labels), by_key)
 
 
 class _Solved(NamedTuple):
@@ -241,10 +227,11 @@ def _solve(
 ) -> _Solved:
     """Solve pairs of some classes as the local estimator does among all samples.
 
-    ``sizes`` are of all classes, equal samples counted once.
+    ``sizes`` are of all classes, equal samples counted once; ``by_key`` says whether there are
+    equal samples or unequal weights anywhere.
     """
     wanted = sorted({c for pair in pairs for c in pair})
-    rows = Rows.in_order((_of(wanted, piece) for piece in pieces), by_class=True)
+    rows = Rows.in_order((own.at(np.isin(own.y, wanted)) for own in pieces), by_class=True)
     classes, codes = np.unique(rows.y, return_inverse=True)
     # Without equal samples anywhere there is nothing to compare, and they keep their order.
     groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
@@ -283,8 +270,10 @@ def _goes_on(*args: Any) -> bool:
     return False
 
 
-def _assembled(found: list[_Solved], n_classes: int, n_given: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of all support vectors, sorted by class, and their coefficients in LIBSVM's layout."""
+def _assembled(
+    found: list[_Solved], solutions: list[Solution], n_classes: int, n_given: int
+) -> tuple[np.ndarray, PairModels]:
+    """Places of all support vectors, sorted by class, and the models that they are of."""
     keys = [own.y * n_given + own.places for own in found]
     support = np.unique(np.concatenate(keys))
     table = np.zeros((n_classes - 1, len(support)))
@@ -294,4 +283,7 @@ def _assembled(found: list[_Solved], n_classes: int, n_given: int) -> tuple[np.n
             others = own.classes[own.classes != c]
             of_class = own.y == c
             table[np.ix_(others - (others > c), columns[of_class])] += own.table[:, of_class]
-    return support, table
+    n_support = np.bincount(support // n_given, minlength=n_classes)
+    order, first = np.arange(len(support)), found[0]
+    models = PairModels(order, n_support, table, solutions, first.backend, first.description)
+    return support % n_given, models

@@ -113,7 +113,7 @@ def test_data_frames_and_delayed_blocks_are_taken(client, kind):
 
 
 @pytest.mark.parametrize("rule", ["random", "stratified"])
-def test_centers_are_drawn_in_the_look_as_they_are_locally(client, rule):
+def test_centers_are_drawn_in_the_scan_as_they_are_locally(client, rule):
     # Blocks have other labels each, one only rows of weight zero, and rows are there twice.
     names = np.array(["zero", "one", "two", "three", "four"])
     order = np.argsort(y[:900] % 5, kind="stable")
@@ -134,7 +134,7 @@ def test_centers_are_drawn_in_the_look_as_they_are_locally(client, rule):
     assert states[0].randint(1 << 30) == states[1].randint(1 << 30)
 
 
-def test_centers_that_did_not_come_with_the_look_are_asked_for(client):
+def test_centers_that_were_not_prefetched_are_asked_for(client):
     """All are in the first block, of which as many were expected as of the others."""
     data, labels = np.vstack([X[:300]] * 5), np.tile(y[:300], 5)
     model = on_dask.RBFClassifier(260, random_state=0).fit(*cut(*[300] * 5, data=(data, labels)))
@@ -168,15 +168,45 @@ def test_blocks_that_are_not_kept_are_read_in_few_passes(client, tmp_path, name,
     assert 0 < max(map(read.count, "0123")) <= most
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_svc_is_the_local_one_to_the_bit(client, weights):
-    twice = np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
-    w = None if weights is None else weights[:640]
-    options = {"C": 3.0, "class_weight": None if weights is None else "balanced"}
-    local = gpurbf.SVC(**options).fit(*twice, w)
-    sample_weight = None if w is None else cut(300, 340, data=(w,))[0]
-    model = on_dask.SVC(**options).fit(*cut(300, 340, data=twice), sample_weight)
-    assert_same(model.to_local(), local)
+def uneven(rng):
+    # Some pairs of classes are beyond what is solved at once, others are not.
+    return rng.integers(-9, 10, (4500, 6)), rng.choice(4, 4500, p=[0.55, 0.3, 0.1, 0.05])
+
+
+def few_digits(rng):
+    return X[:300], y[:300]
+
+
+def digits_twice(rng):
+    return np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
+
+
+def repeated(rng):
+    # A few hundred distinct samples, whose matrix fits a cache that one of all would not.
+    data = rng.integers(0, 4, (2500, 4))
+    return data, (data.sum(axis=1) + (rng.random(2500) < 0.2)) % 3
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (uneven, {"max_iter": 3000}),
+        (repeated, {"cache_size": 5}),
+        (few_digits, {"class_weight": {0: 3.0}}),
+        (digits_twice, {"C": 3.0}),
+        (digits_twice, {"class_weight": "balanced"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_svc_solves_a_pair_as_among_all_samples(client, make, options, weighted):
+    rng = np.random.default_rng(0)
+    data = make(rng)
+    n = len(data[0])
+    weights = rng.choice([0, 0.5, 1, 3], n) if weighted else None
+    local = gpurbf.SVC(**options).fit(*data, weights)
+    given = (None if part is None else da.from_array(part, n // 2) for part in (*data, weights))
+    assert_same(on_dask.SVC(**options).fit(*given).to_local(), local)
 
 
 def test_svc_off_the_quantization_has_the_local_solution(client):
@@ -340,7 +370,7 @@ def test_a_grid_search_runs_on_the_cluster(client):
     )
 
 
-def test_a_twin_has_the_parameters_and_is_cloned_with_its_client(client):
+def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(client):
     for name in on_dask.__all__:
         local, model = getattr(gpurbf, name)(), getattr(on_dask, name)(client=client)
         assert set(model.get_params()) == {*local.get_params(), "client"}

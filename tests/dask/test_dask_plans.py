@@ -1,4 +1,4 @@
-"""What work on a cluster is divided into, and what a task does to its worker's memory."""
+"""Plans of work on a cluster: groups of blocks, tasks of pairs, the way of results."""
 
 import subprocess
 import sys
