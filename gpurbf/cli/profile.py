@@ -6,15 +6,12 @@ import argparse
 import csv
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS, images, say
 from gpurbf.layer.backends import LOADERS, get_backend
-
-if TYPE_CHECKING:
-    from gpurbf.profiling.profiler import Profile
-
+from gpurbf.profiling.profiler import Profile, Row, profile_from
 
 # The parameter that says how many centers there are, or may be.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
@@ -46,8 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Profile one estimator, print the table and write what was asked for."""
-    from gpurbf.profiling.profiler import profile_from
-
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
@@ -74,8 +69,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(found: Profile, out: Path) -> None:
     """The picture or the rows."""
-    from gpurbf.profiling.profiler import Row
-
     try:
         if out.suffix == ".csv":
             with out.open("w", newline="", encoding="utf-8") as file:

@@ -425,15 +425,13 @@ def profile(
 def profile_from(
     estimator: Any,
     load: Callable[[], tuple[Any, Any, Any, Any]],
-    *,
-    warm_up: bool = True,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None],
 ) -> Profile:
     """As :func:`profile`, of what ``load()`` reads: X, y, X_test and y_test; says what it does."""
     say("reading")
     with Recorder() as reading, stage("read and validate", "files"):
         data = load()
-    return _profile(estimator, reading, data, warm_up, say)
+    return _profile(estimator, reading, data, True, say)
 
 
 def _profile(

@@ -45,6 +45,12 @@ def digits():
     return X[:N].astype(np.uint8), y[:N]
 
 
+@pytest.fixture(scope="module")
+def found(digits):
+    """The profile of an RBFClassifier."""
+    return gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+
+
 def total(recorder):
     return sum(entry.seconds for entry in recorder.entries.values())
 
@@ -318,8 +324,7 @@ def test_memory_that_is_freed_inside_a_stage_is_seen():
     assert rise > 60e6
 
 
-def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(digits):
-    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(found):
     for phase, line in zip(("training", "prediction"), found.bottleneck.splitlines()):
         stages = [row for row in found.rows if row.phase == phase and not row.part]
         longest = max(stages, key=lambda row: row.seconds)
@@ -332,25 +337,22 @@ def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(digits):
     assert str(pickle.loads(pickle.dumps(found))) == text
 
 
-def test_to_frame_has_all_rows(digits):
+def test_to_frame_has_all_rows(found):
     pytest.importorskip("pandas")
-    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
     frame = found.to_frame()
     assert len(frame) == len(found.rows)
     whole = frame[frame.part == ""].groupby("phase").share.sum()
     assert whole.to_numpy() == pytest.approx(1)
 
 
-def test_to_frame_without_pandas_says_how_to_get_it(digits, monkeypatch):
-    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
+def test_to_frame_without_pandas_says_how_to_get_it(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         found.to_frame()
 
 
-def test_plot_has_a_bar_for_every_stage_that_took_time(digits):
+def test_plot_has_a_bar_for_every_stage_that_took_time(found):
     figure_module = pytest.importorskip("matplotlib.figure")
-    found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
     figure = found.plot(figure_module.Figure())
     assert len(figure.axes) == 2
     for axis, phase in zip(figure.axes, ("training", "prediction")):
