@@ -38,5 +38,16 @@ COUNTS: dict[str, Callable[[int], int]] = {
 
 
 def most_centers(n_centers: int | str, n_samples: int) -> int:
-    """The number to ask a rule for: the one given, or what its name means for so many samples."""
+    """Resolve the number of centers to ask a rule for.
+
+    Parameters
+    ----------
+    n_centers : int or str
+        The number, or a name of ``COUNTS``.
+    n_samples : int
+
+    Returns
+    -------
+    number : int
+    """
     return COUNTS[n_centers](n_samples) if isinstance(n_centers, str) else n_centers

@@ -18,7 +18,7 @@ from gpurbf.runtime.errors import quiet
 from gpurbf.runtime.stages import staged
 
 # Samples that are looked for among the centers at a time.
-_ROWS = 8192
+_ROWS_PER_BLOCK = 8192
 
 
 @staged("prepare", "centers chosen")
@@ -92,9 +92,10 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
         return None
     find = center_finder(layer.sparse_centers)
     places = np.empty(X.shape[0], np.intp)
-    for start in range(0, len(places), _ROWS):
-        found = places[start : start + _ROWS] = find(X[start : start + _ROWS])
-        if (found < 0).any():
+    for start in range(0, len(places), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        places[rows] = find(X[rows])
+        if (places[rows] < 0).any():
             return None
     return places
 

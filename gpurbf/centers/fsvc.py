@@ -18,12 +18,50 @@ from gpurbf.layer.activation import Activation
 
 
 def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
-    """The centers of a pass over all samples, its radius found so that there are n_centers."""
+    """Take the centers of FSVC's pass over all samples, of a radius that gives n_centers.
+
+    See :mod:`gpurbf.fsvc.passes` for the pass.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (N, n)
+    y : int array of shape (N,) or None
+        Class numbers: equal samples of two classes are two.
+    n_centers : int
+    **context
+        ``random_state``, and the ``activation``, ``backend`` and ``precision`` of the layer.
+
+    Returns
+    -------
+    indices : ndarray of shape (m,), int64
+        Rows of X, in their order; all distinct ones where there are fewer.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer distinct samples.
+    """
     return _by_count(X, y, n_centers, np.zeros(X.shape[0], np.int64), **context)
 
 
 def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
-    """The centers of a pass over each class, with one radius, so that there are n_centers."""
+    """Take the centers of a pass over each class, all of one radius that gives n_centers.
+
+    Parameters
+    ----------
+    X, y, n_centers, **context
+        See `fsvc`; there must be a y.
+
+    Returns
+    -------
+    indices : ndarray of shape (m,), int64
+        Rows of X, in their order.
+
+    Raises
+    ------
+    ValueError
+        If there is no y.
+    """
     if y is None:
         raise ValueError(
             "centers='fsvc-class' makes a pass over each class: pass y, or use 'fsvc'."

@@ -12,14 +12,34 @@ from gpurbf.centers.sample import shares
 def kmeans(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """Cluster means of all samples, labels ignored."""
+    """Take the cluster means of all samples, labels ignored.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (N, n)
+    y : object
+        Not used.
+    n_centers : int
+        No more than N.
+    weights : ndarray of shape (N,) or None
+        Positive.
+    random_state : RandomState
+    **context
+        Not used.
+
+    Returns
+    -------
+    centers : ndarray of shape (n_centers, n)
+        float64, float32 for other samples than float64.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than centers.
+    """
     from sklearn.cluster import MiniBatchKMeans
 
-    if n_centers > X.shape[0]:
-        raise ValueError(
-            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
-            "lower n_centers."
-        )
+    _check_enough_samples(X, n_centers)
     # The clusters' batches are of float64 or float32: small integers are widened without loss.
     X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float32)
     means = MiniBatchKMeans(
@@ -35,14 +55,28 @@ def kmeans(
 def kmeans_class(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """Cluster means within each class, as many as its weight deserves."""
+    """Take cluster means within each class, as many as its share of the weight.
+
+    Parameters
+    ----------
+    X, n_centers, weights, random_state, **context
+        See `kmeans`.
+    y : int array of shape (N,)
+        Class numbers.
+
+    Returns
+    -------
+    centers : ndarray of shape (n_centers, n)
+        Class after class.
+
+    Raises
+    ------
+    ValueError
+        If there is no y, or there are fewer samples than centers.
+    """
     if y is None:
         raise ValueError("centers='kmeans-class' clusters by class: pass y, or use 'kmeans'.")
-    if n_centers > X.shape[0]:
-        raise ValueError(
-            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
-            "lower n_centers."
-        )
+    _check_enough_samples(X, n_centers)
     quotas = shares(np.bincount(y, weights), np.bincount(y), n_centers)
     return np.concatenate(
         [
@@ -57,3 +91,11 @@ def kmeans_class(
             if quota
         ]
     )
+
+
+def _check_enough_samples(X: Any, n_centers: int) -> None:
+    if n_centers > X.shape[0]:
+        raise ValueError(
+            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
+            "lower n_centers."
+        )

@@ -18,15 +18,38 @@ from gpurbf.data.row_blocks import over_rows
 from gpurbf.runtime.errors import warn
 
 # Rows whose hashes are compared at once, and parts whose distinct rows are merged in a step.
-_BLOCK, _TOGETHER = 1 << 20, 8
+_ROWS_PER_BLOCK, _PARTS_PER_MERGE = 1 << 20, 8
 # Inputs that are hashed first where few rows are wanted, and rows looked at for one that is.
-_LEADING, _MARGIN = 64, 4
+_N_LEADING_INPUTS, _LEADING_ROWS_PER_ROW = 64, 4
 
 
 def random(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """Distinct samples, drawn without replacement in proportion to their weights."""
+    """Draw distinct samples without replacement, in proportion to their weights.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (N, n)
+    y : object
+        Not used.
+    n_centers : int
+    weights : ndarray of shape (N,) or None
+        Positive.
+    random_state : RandomState
+    **context
+        Not used.
+
+    Returns
+    -------
+    indices : ndarray of shape (m,), int64
+        Rows of X, the first drawn first; all distinct ones where there are fewer.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer distinct samples.
+    """
     found = Race.drawn(random_state, by_class=False).over(X, y, weights)
     warn_if_short(n_centers, len(found.first))
     return found.first[found.order()[:n_centers]]
@@ -35,7 +58,25 @@ def random(
 def stratified(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """As `random`, with every class represented in proportion to its weight (at least once)."""
+    """Draw as `random` does, of every class in proportion to its weight, and at least once.
+
+    Parameters
+    ----------
+    X, n_centers, weights, random_state, **context
+        See `random`.
+    y : int array of shape (N,)
+        Class numbers.
+
+    Returns
+    -------
+    indices : ndarray of shape (m,), int64
+        Rows of X, class after class.
+
+    Raises
+    ------
+    ValueError
+        If there is no y.
+    """
     if y is None:
         raise ValueError("centers='stratified' draws by class: pass y, or use centers='random'.")
     found = Race.drawn(random_state, by_class=True).over(X, y, weights)
@@ -82,27 +123,31 @@ class Distinct(NamedTuple):
 
     @property
     def keys(self) -> np.ndarray:
-        """The numbers that are compared."""
+        """Numbers (m,) by which rows are told apart."""
         if self.labels is None:
             return self.hashes
         return mix(self.hashes ^ mix(self.labels.astype(np.uint64) + np.uint64(1)))
 
     def order(self) -> np.ndarray:
-        """The rows in the order in which they win."""
+        """Numbers (m,) of the rows in the order in which they win the race.
+
+        Row i wins with the i-th smallest -log(u) / w, for u uniform in (0, 1) by its hash and w its
+        weight (Efraimidis and Spirakis, 2006).
+        """
         uniform = ((self.keys >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
         return np.argsort(-np.log(uniform) / self.totals, kind="stable")
 
     def merged(self, *others: Distinct) -> Distinct:
-        """The distinct rows of all."""
+        """The distinct rows of these and of others."""
         found = self
-        for start in range(0, len(others), _TOGETHER):
-            some = found, *others[start : start + _TOGETHER]
+        for start in range(0, len(others), _PARTS_PER_MERGE):
+            some = found, *others[start : start + _PARTS_PER_MERGE]
             every = (None if own[0] is None else np.concatenate(own) for own in zip(*some))
             found = Distinct._make(every)._once()
         return found
 
     def at(self, some: Any) -> Distinct:
-        """Some of them."""
+        """Select some of the rows, by a mask, a slice or numbers."""
         return Distinct._make(None if own is None else own[some] for own in self)
 
     def _once(self) -> Distinct:
@@ -135,41 +180,33 @@ class Race:
     def __call__(
         self, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
     ) -> Distinct:
+        """The distinct rows of X (N, n), whose first one has the number ``first``."""
         places = np.arange(first, first + X.shape[0])
         if self.most is None:
-            return self._found(y, weights, places, row_hashes(X, self.seed))
-        # What some of its inputs say is enough to know that a row is not among the first.
-        leads = row_hashes(X[:, :: -(-X.shape[1] // _LEADING)], self.seed) >> np.uint64(48)
-        some = slice(None)
-        if len(leads) > _MARGIN * self.most:
-            some = leads <= np.partition(leads, _MARGIN * self.most)[_MARGIN * self.most]
-        found = self._leading(X, y, weights, places, leads, some)
-        if len(found.first) < self.most:  # many of them are the same, or of no weight
-            found = self._leading(X, y, weights, places, leads, slice(None))
-        return found
+            return self._found(X, y, weights, places)
+        # A few inputs are enough to know that a row is not among the first.
+        leads = row_hashes(X[:, :: -(-X.shape[1] // _N_LEADING_INPUTS)], self.seed) >> np.uint64(48)
+        n_wanted = _LEADING_ROWS_PER_ROW * self.most
+        if len(leads) > n_wanted:
+            near = leads <= np.partition(leads, n_wanted)[n_wanted]
+            some_y, some_weights = (None if own is None else own[near] for own in (y, weights))
+            found = self._found(X[near], some_y, some_weights, places[near], leads[near])
+            if len(found.first) >= self.most:  # else many are the same, or of no weight
+                return found
+        return self._found(X, y, weights, places, leads)
 
-    def _leading(
+    def _found(
         self,
         X: Any,
         y: np.ndarray | None,
         weights: np.ndarray | None,
         places: np.ndarray,
-        leads: np.ndarray,
-        some: Any,
+        leads: np.ndarray | None = None,
     ) -> Distinct:
         """The distinct ones of some rows, in the order of their leads and then of all inputs."""
-        X, places = X[some], places[some]
-        y, weights = (None if own is None else own[some] for own in (y, weights))
-        hashes = leads[some] << np.uint64(48) | row_hashes(X, self.seed) >> np.uint64(16)
-        return self._found(y, weights, places, hashes)
-
-    def _found(
-        self,
-        y: np.ndarray | None,
-        weights: np.ndarray | None,
-        places: np.ndarray,
-        hashes: np.ndarray,
-    ) -> Distinct:
+        hashes = row_hashes(X, self.seed)
+        if leads is not None:
+            hashes = leads << np.uint64(48) | hashes >> np.uint64(16)
         mass = totals = np.ones(len(hashes))
         if weights is not None:
             # With 24 bits each, sums are exact.
@@ -181,7 +218,7 @@ class Race:
     def over(self, X: Any, y: Any, weights: Any) -> Distinct:
         """The distinct rows of X."""
         own = y if self.by_class else None
-        return over_rows(self, self.merged, X, own, weights, rows=_BLOCK, name="centers")
+        return over_rows(self, self.merged, X, own, weights, rows=_ROWS_PER_BLOCK, name="centers")
 
     def merged(self, *found: Distinct) -> Distinct:
         """Join what was found in two parts of the rows."""

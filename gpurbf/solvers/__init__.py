@@ -70,14 +70,34 @@ _MAX_RIDGE_CENTERS = 10_000
 
 
 def automatic(n_centers: int) -> tuple[str, str]:
-    """The name of the solver that "auto" means for so many centers, and why."""
+    """Choose the solver that "auto" means.
+
+    Parameters
+    ----------
+    n_centers : int
+
+    Returns
+    -------
+    name, reason : str
+    """
     few, limit = n_centers <= _MAX_RIDGE_CENTERS, f"{_MAX_RIDGE_CENTERS:,}"
     reason = f"{n_centers:,} centers are {'up to' if few else 'over'} {limit}"
     return "ridge" if few else "cg", reason
 
 
 def make_solver(solver: Any, **parameters: Any) -> Any:
-    """The solver of that name, with those of the parameters that it takes; an object as it is.
+    """Make the solver of a name, or check a solver.
+
+    Parameters
+    ----------
+    solver : str or object
+        A name of ``SOLVERS``; an object is returned as it is.
+    **parameters
+        Those of an estimator; a solver that is named gets the ones that it takes.
+
+    Returns
+    -------
+    solver : object
 
     Raises
     ------

@@ -11,7 +11,19 @@ from gpurbf.runtime.stages import staged
 
 
 def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
-    """Softmax of scores (N, k) over the temperature; the logistic function for one column."""
+    """Softmax of scores over the temperature; the logistic function for one column.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (N, k), or a device's
+        One column for two classes.
+    temperature : float
+
+    Returns
+    -------
+    p : array of shape (N, n_classes), float64
+        Of the library of the scores.
+    """
     scaled = scores.astype(np.float64) / temperature
     xp = library(scores)
     if scores.shape[1] == 1:
@@ -23,10 +35,23 @@ def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
 
 @staged("back and evaluate", "temperature")
 def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> float:
-    """The temperature that minimises the log-loss of scores (N, k) for class numbers y.
+    """Find the temperature that minimises the log-loss of scores.
 
     Temperature scaling of Guo et al., "On calibration of modern neural networks", 2017: one number,
     so the order of the classes stays.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (N, k)
+        One column for two classes.
+    y : int array of shape (N,)
+        Class numbers.
+    weights : ndarray of shape (N,) or None
+
+    Returns
+    -------
+    temperature : float
+        Between exp(-7) and exp(4).
     """
     logits = scores.astype(np.float64)
     if logits.shape[1] == 1:

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from gpurbf.layer.protocol import Layer
-from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.lazy import lazy_module
@@ -180,10 +179,7 @@ class _Tiles:
         m = len(self.layer.centers)
         for start in range(0, len(rows), _ROWS_PER_BLOCK):
             block = slice(start, start + _ROWS_PER_BLOCK)
-            if H.shape[1] == m:
-                self.layer.activations(self.X[rows[block]], out=H[block])
-            else:  # a backend writes whole rows only
-                H[block, :m] = to_host(self.layer.activations(self.X[rows[block]]))
+            self.layer.activations(self.X[rows[block]], out=H[block, :m])
 
 
 def _padded(m: int) -> int:

@@ -26,13 +26,37 @@ class OneHot(BaseEstimator):
         start: np.ndarray,
         order: np.ndarray | None = None,
     ) -> np.ndarray:
-        """W (m, k) is `start`."""
+        """Give the weights that there are at the start.
+
+        Parameters
+        ----------
+        layer, X, T, weights, order
+            Not used.
+        start : ndarray of shape (m, k)
+            Targets of the centers.
+
+        Returns
+        -------
+        W : ndarray of shape (m, k)
+            `start` itself.
+        """
         return start
 
 
 @staged("prepare", "targets")
 def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
-    """Targets T (N, k) of class numbers y: 0/1 columns, or one column of -1/1 for two classes."""
+    """Make targets of classes: 0/1 columns, or one column of -1/1 for two classes.
+
+    Parameters
+    ----------
+    y : int array of shape (N,)
+        Class numbers.
+    n_classes : int
+
+    Returns
+    -------
+    T : ndarray of shape (N, n_classes) or (N, 1), float64
+    """
     if n_classes == 2:
         return np.where(y == 1, 1.0, -1.0)[:, None]
     return np.eye(n_classes)[y]

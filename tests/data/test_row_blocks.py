@@ -202,7 +202,7 @@ def test_hashes_compared_in_blocks_draw_the_same_centers(monkeypatch, weighted):
 
     expected = draw()
     assert len(expected[1]) < 500  # some rows are repeated
-    monkeypatch.setattr(sample, "_BLOCK", 64)
+    monkeypatch.setattr(sample, "_ROWS_PER_BLOCK", 64)
     *ours, mass = draw()
     for own, theirs in zip(ours, expected):
         np.testing.assert_array_equal(own, theirs)

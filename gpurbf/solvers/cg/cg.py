@@ -142,10 +142,23 @@ class CG(BaseEstimator):
         weights: np.ndarray | None,
         places: np.ndarray | None = None,
     ) -> System:
-        """The system for samples X (N, n) with targets T (N, k) and weights (N,).
+        """Make the system that `iterations` solves.
 
-        ``places`` (N,) are the centers that the samples are, if all are and the kernel is positive
-        definite; else None.
+        Parameters
+        ----------
+        layer : Layer
+            With m centers.
+        X : ndarray or CSR of shape (N, n)
+        T : ndarray of shape (N, k)
+            Targets.
+        weights : ndarray of shape (N,) or None
+        places : ndarray of shape (N,) or None
+            The centers that the samples are, if all are some and the kernel is positive definite.
+
+        Returns
+        -------
+        system : System
+            `KernelSystem` if there are places, else `LeastSquares`.
         """
         rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
         penalty = Penalty(self.alpha, self.fit_intercept, rounding)
@@ -154,7 +167,11 @@ class CG(BaseEstimator):
         return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
-        """What is known after each iteration; whoever has seen enough takes no more.
+        """Iterate; whoever has seen enough takes no more.
+
+        Parameters
+        ----------
+        system : System
 
         Yields
         ------

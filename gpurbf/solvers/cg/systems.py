@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,10 +73,8 @@ class System(ABC):
         """
         layer, m = self.layer, len(self.layer.centers)
         if m <= (n_landmarks or max_factorised):
-            try:
+            with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
                 return self._factorised(trace)
-            except np.linalg.LinAlgError:  # in floating point
-                pass
         # Evenly spaced: as well mixed as the centers are.
         n_landmarks = min(m, n_landmarks or _N_LANDMARKS)
         some = np.unique(np.linspace(0, m - 1, n_landmarks).astype(np.intp))

@@ -9,11 +9,21 @@ ROWS = 16  # at a time: side by side in vectors, and all of them in the second-l
 
 @cached(nogil=True, fastmath={"contract"})
 def bilinear_forms(first, Y, Z, factors, pivots, forms):
-    """Of rows from `first` on, ROWS at the most: forms[:, s, i] of y_i and z_i under one matrix.
+    """Write yᵀMy, yᵀMz and zᵀMz for M = (T + shift_s)⁻¹, for up to ROWS rows from `first` on.
 
-    It is (T + shift_s)⁻¹, and the forms are of y with y, of y with z and of z with z. T + shift_s
-    is L D Lᵀ, `factors[s]` what is below the diagonal of L and `pivots[s]` D; so they are products
-    of L⁻¹y and L⁻¹z under D⁻¹, both found in one sweep.
+    T + shift_s is L D Lᵀ, so the forms are products of L⁻¹y and L⁻¹z under D⁻¹, both found in one
+    sweep.
+
+    Parameters
+    ----------
+    first : int
+    Y, Z : float64 arrays of shape (n, m)
+        The rows y and z.
+    factors : float64 array of shape (p, m - 1)
+        The numbers below the diagonal of L, for each shift.
+    pivots : float64 array of shape (p, m)
+        D, for each shift.
+    forms : float64 array of shape (3, p, n)
     """
     last, m = min(first + ROWS, len(Z)), Z.shape[1]
     y, z = np.zeros((m, ROWS)), np.zeros((m, ROWS))

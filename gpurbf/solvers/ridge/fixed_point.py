@@ -13,9 +13,10 @@ from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import activations
 
-_SAMPLE = 1024
-# What rounding may add to the ridge, as a part of it.
-_NOISE = 0.1
+# Centers whose activations tell mean and range.
+_MAX_CENTERS_EVALUATED = 1024
+# The part of the ridge that rounding may add to it.
+_MAX_NOISE = 0.1
 
 
 def tolerable(noise: float, spread: float, alpha: float) -> bool:
@@ -24,13 +25,13 @@ def tolerable(noise: float, spread: float, alpha: float) -> bool:
     The penalty is alpha times that diagonal, which is at least the ``spread``, of H less its mean.
     Errors are independent only where columns differ by steps or more, so alpha counts up to 1.
     """
-    return noise <= _NOISE * min(alpha, 1.0) * spread
+    return noise <= _MAX_NOISE * min(alpha, 1.0) * spread
 
 
 def fixed_point(
     layer: Layer, alpha: float, target: float, weight: float, mean: float
 ) -> tuple[np.ndarray, Grid] | None:
-    """What H is taken relative to (m,), and the grid it is then rounded to; None if too coarse.
+    """Find the shift of H and the grid it is then rounded to; None if that is too coarse.
 
     H rounded is another H: its errors, independent and step²/12 each on average, add that much to
     the mean diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, alpha
@@ -38,11 +39,26 @@ def fixed_point(
     the activations of up to 1,024 of the centers, so that every batch and every machine
     with these centers finds the same. The largest target and weight scale it, and the mean weight.
     Samples may differ by less than centers do: who sums them checks that `tolerable` holds of them.
+
+    Parameters
+    ----------
+    layer : Layer
+        With m centers.
+    alpha : float
+        Relative penalty, > 0.
+    target, weight, mean : float
+        The largest magnitude of targets, the largest weight and the mean weight.
+
+    Returns
+    -------
+    shift : ndarray of shape (m,), float64
+        The mean of H, numbers of float32.
+    grid : Grid
     """
     m = len(layer.centers)
     if m < FEW or not layer.exact_sums:
         return None
-    rows = np.arange(0, m, -(-m // _SAMPLE))
+    rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
     V = to_host(activations(layer, layer.sparse_centers[rows]))
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
     V -= shift.astype(V.dtype)

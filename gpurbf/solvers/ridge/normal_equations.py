@@ -59,7 +59,18 @@ class Ridge(BaseEstimator):
         check_number("alpha", self.alpha, numbers.Real, 0, above=True)
 
     def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
-        """See :meth:`NormalEquations.solve`."""
+        """Solve sums for the parameters; ``keep``, errors and warnings: `NormalEquations.solve`.
+
+        Parameters
+        ----------
+        normal : NormalEquations
+        keep : bool, default=False
+            Whether the sums are needed again.
+
+        Returns
+        -------
+        solution : RidgeSolution
+        """
         return normal.solve(self.alpha, self.fit_intercept, keep=keep)
 
 
@@ -293,8 +304,12 @@ class NormalEquations:
 
     def _move(self, xp: ModuleType) -> None:
         """Bring G and B to where the layer computes."""
-        place = to_host if xp is np else xp.asarray
-        self.G, self.B = place(self.G), place(self.B)
+        if xp is np:
+            self.G, self.B = to_host(self.G), to_host(self.B)
+        elif self.shift is None:  # zeros, which need not be copied
+            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
+        else:
+            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
