@@ -122,7 +122,7 @@ def _sent(dask_worker: Any) -> list[tuple[str, int]]:
 
 
 class _Work(NamedTuple):
-    """Of one fit: its seconds, those of all tasks and of the longest, bytes by where they went."""
+    """Seconds of a fit, of all its tasks and of the longest; bytes by where they went."""
 
     seconds: float
     tasks: float
@@ -206,8 +206,8 @@ def _speed(
         "### More workers: a model, nothing measured\n\nSeconds to expect, from the fit above: "
         "what is not in tasks stays as it is, tasks are shared evenly but the longest is not cut, "
         f"and bytes pass a network of {_NETWORK / 1e9:g} GB/s into each worker. For "
-        "RBFClassifier half of each worker's HᵀH goes up a tree of four; for SVC each worker gets "
-        "the samples once. Blocks are taken to be as many as it needs."
+        "RBFClassifier each worker's HᵀH goes up a tree of two; for SVC each worker gets the "
+        "samples once. Blocks are taken to be as many as it needs."
     )
     report.table(["workers", *map(str, _MODELLED)], lines)
 
@@ -218,8 +218,7 @@ def _modelled(work: _Work, n: int, model: Any) -> float:
     if isinstance(model, gpurbf.SVC):
         moved, least = work.between * (1 - 1 / n), work.longest
     else:
-        levels = np.ceil(np.log(n) / np.log(4)) if n > 1 else 0
-        moved, least = levels * 4 * 4 * len(model.centers_) ** 2, 0.0
+        moved, least = np.ceil(np.log2(n)) * 8 * len(model.centers_) ** 2, 0.0
     return float(alone + max(work.tasks / n, least) + moved / _NETWORK)
 
 

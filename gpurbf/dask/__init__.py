@@ -4,8 +4,8 @@
             where       hashes, sums, HᵀH           on the workers        solves and is the model
             they are
 
-``RBFClassifier``, ``SVC``, ``FSVC`` and ``RBFLayer`` have the parameters of their local twins and
-``client``; what runs on a block is the twins' own code. The scheduler is Dask's.
+``RBFClassifier``, ``SVC``, ``FSVC`` and ``RBFLayer`` have the parameters of the local estimators
+and ``client``; what runs on a block is their own code. The scheduler is Dask's.
 """
 
 from __future__ import annotations
