@@ -56,7 +56,7 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -
 
 
 def _conditions(name: str, quick: bool) -> str:
-    """Where and with what the figures were taken."""
+    """List the machine, the versions and the command of a run."""
     facts = machine.hardware() | {
         "versions": ", ".join(f"{key} {value}" for key, value in machine.versions().items()),
         "date": datetime.date.today().isoformat(),

@@ -35,7 +35,7 @@ _ROWS = 4_096
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
-    """The same solution first; then many centers, in fresh processes; then the peers."""
+    """Verify the solution first; then many centers, in fresh processes; then the peers."""
     images = classify.images(quick, data_home)
     _direct(report, images, quick)
     sets = {"digits" if quick else "MNIST": "images"}
@@ -132,7 +132,7 @@ def _many(report: Report, sets: dict[str, str], quick: bool, data_home: str | No
 
 
 def _kernel_ridge(report: Report, images: datasets.Images, quick: bool) -> None:
-    """The same equations in scikit-learn's closed form."""
+    """Solve the equations in scikit-learn's closed form."""
     X_train, y_train, X_test, y_test = images
     n = 500 if quick else 10_000
     X, y, gamma = X_train[:n], y_train[:n], _gamma(X_train)
@@ -162,7 +162,7 @@ def _kernel_ridge(report: Report, images: datasets.Images, quick: bool) -> None:
 
 
 def _torch(report: Report, images: datasets.Images, quick: bool) -> None:
-    """The same kernel trained by PyTorch on the CPU, where it is installed."""
+    """Train this kernel by PyTorch on the CPU, where it is installed."""
     report.text("## Beside PyTorch on the CPU")
     try:
         import torch

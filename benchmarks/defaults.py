@@ -1,4 +1,4 @@
-"""What the estimators do with no parameter given, beside defaults of the past."""
+"""Compare the estimators with no parameter given with defaults of the past."""
 
 from __future__ import annotations
 

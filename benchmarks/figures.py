@@ -29,7 +29,7 @@ def _kind(name: str) -> str:
 
 
 def speed_ups(found: Mapping[str, Mapping[int, float]], base: str) -> dict[str, dict[int, float]]:
-    """How often each time goes into the base's, or into its last one where it was not measured."""
+    """Divide the base's times, or its last one where it was not measured, by each time."""
     last = list(found[base].values())[-1]
     return {
         name: {size: found[base].get(size, last) / value for size, value in series.items()}

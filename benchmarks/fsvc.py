@@ -255,7 +255,7 @@ class Point(NamedTuple):
 
 
 def _curve(images: datasets.Images, kernel: str, metric: str) -> list[Point]:
-    """What a unit reaches over the radius, the largest first."""
+    """Measure a unit's accuracy over the radius, the largest radius first."""
     X, y, X_test, y_test = images
     unit: dict[str, Any] = {"kernel": kernel, "metric": metric}
     high = min(0.4 * len(X), 2_400)

@@ -35,7 +35,7 @@ _OUTPUTS = 10
 
 
 class Bench(NamedTuple):
-    """What the sections share: where they report, the device, and the base shape N × m × n."""
+    """State that the sections share: the report, the device, and the base shape N × m × n."""
 
     report: Report
     quick: bool
@@ -106,7 +106,7 @@ def _failed(what: str, error: Exception) -> str:
 
 
 def _limits(bench: Bench) -> None:
-    """What the device can do, timed or from its properties."""
+    """Report the limits of the device, timed or from its properties."""
     kernel = ways.there()[bench.names[0]].kernel
     bench.report.text(f"## The limits of {kernel.split('; ')[-1]}")
     size, megabytes = (256, 1) if bench.quick else (8192, 256)

@@ -61,7 +61,7 @@ def _names() -> list[str]:
 
 
 def versions(data_home: str | None) -> None:
-    """What is installed, what was found, and why a backend is missing."""
+    """Print what is installed, what was found, and why a backend is missing."""
     print(markdown_table(("what", "found"), machine.hardware().items()), end="\n\n")
     print(markdown_table(("backend", "state"), machine.backends().items()), end="\n\n")
     names = ((found.name, found.version) for found in importlib.metadata.distributions())
@@ -215,7 +215,7 @@ class _Row(NamedTuple):
 
 
 def table(data_home: str | None) -> None:
-    """What the device takes for each part, by its clock and the wall's, beside the estimates."""
+    """Time each part on the device, by its clock and the wall's, beside the estimates."""
     there = gpus()
     N, m, n, few = (60_000, 4096, 784, 5500) if there else (200, 32, 64, 40)
     names = _names()
@@ -337,7 +337,7 @@ def _say(page: Path, text: str) -> None:
 
 
 def _conditions() -> str:
-    """Whether any of this was measured on a GPU."""
+    """Say whether any of this was measured on a GPU."""
     why, today = no_gpu(), datetime.date.today().isoformat()
     if why is None:
         return f"On a machine with a GPU, {today}."
@@ -377,7 +377,7 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
 
 
 def _run(step: Step) -> tuple[str, str]:
-    """What came of a step and what it printed; all that it started ends with it."""
+    """Run a step; return its outcome and its output. All processes that it started end with it."""
     process = subprocess.Popen(
         step.command,
         env=os.environ | {"PYTHONPATH": str(_ROOT)} | step.environment,

@@ -139,7 +139,7 @@ def once(candidate: Callable[[], Any]) -> float:
 
 
 def run_python(code: str, **environment: str) -> str:
-    """What a fresh process prints last for that code, with these environment variables added."""
+    """Run code in a fresh process, with these environment variables added; return its last line."""
     # The process imports this gpurbf, also where it is a source tree and the folder is another.
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

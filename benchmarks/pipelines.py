@@ -1,4 +1,4 @@
-"""Where pipelines are: scaled, reduced, tabular, tiny, one row at a time; SVC and the networks."""
+"""Compare SVC and the networks on data as pipelines make them: scaled, reduced, tabular, tiny."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of the three estimators goes, and how far the profile itself can be trusted."""
+"""Profile the three estimators, and measure how far the profile itself can be trusted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
 
 
 def _ceilings(report: Report, rounds: int) -> None:
-    """What the profile takes for the machine's limits, and the same by other means."""
+    """Measure the profile's ceilings again, and by other means."""
     report.text("## Ceilings")
     report.text(
         "Arithmetic is the kernels' instructions on registers alone, beside NumPy's product of "

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 
 class Report:
-    """What a benchmark found: printed as it comes, then written into a page.
+    """The results of a benchmark: printed as they come, then written into a page.
 
     Parameters
     ----------

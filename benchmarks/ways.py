@@ -130,7 +130,7 @@ def untiled(X: np.ndarray, C: np.ndarray, block: int = 16) -> Evaluation:
 
 
 def without_transfers(X: np.ndarray, C: np.ndarray) -> dict[str, Evaluation]:
-    """What runs on a GPU, where samples are there already and H stays there."""
+    """Ways that run on a GPU, with samples there already and H left there."""
     found: dict[str, Evaluation] = {}
     for name, backend in there().items():
         xp = backend.xp

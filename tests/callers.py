@@ -16,19 +16,19 @@ from gpurbf.runtime import threads
 
 
 def own_numbers():
-    """What the BLAS libraries are set to as this thread sees it: MKL keeps a number for each."""
+    """Thread numbers of the BLAS libraries as this thread sees them: MKL has one for each."""
     found = threadpoolctl.ThreadpoolController().select(user_api="blas")
     return {library.filepath: library.num_threads for library in found.lib_controllers}
 
 
 def numbers():
-    """What they are set to for a thread that has said nothing."""
+    """Thread numbers of the BLAS libraries for a thread that has said nothing."""
     with ThreadPoolExecutor(1) as another:
         return another.submit(own_numbers).result()
 
 
 def everything():
-    """What a limit could leave a trace in."""
+    """Everything that a limit of threads could leave a trace in."""
     return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
 
 

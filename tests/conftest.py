@@ -1,4 +1,4 @@
-"""What every test may ask for: a backend by name, and the real data where they are at hand."""
+"""Fixtures for every test: a backend by name, and the real data where they are at hand."""
 
 import os
 import sys

@@ -28,7 +28,7 @@ class Array:
 
 
 class OnGpu(Array):
-    """The same in a GPU's memory: CuPy's array inside."""
+    """An array in a GPU's memory: CuPy's array inside."""
 
     __cuda_array_interface__ = property(lambda self: self.there.__cuda_array_interface__)
 

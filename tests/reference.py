@@ -104,7 +104,7 @@ def lms(H, T, W, learning_rate, n_epochs):
 
 
 def svc_dual(K, y, C, beta):
-    """What decides about a binary SVC with labels y of -1 and 1 and beta = y alpha."""
+    """Objective, violation and gap of a binary SVC with labels y of -1 and 1 and beta = y alpha."""
     alpha, f = y * beta, y - K @ beta
     up = np.where(y > 0, alpha < C, alpha > 0)
     down = np.where(y > 0, alpha > 0, alpha < C)

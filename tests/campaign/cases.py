@@ -44,13 +44,13 @@ EXACT = ("pixels", "sixteenths", "signed", "mostly zero")
 
 
 class Storage(NamedTuple):
-    """How an array lies in memory."""
+    """The dtype and the memory layout of an array."""
 
     dtype: str = "float64"
     order: str = "C"
 
     def of(self, X):
-        """The same numbers, as the dtype rounds them, stored so."""
+        """Store the numbers of X, as the dtype rounds them, in this layout."""
         X = np.asarray(X)
         X = (np.rint(X) % 256 if self.dtype == "uint8" else X).astype(self.dtype)
         if self.order == "sparse":

@@ -1,4 +1,4 @@
-"""What the last campaign found, from gpurbf-out/campaign.json into docs/reliability.md.
+"""Write the last campaign's results from gpurbf-out/campaign.json into docs/reliability.md.
 
 `python -m tests.campaign.report` after `python -m pytest tests/campaign --hours 2`.
 """

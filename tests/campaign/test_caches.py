@@ -1,4 +1,4 @@
-"""What was kept on disk is damaged, or written by several at once: a call is none the worse."""
+"""Calls work though kernels on disk are damaged or written by several processes at once."""
 
 import os
 import random
@@ -36,7 +36,7 @@ def damaged(content, seed, share):
 
 @campaign("faults", 8, seed=SEEDS, share=st.floats(0, 0.1), index=st.booleans())
 def test_a_damaged_kernel_is_compiled_anew(seed, share, index):
-    """Of the index any byte; of the code its beginning: nobody checks machine code."""
+    """Damage any byte of the index, or the beginning of the code: nobody checks machine code."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba.config, "CACHE_DIR", folder)
         assert caching.cached()(triple)(14) == 42

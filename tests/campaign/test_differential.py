@@ -197,7 +197,7 @@ def test_svc_agrees_with_scikit_learn(table, storage, around, kernel, C, weighte
 
 
 def at_bounds(beta, C):
-    """The same with what is C but for a rounding as C."""
+    """Replace coefficients that are C but for a rounding by C."""
     return np.where(np.abs(np.abs(beta) - C) < 1e-9 * C, np.sign(beta) * C, beta)
 
 

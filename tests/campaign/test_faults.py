@@ -1,4 +1,4 @@
-"""What breaks off leaves the model as it was, and the next call does what it always does."""
+"""A call that breaks off leaves the model as it was, and the next call works as always."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""What does not change the problem does not change the answer: in bits, or within a bound."""
+"""Changes that leave the problem as it is leave the answer as it is: in bits, or within a bound."""
 
 import functools
 from itertools import pairwise
@@ -195,7 +195,7 @@ def test_cutting_a_stream_into_batches_changes_no_answer(table, first, cuts, m):
 
 @campaign("metamorphic", 12, table=tables(values=EXACT, N=300, n=12, k=3), second=AROUND)
 def test_training_does_not_depend_on_the_circumstances(table, second):
-    """The same backend with other tiles, threads and memory trains the same model, in bits."""
+    """A backend with other tiles, threads and memory trains the same model, in bits."""
     X, y = table.make()
     models = []
     for around in (Around(second.backend, second.kernel), second):

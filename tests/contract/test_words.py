@@ -1,4 +1,4 @@
-"""What messages say: values as one writes them, the option that exists, the way out."""
+"""Messages show values as one writes them, the option that exists and the way out."""
 
 import numpy as np
 import pytest

@@ -19,7 +19,7 @@ class RaceError(AssertionError):
 
 
 class CaptureError(RuntimeError):
-    """What a stream that records a graph does not take: copies, waits, memory, libraries."""
+    """A stream that records a graph was asked for a copy, a wait, memory or a library call."""
 
 
 def merge(clock, other):
@@ -28,7 +28,7 @@ def merge(clock, other):
 
 
 class Gpu:
-    """What happened: copies as (direction, bytes), cuBLAS calls, hazards; and what should fail.
+    """A record of copies as (direction, bytes), cuBLAS calls and hazards, and of what should fail.
 
     Time is a vector clock a stream: which operation of each stream is known to be done before.
     """
