@@ -58,7 +58,7 @@ class Sets(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Of the kernel: K[s] is rows[row_of[s]] where it is in memory; K[s, s] in float64."""
+    """Kernel values: K[s] is rows[row_of[s]] where it is in memory; K[s, s] in float64."""
 
     rows: Any
     row_of: Any
@@ -66,7 +66,7 @@ class Values(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Of each pair at work: kernel values and their diagonal between members, changes of beta."""
+    """Kernel values between the members of each pair at work, and changes of the members' beta."""
 
     K: Any
     diagonal: Any

@@ -177,7 +177,7 @@ def _steps(rows, diagonal, low, high, beta, f, closed, goal, max_steps):
 
 @_inner
 def _finite(f):
-    """Whether all are."""
+    """Whether all numbers are finite."""
     finite = True
     for k in range(len(f)):
         finite &= np.isfinite(f[k])

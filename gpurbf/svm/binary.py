@@ -49,7 +49,7 @@ _OPERATIONS_PER_SAMPLE = 12
 
 @dataclass
 class Solution:
-    """What is known of a binary problem when its solver stops.
+    """The state of a binary problem when its solver stops.
 
     ``beta`` are the dual coefficients y_i alpha_i. ``objective`` is the dual's in LIBSVM's sign (it
     is minimised), ``gap`` primal minus dual, both from the gradient that was stepped on.

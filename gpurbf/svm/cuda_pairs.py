@@ -153,12 +153,12 @@ def solve_side_by_side(
             binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
         )
         rounds = Rounds(kernel, problems, planned, rules)
-        return _Pairs(kernel, problems, rounds, planned, tol, stepped, solved).solve()
+        return _Host(kernel, problems, rounds, planned, tol, stepped, solved).solve()
 
 
 @dataclass
-class _Pairs:
-    """The host's side of the rounds."""
+class _Host:
+    """The host between the rounds: it ends pairs, and evaluates rows of K where not all fit."""
 
     kernel: KernelMatrix
     problems: Problems
@@ -171,11 +171,11 @@ class _Pairs:
     def __post_init__(self) -> None:
         self._solutions: list[Solution] = [None] * len(self.problems.sizes)  # type: ignore[list-item]
         self._all = slice(0, len(self.kernel.diagonal))
-        self._slab = self.planned.rows < len(self.kernel.diagonal)
+        self._fits = self.planned.rows == len(self.kernel.diagonal)
 
     def solve(self) -> list[Solution]:
         """Make rounds until no pair goes on."""
-        if not self._slab:
+        if self._fits:
             self._evaluate(np.arange(self._all.stop))
         active, width = np.arange(len(self._solutions)), self.planned.width
         waves: list[Any] = []
@@ -197,7 +197,7 @@ class _Pairs:
 
     def _round(self, numbers: list[np.ndarray], waves: list[Any]) -> Callable[[], None]:
         """A round of these pairs, of which some may have ended."""
-        if not self._slab:
+        if self._fits:
             return self.rounds.repeated(waves)
 
         def by_rows() -> None:

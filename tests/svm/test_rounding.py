@@ -131,14 +131,20 @@ def test_rows_are_float64_where_float32_loses_too_much():
     assert rows.dtype == np.float64 and "too much" in rows.description
 
 
-@pytest.mark.parametrize("codes", [True, False])
-def test_values_between_samples_are_float64_where_that_is_asked_for(codes, backend):
-    rng = np.random.default_rng(3)
-    X = rng.integers(0, 255, (1200, 12)).astype(np.uint8) if codes else rng.normal(size=(1200, 12))
+def rows_and_values(N, codes, backend):
+    """A kernel of N samples, of codes or of numbers, and its values."""
+    rng = np.random.default_rng(4)
+    X = rng.integers(0, 255, (N, 12)).astype(np.uint8) if codes else rng.normal(size=(N, 12))
     activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
     rows = KernelRows(quantize_or_keep(X), activation, backend, "auto")
-    some = rng.permutation(1200)[:70]
-    truth = reference.hidden(X[some], X[some], *activation[:3])
+    return rows, reference.hidden(X, X, *activation[:3])
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_values_between_samples_are_float64_where_that_is_asked_for(codes, backend):
+    rows, truth = rows_and_values(1200, codes, backend)
+    some = np.random.default_rng(3).permutation(1200)[:70]
+    truth = truth[np.ix_(some, some)]
     assert rows.dtype == np.float32
     assert rows.between(some).dtype == np.float64
     np.testing.assert_allclose(rows.between(some), truth, atol=1e-12)
@@ -147,12 +153,10 @@ def test_values_between_samples_are_float64_where_that_is_asked_for(codes, backe
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("codes", [True, False])
 def test_weighted_values_are_their_sums(wide, codes, backend):
+    rows, truth = rows_and_values(300, codes, backend)
     rng = np.random.default_rng(2)
-    X = rng.integers(0, 255, (300, 12)).astype(np.uint8) if codes else rng.normal(size=(300, 12))
-    activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
-    rows = KernelRows(quantize_or_keep(X), activation, backend, "auto")
     some, weights = rng.permutation(300)[:70], rng.normal(size=70)
-    expected = reference.hidden(X, X[some], *activation[:3]) @ weights
+    expected = truth[:, some] @ weights
     found = rows.weighted(rows.gathered(np.arange(100, 300)), some, weights, wide)
     narrow = not wide and rows.dtype == np.float32
     assert found == pytest.approx(expected[100:], abs=1e-4 if narrow else 1e-9)
