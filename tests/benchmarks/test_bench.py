@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks import measure
+from benchmarks import __main__, measure
 from benchmarks.measure import Times, in_turn, peak_memory, run_python
 from benchmarks.report import BEGIN, END, Report
 from gpurbf.profiling.profiler import markdown_table
@@ -101,6 +101,22 @@ def test_named_tables_are_also_csv(tmp_path):
     report.write(tmp_path / "speed.md")
     assert (tmp_path / "speed-all.csv").read_text() == 'what,ns\n"a, b",0.5\n'
     assert [path.name for path in tmp_path.glob("*.csv")] == ["speed-all.csv"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "benchmarks: interrupted"),
+        (FileNotFoundError("no MNIST"), 2, "benchmarks: no MNIST"),
+    ],
+)
+def test_an_interrupt_or_missing_data_are_one_line(monkeypatch, capsys, error, status, said):
+    def broken(*arguments):
+        raise error
+
+    monkeypatch.setattr(__main__, "run_benchmark", broken)
+    assert __main__.main(["rbf", "--quick"]) == status
+    assert capsys.readouterr().err == f"{said}\n"
 
 
 def test_tables_put_numbers_on_the_right():
