@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -41,27 +42,33 @@ def test_the_kernel_is_that_of_the_fit_whatever_is_set_later(model):
         assert np.array_equal(outputs(pickle.loads(pickle.dumps(copy)), X + 5), expected)
 
 
+@contextmanager
+def on_backend(model, name, how):
+    """Another backend for a while, asked for in one of three ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        if how == "parameter":
+            before = model.backend
+            model.set_params(backend=name)
+            yield
+            model.set_params(backend=before)
+        elif how == "context":
+            with config_context(backend=name):
+                yield
+        else:
+            patch.setenv("GPURBF_BACKEND", name)
+            yield
+
+
 @pytest.mark.parametrize("how", ["parameter", "context", "environment"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_a_change_of_backend_takes_effect_at_once_and_can_be_undone(model, how, monkeypatch):
+def test_a_change_of_backend_takes_effect_at_once_and_can_be_undone(model, how):
     model = clone(model).set_params(backend="numpy" if how == "parameter" else "auto")
     for copy in copies(model):
-        before = outputs(copy, X)
-        name = copy._layer().backend.name
+        before, name = outputs(copy, X), copy._layer().backend.name
         other = "numba" if name == "numpy" else "numpy"
-        if how == "parameter":
-            copy.set_params(backend=other)
+        with on_backend(copy, other, how):
             assert copy._layer().backend.name == other
-            copy.set_params(backend=name)
-        elif how == "context":
-            with config_context(backend=other):
-                assert copy._layer().backend.name == other
-                outputs(copy, X)
-        else:
-            with monkeypatch.context() as patch:
-                patch.setenv("GPURBF_BACKEND", other)
-                assert copy._layer().backend.name == other
-                outputs(copy, X)
+            outputs(copy, X)
         assert copy._layer().backend.name == name
         assert np.array_equal(outputs(copy, X), before)
 
