@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC as SklearnSVC
 
-from benchmarks.measure import in_turn, once
+from benchmarks.measure import calls, in_turn, once
 from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier, datasets
 from gpurbf.cli.classify import digits
@@ -48,11 +48,10 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
             for model in models.values():
                 few = slice(None if len(X) <= _FEW else 400)
                 clone(model).fit(X[few], y[few]).predict(X_test[:10])  # compiles
-            seconds = {key: once(functools.partial(m.fit, X, y)) for key, m in models.items()}
-            short: dict[str, Any] = {
-                k: functools.partial(models[k].fit, X, y) for k, s in seconds.items() if s < 1
-            }
-            medians = in_turn(short, 1 if quick else _ROUNDS, warm_up=False) if short else {}
+            fits = calls(models, "fit", X, y)
+            seconds = {key: once(fit) for key, fit in fits.items()}
+            short = {key: fits[key] for key, s in seconds.items() if s < 1}
+            medians = in_turn(short, 1 if quick else _ROUNDS, warm_up=False)
             seconds |= {key: times.median for key, times in medians.items()}
             for key, model in models.items():
                 predict = once(functools.partial(model.predict, X_test))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import data
-from benchmarks.measure import in_turn, once
+from benchmarks.measure import calls, in_turn, once
 from benchmarks.report import Report
 from benchmarks.svc import objectives, peers
 from gpurbf import FSVC, SVC, RBFClassifier
@@ -127,19 +126,14 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
     for name, case in problems.items():
         models = {key: cls(**case.parameters) for key, cls in classes.items()}
         clone(next(iter(models.values()))).fit(case.X, case.y)  # compiles
-        first = {key: once(functools.partial(m.fit, case.X, case.y)) for key, m in models.items()}
+        first = {key: once(fit) for key, fit in calls(models, "fit", case.X, case.y).items()}
         differ = _verify(name, models, case)
         rounds = 1 if quick else 2 if max(first.values()) > 1 else 9
-        fits = dict(first)
         short = {k: m for k, m in models.items() if first[k] < _LONG}
-        fits |= {
-            key: t.median
-            for key, t in in_turn(
-                {k: _fit(m, case) for k, m in short.items()}, rounds, warm_up=False
-            ).items()
-        }
+        again = in_turn({k: _fit(m, case) for k, m in short.items()}, rounds, warm_up=False)
+        fits = first | {key: times.median for key, times in again.items()}
         new = case.new[:_NEW]
-        predicts = in_turn({k: _predict(m, new) for k, m in models.items()}, rounds)
+        predicts = in_turn(calls(models, "predict", new), rounds)
         single = in_turn({k: _predict_each(m, case.new[:_ROWS]) for k, m in models.items()}, rounds)
         ours = next(iter(models))
         for key in list(models)[1:]:
@@ -166,10 +160,6 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
 
 def _fit(model: Any, case: Case) -> Callable[[], Any]:
     return lambda: clone(model).fit(case.X, case.y)
-
-
-def _predict(model: Any, X: Any) -> Callable[[], Any]:
-    return lambda: model.predict(X)
 
 
 def _predict_each(model: Any, X: Any) -> Callable[[], Any]:
@@ -214,7 +204,7 @@ def _networks(report: Report, quick: bool) -> None:
         fits = in_turn({k: _fit(v, case) for k, v in models.items()}, 1 if quick else 5)
         for model in models.values():
             model.fit(case.X, case.y)
-        predicts = in_turn({k: _predict(v, case.new) for k, v in models.items()}, 5)
+        predicts = in_turn(calls(models, "predict", case.new), 5)
         single = in_turn({k: _predict_each(v, case.new[:_ROWS]) for k, v in models.items()}, 3)
         there = "Nystroem + Ridge"
         for key in list(models)[1:]:
