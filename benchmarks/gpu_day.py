@@ -1,10 +1,9 @@
 """Check and measure everything on a GPU, step by step, unattended; results come as they are found.
 
 Every step is a process of its own with a limit of time, so nothing that one does, a crash or a
-hang, ends the day. DIR/gpu-day.md gets each step's output when it ends and a table last; `bench
-gpu` writes DIR/gpu.md. Without a GPU it is a rehearsal on the CPU and the report says so.
-
-Each of `STEPS` fails by raising. Without a GPU they run on the CPU, small, to see that they work.
+hang, ends the day. DIR/gpu-day.md gets each step's output when it ends and a table last; the
+benchmark `gpu` writes DIR/gpu.md. Each of `STEPS` fails by raising. Without a GPU they run on the
+CPU, small, to see that they work: a rehearsal, and the report says so.
 """
 
 from __future__ import annotations
@@ -293,7 +292,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("out", metavar="DIR", type=Path, help="where the report goes")
     parser.add_argument(
-        "--whole", action="store_true", help="then `bench gpu` whole and compute-sanitizer: an hour"
+        "--whole",
+        action="store_true",
+        help="then all of `gpu` and compute-sanitizer: an hour",
     )
     parser.add_argument(
         "--only", metavar="STEP", action="append", help="this step; may be repeated"
