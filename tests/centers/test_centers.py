@@ -76,6 +76,11 @@ def test_too_many_centers_take_every_distinct_sample_and_say_so():
     assert len(np.unique(doubled[chosen], axis=0)) == len(chosen) == 30
 
 
+def raced(race, parts, X, y, weights):
+    """What a race finds in each of some parts of the rows."""
+    return [race(X[p], None if y is None else y[p], weights[p], p[0]) for p in parts]
+
+
 @pytest.mark.parametrize("by_class", [True, False])
 @pytest.mark.parametrize("n_parts", [1, 2, 9, 30])
 def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
@@ -84,10 +89,7 @@ def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
     weights, race = rng.random(300), Race(7, by_class)
     codes = b if by_class else None
     whole = race(A, codes, weights, 0)
-    parts = [
-        race(A[some], None if codes is None else codes[some], weights[some], some[0])
-        for some in np.array_split(np.arange(300), n_parts)
-    ]
+    parts = raced(race, np.array_split(np.arange(300), n_parts), A, codes, weights)
     for order in (parts, parts[::-1]):
         merged = Distinct.merged(*order)
         for one, two in zip(merged[:-1], whole[:-1]):
@@ -108,11 +110,8 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
     whole = race(A, None, weights, 0)
     assert len(np.unique(A[whole.first], axis=0)) == 40 and whole.totals.all()
     for n_parts in (1, 3, 11):
-        parts = [
-            race(stored[some], None, weights[some], some[0])
-            for some in np.array_split(rng.permutation(3000), n_parts)
-        ]
-        merged = race.merged(*parts)
+        parts = np.array_split(rng.permutation(3000), n_parts)
+        merged = race.merged(*raced(race, parts, stored, None, weights))
         np.testing.assert_array_equal(merged.hashes, whole.hashes)
         np.testing.assert_array_equal(merged.totals, whole.totals)
 
@@ -120,20 +119,15 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
 def test_bytes_have_the_hashes_of_their_numbers():
     codes = np.random.default_rng(0).integers(0, 256, (500, 300)).astype(np.uint8)
     hashes = row_hashes(codes, 1)
-    for same in (
-        codes.astype(np.float64),
-        codes[:, ::-1].copy()[:, ::-1],
-        np.asfortranarray(codes),
-    ):
+    mirrored = codes[:, ::-1].copy()[:, ::-1]
+    for same in (codes.astype(np.float64), mirrored, np.asfortranarray(codes)):
         np.testing.assert_array_equal(row_hashes(same, 1), hashes)
 
 
 def test_hashes_separate_rows_and_equate_zeros():
-    H = row_hashes(np.eye(2000), 0)
-    assert len(np.unique(H)) == 2000
-    np.testing.assert_array_equal(
-        row_hashes(np.array([[0.0, 1]]), 1), row_hashes(np.array([[-0.0, 1]]), 1)
-    )
+    assert len(np.unique(row_hashes(np.eye(2000), 0))) == 2000
+    positive, negative = (row_hashes(np.array([[zero, 1]]), 1) for zero in (0.0, -0.0))
+    np.testing.assert_array_equal(positive, negative)
 
 
 @pytest.mark.parametrize("rule", ["kmeans", "kmeans-class"])

@@ -9,11 +9,15 @@ from gpurbf.fsvc.search import Trial
 from tests.estimators.test_fsvc import SOLVERS, digits
 
 
+def fitted(X, y, *radius, **options):
+    return FSVC(*radius, backend="numpy", random_state=0, **options).fit(X, y)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
     X, y = digits()
     X, y = X[:700], y[:700]
-    model = FSVC(solver=solver, eval_radius="auto", backend="numpy", random_state=0).fit(X, y)
+    model = fitted(X, y, solver=solver, eval_radius="auto")
     path = model.radius_path_
     assert set(path) == set(Trial._fields)
     chosen = np.flatnonzero(
@@ -28,16 +32,16 @@ def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
 
 def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
     X, y = digits()
-    model = FSVC(2.0, eval_radius="auto", backend="numpy", random_state=0).fit(X[:500], y[:500])
+    model = fitted(X[:500], y[:500], 2.0, eval_radius="auto")
     assert set(model.radius_path_["radius"]) == {2.0}
     assert model.radius_ == 2.0 and model.eval_radius_ > 0
-    same = FSVC(2.0, eval_radius=2.0, backend="numpy", random_state=0).fit(X[:500], y[:500])
+    same = fitted(X[:500], y[:500], 2.0, eval_radius=2.0)
     assert not hasattr(same, "radius_path_")
 
 
 def test_the_search_keeps_to_the_most_centers_allowed():
     X, y = digits()
-    model = FSVC(max_centers=60, backend="numpy", random_state=0).fit(X, y)
+    model = fitted(X, y, max_centers=60)
     assert len(model.centers_) <= 60
     assert (model.radius_path_["expected_centers"] <= 1.1 * 60).all()
 
@@ -45,7 +49,7 @@ def test_the_search_keeps_to_the_most_centers_allowed():
 def test_the_search_works_where_the_sample_is_a_part_of_the_data():
     X, y = digits()
     with config_context(memory=1):
-        model = FSVC(backend="numpy", random_state=0, max_centers=200).fit(X, y)
+        model = fitted(X, y, max_centers=200)
     chosen = model.radius_path_["radius"] == model.radius_
     assert model.radius_path_["n_centers"][chosen].max() < len(model.centers_) <= 200
 
@@ -53,18 +57,18 @@ def test_the_search_works_where_the_sample_is_a_part_of_the_data():
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
     X, y = digits()
-    model = FSVC("ratio", selection=selection, backend="numpy", random_state=0).fit(X, y)
+    model = fitted(X, y, "ratio", selection=selection)
     assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
 
 
 def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_published():
     X, y = digits()
-    model = FSVC(backend="numpy", random_state=0).fit(X[:900], y[:900])
-    same = FSVC(selection="error", eval_radius="auto", backend="numpy", random_state=0)
-    assert np.array_equal(model.coef_, same.fit(X[:900], y[:900]).coef_)
+    model = fitted(X[:900], y[:900])
+    same = fitted(X[:900], y[:900], selection="error", eval_radius="auto")
+    assert np.array_equal(model.coef_, same.coef_)
     assert model.eval_radius_ > model.radius_
-    before = FSVC(selection="pass", eval_radius=None, backend="numpy", random_state=0)
-    assert model.score(X[900:], y[900:]) > before.fit(X[:900], y[:900]).score(X[900:], y[900:])
+    before = fitted(X[:900], y[:900], selection="pass", eval_radius=None)
+    assert model.score(X[900:], y[900:]) > before.score(X[900:], y[900:])
     for recipe, selection in ((FSVC.published, "pass"), (FSVC.sfsvc, "per-class")):
         assert recipe(2.0).selection == selection and recipe(2.0).eval_radius is None
     assert FSVC.published(2.0, eval_radius=3.0).eval_radius == 3.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import reference
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning
@@ -28,6 +29,10 @@ def solved(system, solver):
     return last
 
 
+def layer_of(C, **options):
+    return HiddenLayer(C, Activation("euclidean", "gaussian", GAMMA), **options)
+
+
 def kernel_ridge(K, T, alpha, weights=None, *, intercept=True):
     """V and b of Σ w (t - Kv - b)² + alpha Σw VᵀKV in float64, by the equations of both."""
     n, w = len(K), np.ones(len(K)) if weights is None else weights
@@ -37,6 +42,20 @@ def kernel_ridge(K, T, alpha, weights=None, *, intercept=True):
     A[n, n] = not intercept
     solution = np.linalg.solve(A, np.vstack([T, np.zeros((1, T.shape[1]))]))
     return solution[:n], solution[n]
+
+
+def least_squares(H, T, ridge, weights=None, *, intercept=True):
+    """W and b of Σ w (t - hW - b)² + ridge |W|² in float64, by the normal equations."""
+    w = np.ones(len(H)) if weights is None else weights
+    mean, of_targets = (w @ H / w.sum(), w @ T / w.sum()) if intercept else (0 * H[0], 0 * T[0])
+    A = (w[:, None] * (H - mean)).T
+    W = np.linalg.solve(A @ (H - mean) + ridge * np.eye(H.shape[1]), A @ (T - of_targets))
+    return W, of_targets - mean @ W
+
+
+def gaussian(A, C, gamma=GAMMA):
+    squared = ((A[:, None].astype(float) - C[None].astype(float)) ** 2).sum(axis=2)
+    return np.exp(-gamma * squared)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -61,13 +80,12 @@ def test_outputs_are_those_of_the_direct_solution(intercept, precision, precondi
 @pytest.mark.parametrize("n", [599, 600])  # of which LAPACK's format has half
 def test_few_centers_that_are_all_samples_are_solved_at_once(alpha, n):
     """By the factor of their kernel, which also knows what it is to leave a sample out."""
-    layer = HiddenLayer(X[:n], Activation("euclidean", "gaussian", GAMMA))
+    layer = layer_of(X[:n])
     weights = np.random.default_rng(0).integers(1, 4, n).astype(float)
     system = CG(alpha).system(layer, X[:n], T[:n], weights, np.arange(n))
     found = solved(system, CG(alpha))
     assert found.n_iter <= 2
-    squared = ((X[:n, None].astype(float) - X[None, :n].astype(float)) ** 2).sum(axis=2)
-    K, some, errors = np.exp(-GAMMA * squared), [0, 77, n - 1], []
+    K, some, errors = gaussian(X[:n], X[:n]), [0, 77, n - 1], []
     V, b = kernel_ridge(K, T[:n], alpha, weights)
     np.testing.assert_allclose(K @ found.weights()[0], K @ V, atol=2e-2)
     left_out = found.left_out(*found.weights(), np.array(some))
@@ -89,7 +107,7 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
     A, targets = A.astype(np.uint8), np.vstack([T[:400], T[:200]])
     weights = rng.integers(1, 4, 600).astype(float) if weighted else None
     C = A if kernel else A[:200]
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", GAMMA))
+    layer = layer_of(C)
     solver = CG(1e-5, preconditioner=100, tol=1e-4, max_iter=1000)
     system = solver.system(layer, A, targets, weights, np.arange(600) if kernel else None)
     found, rows = solved(system, solver), np.arange(203, 600, 7)
@@ -102,12 +120,8 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
         V, c = kernel_ridge(H[np.ix_(rest, rest)], targets[rest], same, w[rest])
         expected = H[np.ix_(rows, rest)] @ V + c
     else:
-        mean, of_targets = (w[rest] @ S[rest] / w[rest].sum() for S in (H, targets))
-        centred = H - mean
-        ridge = np.diag(np.full(200, system.ridge))
-        G = (w[rest, None] * centred[rest]).T @ centred[rest] + ridge
-        right = (w[rest, None] * centred[rest]).T @ (targets[rest] - of_targets)
-        expected = centred[rows] @ np.linalg.solve(G, right) + of_targets
+        V, c = least_squares(H[rest], targets[rest], system.ridge, w[rest])
+        expected = H[rows] @ V + c
     # What they gain by being trained on is what must be gone.
     gained = np.linalg.norm(H[rows] @ W + b - expected)
     # Least squares are slow with so few landmarks, also here.
@@ -115,7 +129,7 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
 
 
 def test_a_preconditioner_without_some_unknowns_is_its_inverse_there():
-    layer = HiddenLayer(X[:90], Activation("euclidean", "gaussian", GAMMA))
+    layer = layer_of(X[:90])
     weights = np.random.default_rng(0).integers(1, 4, 90).astype(float)
     system = CG(1e-3, preconditioner=20).system(layer, X[:90], T[:90], weights, np.arange(90))
     whole, some, V = system.preconditioner, np.array([3, 40, 89]), T[:90]
@@ -137,16 +151,11 @@ def test_all_samples_as_centers_are_kernel_ridge_regression(backend):
     ).fit(X, y)
     assert len(model.centers_) == len(X)
     assert "kernel ridge regression" in model.solver_info_
-    K = model_kernel(model, model.centers_)
-    V, b = kernel_ridge(K, T[model.center_indices_], 1e-5)
-    expected = model_kernel(model, X_test) @ V + b
+    C = model.centers_
+    V, b = kernel_ridge(gaussian(C, C, model.gamma_), T[model.center_indices_], 1e-5)
+    expected = gaussian(X_test, C, model.gamma_) @ V + b
     # 16 bits would add too much to so small a penalty: float32 is kept.
     np.testing.assert_allclose(model.decision_function(X_test), expected, atol=1e-3)
-
-
-def model_kernel(model, X):
-    squared = ((X[:, None].astype(float) - model.centers_[None].astype(float)) ** 2).sum(axis=2)
-    return np.exp(-model.gamma_ * squared)
 
 
 @pytest.mark.parametrize("kept", ["16 bits", "float64", "anew"])
@@ -154,10 +163,7 @@ def model_kernel(model, X):
 def test_the_ways_to_have_H_agree(kept, kernel, backend):
     """Kept in 16 bits or as numbers, and made anew: all solve the same."""
     C = X if kernel else X[:300]
-    layer = HiddenLayer(
-        C, Activation("euclidean", "gaussian", GAMMA), backend=backend,
-        precision="float64" if kept == "float64" else "auto",
-    )  # fmt: skip
+    layer = layer_of(C, backend=backend, precision="float64" if kept == "float64" else "auto")
     with config_context(memory=0.1 if kept == "anew" else 256):
         solver = CG(1e-3, preconditioner=200 if kernel else None, tol=1e-6)
         loose = solver if kept == "float64" else clone(solver).set_params(tol=1e-2)  # for 16 bits
@@ -167,18 +173,10 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
         elif kept == "float64" or layer.exact_sums:
             assert f"kept in {kept}" in system.info
         W, b = solved(system, solver).weights()
-    reference = HiddenLayer(C, layer.activation, backend="numpy", precision="float64")
-    H = reference.activations(X)
-    if kernel:
-        V, c = kernel_ridge(H, T, 1e-3)
-        expected = H @ V + c
-    else:
-        means, centred = T.mean(axis=0), H - H.mean(axis=0)
-        ridge = 1e-3 * (centred**2).sum() / centred.shape[1]
-        A = centred.T @ centred + ridge * np.eye(300)
-        expected = centred @ np.linalg.solve(A, centred.T @ (T - means)) + means
+    H = layer_of(C, backend="numpy", precision="float64").activations(X)
+    V, c = kernel_ridge(H, T, 1e-3) if kernel else reference.ridge(H, T, None, 1e-3, True)
     # Rounded to 16 bits, H is another by a tenth of the penalty.
-    np.testing.assert_allclose(H @ W + b, expected, atol=1e-5 if kept == "float64" else 2e-3)
+    np.testing.assert_allclose(H @ W + b, H @ V + c, atol=1e-5 if kept == "float64" else 2e-3)
 
 
 @pytest.mark.parametrize("n_centers", [80, "all"])
@@ -194,11 +192,10 @@ def test_a_weight_of_two_is_the_sample_twice(n_centers):
         weighted.decision_function(A), repeated.decision_function(A), atol=1e-8
     )
     if n_centers == "all":
-        C = weighted.center_indices_
-        V, c = kernel_ridge(
-            model_kernel(weighted, A[C]), np.where(b[C] == 1, 1.0, -1.0)[:, None], 1e-3, twice[C]
-        )
-        expected = (model_kernel(weighted, A) @ V + c)[:, 0]
+        C, targets = weighted.center_indices_, np.where(b == 1, 1.0, -1.0)[:, None]
+        K = gaussian(A, A[C], weighted.gamma_)
+        V, c = kernel_ridge(K[C], targets[C], 1e-3, twice[C])
+        expected = (K @ V + c)[:, 0]
         np.testing.assert_allclose(weighted.decision_function(A), expected, atol=1e-7)
 
 
@@ -209,9 +206,7 @@ def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, sca
     rng, rows = np.random.default_rng(0), np.arange(25)
     weights = scale * (rng.exponential(1, 120) ** 3 if kernel else np.ones(120))
     weights[:5] = 0
-    layer = HiddenLayer(
-        X[: 120 if kernel else 40], Activation("euclidean", "gaussian", GAMMA), precision="float64"
-    )
+    layer = layer_of(X[: 120 if kernel else 40], precision="float64")
     solver = CG(1e-3 if kernel else 1e-2, fit_intercept=kernel, **TIGHT)
     system = solver.system(layer, X[:120], T[:120], weights, np.arange(120) if kernel else None)
     H = layer.activations(X[:120])
@@ -228,8 +223,7 @@ def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, sca
             V, b = kernel_ridge(H[np.ix_(rest, rest)], T[rest], system.ridge / w.sum(), w)
             expected = H[i, rest] @ V + b
         else:
-            G = (w[:, None] * H[rest]).T @ H[rest] + system.ridge * np.eye(40)
-            expected = H[i] @ np.linalg.solve(G, (w[:, None] * H[rest]).T @ T[rest])
+            expected = H[i] @ least_squares(H[rest], T[rest], system.ridge, w, intercept=False)[0]
         np.testing.assert_allclose(outputs[i], expected, atol=1e-7, err_msg=f"{i}, {weights[i]}")
 
 
@@ -238,7 +232,7 @@ def test_left_out_outputs_are_those_without_the_sample_of_any_weight(kernel, sca
 def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(alpha, scale):
     """Of fewer centers than samples, by a preconditioner that knows but the mean weight."""
     rng = np.random.default_rng(0)
-    layer = HiddenLayer(X[:200], Activation("euclidean", "gaussian", GAMMA), precision="float64")
+    layer = layer_of(X[:200], precision="float64")
     H, rows = layer.activations(X), np.arange(200, 600)
     for power in (0, 1, 3):
         w, solver = scale * rng.exponential(1, 600) ** power, CG(alpha, **TIGHT)
@@ -270,12 +264,13 @@ def test_the_scale_of_weights_changes_nothing(n_centers, preconditioner):
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e-5])
 def test_a_tolerance_that_16_bits_cannot_reach_is_reached_without_them(alpha):
-    layer = HiddenLayer(X.astype(float), Activation("euclidean", "gaussian", GAMMA))
-    K = layer.activations(X.astype(float))
+    A = X.astype(float)
+    layer = layer_of(A)
+    K = layer.activations(A)
     V, b = kernel_ridge(K, T, alpha)
     for tol in (1e-2, 1e-4, 1e-6, 1e-10):
         solver = CG(alpha, tol=tol)
-        system = solver.system(layer, X.astype(float), T, None, np.arange(len(X)))
+        system = solver.system(layer, A, T, None, np.arange(len(X)))
         if tol == CG().tol and layer.exact_sums:
             assert "H kept in 16 bits" in system.info
         W, c = solved(system, solver).weights()
@@ -293,7 +288,7 @@ def test_a_row_in_two_classes_is_taken_once_with_both():
     ).fit(A, b)
     assert "kernel ridge" in model.solver_info_
     distinct = A[[0, 3, 4]]
-    K = np.exp(-0.7 * (distinct - distinct.T) ** 2)
+    K = gaussian(distinct, distinct, 0.7)
     V, c = kernel_ridge(K, np.array([[1 / 3], [-1], [1]]), 1e-3, np.array([3.0, 1, 1]))
     np.testing.assert_allclose(model.decision_function(distinct), (K @ V + c)[:, 0], atol=1e-8)
     assert np.isfinite(model.fit(A[:3], b[:3]).predict_proba(A)).all()  # of one place alone

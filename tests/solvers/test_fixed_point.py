@@ -89,15 +89,14 @@ def test_the_grid_is_found_from_the_centers_alone():
 
 
 def test_what_would_round_too_much_is_summed_in_floats():
-    assert (
-        fixed_point(layer(), 1e-9, 1.0, 1.0, 1.0) is None
-    )  # the ridge is smaller than the rounding
-    assert (
-        fixed_point(layer(gamma=50.0), 1e-6, 1.0, 1.0, 1.0) is None
-    )  # nearly all of H is 0, a few 1
-    assert fixed_point(layer(m=200), 1e-6, 1.0, 1.0, 1.0) is None  # few centers: nothing to gain
     few_heavy = np.where(np.arange(3000) < 3, 1e9, 1.0)
-    assert fixed_point(layer(), 1e-6, 1.0, few_heavy.max(), few_heavy.mean()) is None
+    for hidden, alpha, *weights in (
+        (layer(), 1e-9, 1.0, 1.0),  # the ridge is smaller than the rounding
+        (layer(gamma=50.0), 1e-6, 1.0, 1.0),  # nearly all of H is 0, a few 1
+        (layer(m=200), 1e-6, 1.0, 1.0),  # few centers: nothing to gain
+        (layer(), 1e-6, few_heavy.max(), few_heavy.mean()),
+    ):
+        assert fixed_point(hidden, alpha, 1.0, *weights) is None
     assert solve([np.arange(3000)], alpha=0.0)[0].grid is None
 
 

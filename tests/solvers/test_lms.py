@@ -32,9 +32,8 @@ def fused(H, T, W, learning_rate, weights=None):
 def test_an_epoch_is_that_of_the_plain_loop(b, m, k):
     H, T, W = problem(b, m, k)
     rate = 0.5 / (H**2).sum(axis=1).max()
-    np.testing.assert_allclose(
-        fused(H, T, W, rate), reference.lms(H, T, W, rate, 1), rtol=1e-12, atol=1e-13
-    )
+    expected = reference.lms(H, T, W, rate, 1)
+    np.testing.assert_allclose(fused(H, T, W, rate), expected, rtol=1e-12, atol=1e-13)
 
 
 def test_float32_activations_are_taken_as_they_are():
@@ -60,13 +59,9 @@ def test_a_weight_counts_as_so_many_equal_samples_in_succession(b):
 
 def test_a_fraction_of_a_weight_is_a_smaller_step():
     H, T, W = problem(1, 9, 2)
-    twice = reference.lms(reference_rows(H), reference_rows(T), W, 0.1, 1)
+    twice = reference.lms(H.repeat(2, axis=0), T.repeat(2, axis=0), W, 0.1, 1)
     expected = reference.lms(H, T, twice, 0.05, 1)
     np.testing.assert_allclose(fused(H, T, W, 0.1, np.array([2.5])), expected, rtol=1e-12)
-
-
-def reference_rows(A):
-    return np.repeat(A, 2, axis=0)
 
 
 def layer_and_data(n=300, m=40):

@@ -10,12 +10,8 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
 
 RNG = np.random.default_rng(0)
-X, C, T, w = (
-    RNG.normal(size=(90, 6)),
-    RNG.normal(size=(25, 6)),
-    RNG.normal(size=(90, 3)),
-    RNG.random(90),
-)
+X, C = RNG.normal(size=(90, 6)), RNG.normal(size=(25, 6))
+T, w = RNG.normal(size=(90, 3)), RNG.random(90)
 
 
 def layer(gamma=0.1, dtype=np.float64):
@@ -67,12 +63,16 @@ def test_leave_one_out_is_what_leaving_out_gives(intercept, weights):
         np.testing.assert_allclose(outputs[i], H[i] @ W + b, rtol=1e-6, atol=1e-8)
 
 
+def sums(G, b):
+    """Sums of one output, HᵀH and HᵀT, as they are after some rows."""
+    normal = NormalEquations(len(G), 1)
+    normal.G, normal.B[:, 0] = G, b
+    normal.shift, normal.weight = np.zeros(len(G)), 1.0
+    return normal
+
+
 def test_a_matrix_that_is_not_positive_definite_is_solved_and_said_so():
-    normal = NormalEquations(4, 1)
-    normal.G = np.diag([1.0, 1.0, 1.0, -1e-3])
-    normal.B[:, 0] = 1
-    normal.shift = np.zeros(4)
-    normal.weight = 1.0
+    normal = sums(np.diag([1.0, 1.0, 1.0, -1e-3]), 1)
     with pytest.warns(ConvergenceWarning, match="solved by eigenvalues"):
         solution = normal.solve(1e-9, False)
     np.testing.assert_allclose(solution.W[:3, 0], 1, rtol=1e-6)
@@ -80,19 +80,13 @@ def test_a_matrix_that_is_not_positive_definite_is_solved_and_said_so():
 
 
 def test_a_failed_factorisation_leaves_the_matrix_whole():
-    normal = NormalEquations(700, 1)
-    A = RNG.normal(size=(700, 900))
-    normal.G = A @ A.T
-    scale = np.trace(normal.G) / 700
+    A, b = RNG.normal(size=(700, 900)), RNG.normal(size=(700, 1))
+    G = A @ A.T
     # The smallest eigenvalue is beyond the first ridge and within the second.
-    normal.G -= (np.linalg.eigvalsh(normal.G)[0] + 1e-5 * scale) * np.eye(700)
-    normal.B[:, 0] = RNG.normal(size=700)
-    normal.shift = np.zeros(700)
-    normal.weight = 1.0
-    ridge = 1e-6 * np.trace(normal.G) / 700
-    expected = np.linalg.solve(normal.G + 100 * ridge * np.eye(700), normal.B[:, :1])
+    G -= (np.linalg.eigvalsh(G)[0] + 1e-5 * np.trace(G) / 700) * np.eye(700)
+    expected = np.linalg.solve(G + 100 * 1e-6 * np.trace(G) / 700 * np.eye(700), b)
     with pytest.warns(ConvergenceWarning, match="raised 100 times"):
-        solution = normal.solve(1e-6, False)
+        solution = sums(G, b[:, 0]).solve(1e-6, False)
     np.testing.assert_allclose(solution.W, expected, rtol=1e-6, atol=1e-9)
 
 
@@ -122,10 +116,9 @@ def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
     rows = np.array([5, 17, 89])
     outputs = solve(X, T, None, 1e-3, intercept).leave_one_out(H[rows], T[rows], None, own)
     for output, row, center in zip(outputs, rows, (3, None, 24), strict=True):
-        A, t = np.delete(H, row, axis=0), np.delete(T, row, axis=0)
-        A, h = (
-            (A, H[row]) if center is None else (np.delete(A, center, 1), np.delete(H[row], center))
-        )
+        others = [] if center is None else [center]
+        A, t = np.delete(np.delete(H, row, 0), others, 1), np.delete(T, row, 0)
+        h = np.delete(H[row], others)
         a, b = (A.mean(axis=0), t.mean(axis=0)) if intercept else (0, 0)
         G = (A - a).T @ (A - a) + penalty * np.eye(len(h))
         W = np.linalg.solve(G, (A - a).T @ (t - b))
