@@ -57,6 +57,11 @@ class Rows(NamedTuple):
         """Some of them."""
         return Rows._make(None if values is None else values[some] for values in self)
 
+    def of_classes(self, classes: list[int]) -> Rows:
+        """The rows of these classes, which are not copied if all are."""
+        chosen = np.isin(self.y, classes)
+        return self if chosen.all() else self.at(chosen)
+
     @classmethod
     def joined(cls, pieces: Iterable[Rows]) -> Rows:
         """All pieces, one after the other."""
@@ -65,8 +70,21 @@ class Rows(NamedTuple):
     @classmethod
     def in_order(cls, pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
         """All pieces as one, by class or not, in the order in which their rows were given."""
-        rows = cls.joined(pieces)
-        return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
+        pieces = list(pieces)
+        ends = np.cumsum([len(piece.places) for piece in pieces])
+        keys = [np.concatenate([piece.places for piece in pieces])]
+        if by_class:
+            keys.append(np.concatenate([piece.y for piece in pieces]))
+        ranks = np.empty(ends[-1], np.intp)
+        ranks[np.lexsort(keys)] = np.arange(len(ranks))
+
+        def in_place(own: tuple[np.ndarray, ...]) -> np.ndarray:  # each value is copied once
+            values = np.empty((len(ranks), *own[0].shape[1:]), own[0].dtype)
+            for rows, part in zip(np.split(ranks, ends[:-1]), own):
+                values[rows] = part
+            return values
+
+        return cls._make(None if own[0] is None else in_place(own) for own in zip(*pieces))
 
 
 class Reader(NamedTuple):

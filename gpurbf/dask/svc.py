@@ -173,7 +173,7 @@ def _pieces(blocks: Blocks, parts: list[list[int]]) -> list[list[Any]]:
 
 def _of_classes(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
     """The rows of some blocks that are of these classes."""
-    return Rows.joined(rows.at(np.isin(rows.y, classes)) for rows, *_ in blocks)
+    return Rows.joined(rows.of_classes(classes) for rows, *_ in blocks)
 
 
 def _chosen(places: np.ndarray, *pieces: Rows) -> Rows:
@@ -231,7 +231,7 @@ def _solve(
     equal samples or unequal weights anywhere.
     """
     wanted = sorted({c for pair in pairs for c in pair})
-    rows = Rows.in_order((own.at(np.isin(own.y, wanted)) for own in pieces), by_class=True)
+    rows = Rows.in_order((piece.of_classes(wanted) for piece in pieces), by_class=True)
     classes, codes = np.unique(rows.y, return_inverse=True)
     # Without equal samples anywhere there is nothing to compare, and they keep their order.
     groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
