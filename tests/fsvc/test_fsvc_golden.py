@@ -37,15 +37,12 @@ def test_golden_values_on_digits(row, precision, backend, digits):
     overlap, radius, kernel, metric, m, places, votes, trained = row
     X, y, X_test, y_test = digits
     unit = {"overlap": overlap, "kernel": kernel, "metric": metric}
-    recipe = FSVC.published(radius, **unit, backend=backend, precision=precision).fit(X, y)
-    assert len(recipe.centers_) == m
-    assert recipe.center_indices_.sum() == places
-    assert np.sum(recipe.predict(X_test) == y_test) == votes
-    recipe = FSVC.published(
-        radius, **unit, learning_rate=1 / 16, n_epochs=8, backend=backend, precision=precision
-    ).fit(X, y)
-    assert recipe.center_indices_.sum() == places
-    assert np.sum(recipe.predict(X_test) == y_test) == trained
+    options = unit | {"backend": backend, "precision": precision}
+    for lms, correct in (({}, votes), ({"learning_rate": 1 / 16, "n_epochs": 8}, trained)):
+        recipe = FSVC.published(radius, **options, **lms).fit(X, y)
+        assert len(recipe.centers_) == m
+        assert recipe.center_indices_.sum() == places
+        assert np.sum(recipe.predict(X_test) == y_test) == correct
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=str)

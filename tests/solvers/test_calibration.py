@@ -11,6 +11,7 @@ from gpurbf import RBFClassifier, RBFClassifierCV
 X, y = make_classification(1500, 20, n_informative=10, flip_y=0.2, random_state=0)
 RNG = np.random.default_rng(0)
 HEAVY = RNG.exponential(50, len(X))
+FEW = {"centers": X[:300], "gamma": 0.02}
 # As many centers as samples: what a sample leaves behind of itself is then all that there is.
 MODELS = [
     RBFClassifier("all", solver="ridge", random_state=0),
@@ -24,7 +25,7 @@ def temperature(model, X, y, weights=None):
 
 def stream(cuts, weights=None, **options):
     """A model of the batches between these cuts."""
-    model = RBFClassifier(centers=X[:300], gamma=0.02, **options)
+    model = RBFClassifier(**FEW, **options)
     for rows in np.split(np.arange(len(X)), cuts):
         own = None if weights is None else weights[rows]
         model.partial_fit(X[rows], y[rows], classes=[0, 1], sample_weight=own)
@@ -58,15 +59,13 @@ def test_samples_are_left_out_as_their_weights_rounded_them(model):
 @pytest.mark.parametrize("weights", [None, HEAVY], ids=["plain", "weighted"])
 @pytest.mark.parametrize("cuts", [[700, 1499], [700, 1497], [3, 4, 1200], range(100, 1500, 100)])
 def test_batches_are_calibrated_as_one_fit(cuts, weights, precision):
-    options = {"centers": X[:300], "gamma": 0.02, "precision": precision}
-    whole = RBFClassifier(**options).fit(X, y, weights)
+    whole = RBFClassifier(**FEW, precision=precision).fit(X, y, weights)
     parts = stream(cuts, weights, precision=precision)
     assert parts.temperature_ == pytest.approx(whole.temperature_, rel=2e-3)
 
 
 def test_a_stream_is_calibrated_by_its_samples_in_any_order_and_number():
-    options = {"centers": X[:300], "gamma": 0.02}
-    once, often = RBFClassifier(**options), RBFClassifier(**options)
+    once, often = RBFClassifier(**FEW), RBFClassifier(**FEW)
     once.partial_fit(X, y, classes=[0, 1])
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(X))

@@ -23,10 +23,8 @@ T = np.eye(3)[RNG.integers(0, 3, 3000)]
 w = RNG.random(3000)
 
 
-def layer(gamma=0.1, m=300, backend="numba", **options):
-    return HiddenLayer(
-        X[:m], Activation("euclidean", "gaussian", gamma), backend=backend, **options
-    )
+def layer(gamma=0.1, C=X[:300], backend="numba", **options):
+    return HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=backend, **options)
 
 
 def solve(parts, weights=None, *, alpha=1e-6, gamma=0.1, intercept=True, **options):
@@ -67,7 +65,7 @@ def test_the_outputs_are_those_of_the_definition_as_far_as_the_ridge_allows(weig
 def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
     def fitted(precision):
         normal = NormalEquations(1000, 3, 1e-6)
-        normal.add(layer(gamma, 1000, precision=precision), X, T, None)
+        normal.add(layer(gamma, X[:1000], precision=precision), X, T, None)
         return normal.grid, normal.solve(1e-6, True).W
 
     with warnings.catch_warnings():
@@ -93,7 +91,7 @@ def test_what_would_round_too_much_is_summed_in_floats():
     for hidden, alpha, *weights in (
         (layer(), 1e-9, 1.0, 1.0),  # the ridge is smaller than the rounding
         (layer(gamma=50.0), 1e-6, 1.0, 1.0),  # nearly all of H is 0, a few 1
-        (layer(m=200), 1e-6, 1.0, 1.0),  # few centers: nothing to gain
+        (layer(C=X[:200]), 1e-6, 1.0, 1.0),  # few centers: nothing to gain
         (layer(), 1e-6, few_heavy.max(), few_heavy.mean()),
     ):
         assert fixed_point(hidden, alpha, 1.0, *weights) is None
@@ -189,7 +187,7 @@ def test_the_bound_that_holds_changes_nothing_and_one_that_fails_is_told():
     for scale, fails in ((1.0, False), (1e-3, True)):
         A, y = xor(scale, 0.0)
         normal = NormalEquations(len(GRID), 1, 1e-6)
-        hidden = HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), backend="numba")
+        hidden = layer(1.0, GRID)
         normal.add(hidden, A, 2.0 * y[:, None] - 1, None)
         double = hidden.in_float64("numpy")
         assert normal.grid is not None and normal.coarse(hidden, double, A[::32]) == fails
@@ -280,9 +278,7 @@ def test_rows_that_cg_keeps_are_rounded_only_where_samples_allow_it():
         A, y = xor(scale, offset)
         given = np.eye(2)[y], None, None
         found, exact = (
-            CG(tol=1e-3).system(
-                HiddenLayer(GRID, Activation("euclidean", "gaussian", 1.0), precision=p), A, *given
-            )
+            CG(tol=1e-3).system(layer(1.0, GRID, "auto", precision=p), A, *given)
             for p in ("auto", "float64")
         )
         assert ("16 bits" in found.info.partition(",")[0]) == rounded

@@ -36,7 +36,7 @@ class CGSolution:
 
     @property
     def info(self) -> str:
-        """The system solved and its residual, in a line."""
+        """One line on the system solved and its residual."""
         return (
             f"{self.system.name}, {self.system.info}, {self.n_iter} iterations, relative residual "
             f"{self.residual:.1e}"
@@ -44,15 +44,34 @@ class CGSolution:
 
     @staged("output training")
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """Output weights W (m, k) and intercept b (k,)."""
+        """Output weights.
+
+        Returns
+        -------
+        W : ndarray of shape (m, k), float64
+        b : ndarray of shape (k,), float64
+            The intercept.
+        """
         return self.system.weights(self.V)
 
     @staged("back and evaluate", "leave-one-out")
     def left_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs for those of the samples, nearly as if they had not been trained on.
+        """Outputs for some of the samples, nearly as if they had not been trained on.
 
         Each by itself if there is a closed form. If not, up to a tenth of the samples are left out
         together, and some iterations more bring the solution near that of the others.
+
+        Parameters
+        ----------
+        W : ndarray of shape (m, k)
+        b : ndarray of shape (k,)
+            The `weights` of this solution.
+        rows : int array of shape (r,)
+            Numbers of the samples.
+
+        Returns
+        -------
+        outputs : ndarray of shape (r, k), float64
         """
         outputs = self.system.leave_one_out(W, b, rows)
         if outputs is not None:

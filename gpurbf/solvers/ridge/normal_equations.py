@@ -75,7 +75,7 @@ class Ridge(BaseEstimator):
 
 
 class OwnCenters(NamedTuple):
-    """Rows that are centers themselves: their places among the rows, and which centers they are."""
+    """Rows that are centers themselves: their places among the rows, and the centers they are."""
 
     rows: np.ndarray
     centers: np.ndarray
@@ -85,10 +85,18 @@ class OwnCenters(NamedTuple):
 class RidgeSolution:
     """Output weights and intercept, and the whitening that leave-one-out needs.
 
-    ``W`` is (m, k), ``intercept`` (k,), ``mean`` (m,) what was subtracted from H (zero without an
-    intercept), all NumPy's. ``intercept_leverage`` is what an intercept adds to the leverage of a
-    row of weight 1. ``whiten`` maps (m, N), of the library ``xp`` that solved, to L⁻¹ of it
-    where L Lᵀ is the matrix that was solved.
+    Attributes
+    ----------
+    W : ndarray of shape (m, k), float64
+    intercept : ndarray of shape (k,), float64
+    mean : ndarray of shape (m,), float64
+        Subtracted from H; zero without an intercept.
+    intercept_leverage : float
+        The part of the intercept in the leverage of a row of weight 1.
+    whiten : callable
+        Maps V (m, N), of the library that solved, to L⁻¹ V, where L Lᵀ is the matrix solved.
+    xp : module
+        The library that solved.
     """
 
     W: np.ndarray
@@ -106,11 +114,25 @@ class RidgeSolution:
         weights: np.ndarray | None = None,
         own: OwnCenters | None = None,
     ) -> np.ndarray:
-        """Outputs for training rows H (N, m), as they were summed, each as if not trained on.
+        """Outputs for training rows, each as if not trained on.
 
-        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64) for
-        targets T (N, k) and weights (N,) with which the rows were trained on, all their copies
-        together. A row that is a center is left out with it, as in `RidgePath.leave_one_out`.
+        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64). A row
+        that is a center is left out with it, as in `RidgePath.leave_one_out`.
+
+        Parameters
+        ----------
+        H : array of shape (N, m), of the library that solved
+            The rows as they were summed.
+        T : ndarray of shape (N, k)
+            Targets that the rows were trained on.
+        weights : ndarray of shape (N,), optional
+            Weights that they were trained with, all copies of a row together; by default 1.
+        own : OwnCenters, optional
+            Rows that are centers.
+
+        Returns
+        -------
+        outputs : ndarray of shape (N, k), float64
         """
         xp = self.xp
         with single_threaded_blas():  # few outputs
@@ -202,7 +224,7 @@ class NormalEquations:
         self.weight: Any = 0
 
     def copy(self) -> NormalEquations:
-        """A copy of the sums, to be added to while these stay as they are."""
+        """Copy the sums, to be added to while these stay as they are."""
         other = copy.copy(self)
         with self.allocator():
             other.G, other.B = self.G.copy(), self.B.copy()
@@ -235,6 +257,16 @@ class NormalEquations:
         X with these weights, for which ``double`` gives H in float64. Errors of many rows or
         centers may be alike, so what counts is the norm of all: beside that of as many independent
         errors, whose squares add as much to the diagonal as the promise allows.
+
+        Parameters
+        ----------
+        layer, double : Layer
+        X : ndarray or CSR of shape (s, n)
+        weights : ndarray of shape (s,), optional
+
+        Returns
+        -------
+        coarse : bool
         """
         m, n = len(self.G), float(self.weight)
         if not (self.alpha and n and len(self.G)):
@@ -263,7 +295,17 @@ class NormalEquations:
 
     @staged("output training", "sums")
     def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
-        """Add rows X (N, n) with targets T (N, k); ``layer.gram`` gives HᵀH and HᵀT of them."""
+        """Add rows; ``layer.gram`` gives HᵀH and HᵀT of them.
+
+        Parameters
+        ----------
+        layer : Layer
+            With m centers.
+        X : ndarray or CSR of shape (N, n)
+        T : ndarray of shape (N, k)
+            Targets, whole numbers.
+        weights : ndarray of shape (N,) or None
+        """
         self.layer = layer
         with layer.allocator():
             self._move(layer.xp)
@@ -287,8 +329,14 @@ class NormalEquations:
     ) -> None:
         """Choose the shift and, if there is one, the grid of these and all later sums.
 
-        By the largest target and weight and the mean weight of all rows, as far as they are known,
-        and the first rows of X.
+        Parameters
+        ----------
+        layer : Layer
+        X : ndarray or CSR of shape (N, n)
+            The first of them are seen.
+        target, weight, mean : float, default=1.0
+            The largest target, the largest weight and the mean weight of all rows, as far as they
+            are known.
         """
         with layer.allocator():
             if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
@@ -347,6 +395,10 @@ class NormalEquations:
         keep : bool, default=False
             Whether the sums are needed again; otherwise HᵀH is overwritten.
 
+        Returns
+        -------
+        solution : RidgeSolution
+
         Raises
         ------
         FloatingPointError
@@ -365,7 +417,17 @@ class NormalEquations:
         return RidgeSolution(W, system.intercept(W), system.mean, own, whiten, system.xp)
 
     def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
-        """The system to be solved, in arrays of the layer's library; see `solve`."""
+        """Make the system to be solved, in arrays of the layer's library.
+
+        Parameters
+        ----------
+        fit_intercept, keep : bool
+            See `solve`.
+
+        Returns
+        -------
+        system : System
+        """
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
         m, n, sums_of_targets = len(self.G), float(self.weight), self.targets.astype(float)
@@ -392,7 +454,17 @@ class NormalEquations:
         return System(A, B, mean, target_mean, scale, xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
-        """A function of H that gives it as it was summed, for these roots of weights or 1."""
+        """Make a function that rounds H (N, m) as it was summed.
+
+        Parameters
+        ----------
+        roots : ndarray of shape (N,), optional
+            Roots of the rows' weights; by default 1.
+
+        Returns
+        -------
+        summed : callable
+        """
         if self.grid is None or self.shift is None:
             return lambda H: H
         return partial(self.grid.nearest, mean=self.shift, roots=roots)

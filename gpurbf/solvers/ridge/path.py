@@ -82,7 +82,18 @@ class RidgePath:
         return lacking
 
     def solution(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """W (m, k) and the intercept (k,) for the penalty i."""
+        """Output weights for one of the penalties.
+
+        Parameters
+        ----------
+        i : int
+            The penalty's place among them.
+
+        Returns
+        -------
+        W : ndarray of shape (m, k), float64
+        intercept : ndarray of shape (k,), float64
+        """
         W = np.ascontiguousarray(self.form.back(self.weights[i]).T)
         return W, self.system.intercept(W)
 
@@ -90,11 +101,25 @@ class RidgePath:
     def leave_one_out(
         self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters
     ) -> np.ndarray:
-        """Outputs (p, N, k) for rows H (N, m), as they were summed, each as if not trained on.
+        """Outputs for training rows with each penalty, each row as if not trained on.
 
-        For targets T (N, k) and weights (N,) with which the rows were trained on, all their copies
-        together. With a row that is a center this center is left out too: no new sample is one, so
+        With a row that is a center this center is left out too: no new sample is one, so
         the outputs without it are those that tell what new samples will get.
+
+        Parameters
+        ----------
+        H : array of shape (N, m), of the library that solved
+            The rows as they were summed.
+        T : ndarray of shape (N, k)
+            Targets that the rows were trained on.
+        weights : ndarray of shape (N,)
+            Weights that they were trained with, all copies of a row together.
+        own : OwnCenters
+            Rows that are centers.
+
+        Returns
+        -------
+        outputs : ndarray of shape (p, N, k), float64
 
         Notes
         -----
