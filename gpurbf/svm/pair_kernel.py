@@ -98,15 +98,16 @@ class MatrixPair:
         b: slice,
         kernel: KernelMatrix | None = None,
     ) -> None:
-        self.K, self.a, self.b, self.kernel = K, a, b, kernel
+        self.K, self.a, self.b = K, a, b
         self.rounding = 0.0 if kernel is None else kernel.rounding
+        self.kernel = kernel if self.rounding else None
         self.samples = _joined(a, b)
         self.diagonal = diagonal[self.samples]
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members]; in float64 if it is to be wide."""
         samples = self.samples[members]
-        if wide and self.kernel is not None and self.rounding:
+        if wide and self.kernel is not None:
             return self.kernel.between(samples)
         return self.K[np.ix_(samples, samples)]
 
@@ -127,7 +128,7 @@ class MatrixPair:
     ) -> None:
         """``f -= change @ K[members]``, in float64 past the matrix if it is to be wide."""
         n_a, slots = self.a.stop - self.a.start, self.samples[members]
-        if wide and self.kernel is not None and self.rounding:
+        if wide and self.kernel is not None:
             f -= self.kernel.weighted(self.kernel.gathered(self.samples), slots, change, wide)
             return
         subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
