@@ -14,7 +14,7 @@ from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import OF_DISTANCE
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
 
@@ -102,8 +102,7 @@ def _sums_of_rows(
     # Memory that is touched for the first time takes longer than what is done in it.
     spare: list[np.ndarray] = []
 
-    def tile(i: int) -> None:
-        rows = slice(i * n_rows, (i + 1) * n_rows)
+    def tile(rows: slice) -> None:
         own = sums[:, rows]
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
             if sp.issparse(X):
@@ -130,10 +129,8 @@ def _sums_of_rows(
 
     if X.dtype == np.uint8 and not about and not sp.issparse(X):
         sums = byte_moments(X)
-    elif X.shape[0] <= n_rows:  # over before anyone would have been asked for help
-        tile(0)
     else:
-        parallel_for(tile, -(-X.shape[0] // n_rows))
+        parallel_rows(tile, X.shape[0], n_rows)
     found = np.empty(3, object)
     found[0] = X.shape[0] if weights is None else exact_sum(weights)
     found[1], found[2] = (exact_sum(own, weights) for own in sums)
@@ -163,11 +160,10 @@ def byte_moments(X: np.ndarray) -> np.ndarray:
     sums = np.empty((2, len(X)))
     n_rows = max(1, _BYTES_OF_A_TASK // max(1, X.shape[1]))
 
-    def tile(i: int) -> None:
-        some = slice(i * n_rows, (i + 1) * n_rows)
+    def tile(some: slice) -> None:
         rows = np.ascontiguousarray(X[some])
         rows.flags.writeable = False  # of any X the one type that there is a kernel for
         kernels.byte_moments(rows, sums[:, some])
 
-    parallel_for(tile, -(-len(X) // n_rows))
+    parallel_rows(tile, len(X), n_rows)
     return sums

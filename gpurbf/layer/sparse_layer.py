@@ -15,7 +15,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.blas.sparse import SparseProductLayer
 from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 # Of a part of H.
 _BYTES = 8 << 20
@@ -82,11 +82,10 @@ class _ManhattanLayer(SparseProductLayer):
 
         rows = max(16, _BYTES // (8 * max(1, self.m)))
 
-        def part(i: int) -> None:
-            some = slice(i * rows, (i + 1) * rows)
+        def part(some: slice) -> None:
             out[some] = laplacian_kernel(X[some], self._C, gamma=self.activation.gamma)
 
-        parallel_for(part, -(-X.shape[0] // rows))
+        parallel_rows(part, X.shape[0], rows)
 
 
 def _csr(X: Any) -> sp.csr_array:

@@ -106,11 +106,11 @@ def limit(kind: str) -> float | None:
     for task, dtype in tasks:
         name = cpu_kernel.kernel_for(task, dtype, kernel)
         if microkernel_table.layout_of(name).arithmetic == kind:
-            return None if name.endswith("_generic") else _peak(name)
+            return None if name.endswith("_generic") else peak(name)
     return None
 
 
-def _peak(name: str) -> float:
+def peak(name: str) -> float:
     """Operations a second of all threads together for a kernel such as ``"dot_avx512vnni"``.
 
     A multiplication and its addition, or a difference and its addition, count as two. The best of

@@ -300,7 +300,7 @@ def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
     if n <= rows:
         task(slice(0, n))
     else:
-        parallel_for(lambda i: task(slice(i * rows, (i + 1) * rows)), -(-n // rows))
+        parallel_for(lambda i: task(slice(i * rows, min((i + 1) * rows, n))), -(-n // rows))
 
 
 def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:

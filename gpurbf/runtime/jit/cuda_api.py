@@ -1,14 +1,10 @@
-"""The one import of numba.cuda: NVIDIA's numba-cuda package where installed, else Numba's own."""
+"""The one import of numba.cuda, which NVIDIA's package numba-cuda brings."""
 
 import os
 
 from numba import cuda
 from numba.core import config
-
-try:
-    from numba.cuda.core import config as settings  # numba-cuda has its own
-except ImportError:
-    settings = config
+from numba.cuda.core import config as settings  # numba-cuda has its own
 
 # Whether kernels run in Numba's simulator, on NumPy arrays (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)

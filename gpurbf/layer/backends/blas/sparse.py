@@ -18,7 +18,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
 from gpurbf.layer.distance import Coefficients, evaluate
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.layer.backends.blas._kernels")
 
@@ -78,14 +78,13 @@ class Columns:
 
 
 def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
-    def task(i: int) -> None:
-        rows = slice(i * _ROWS, (i + 1) * _ROWS)
+    def task(rows: slice) -> None:
         if isinstance(B, Columns):
             B.products(A[rows], out[rows])
         else:
             out[rows] = A[rows] @ B.T
 
-    parallel_for(task, -(-A.shape[0] // _ROWS))
+    parallel_rows(task, A.shape[0], _ROWS)
 
 
 def _centers(C: Any) -> Any:

@@ -9,7 +9,6 @@ that by four 8-bit products an instruction; Manhattan by four absolute differenc
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 from collections.abc import Callable
 from functools import partial
@@ -310,8 +309,6 @@ def of_cupy(xp: ModuleType, device: Device, stated: Callable[[], Tile] = forced_
 VARIABLE = "GPURBF_GPU_KERNEL"
 # Products of 8-bit codes, and the least compute capability of each; sm_90a is of 9.0 alone.
 CODES = {"wgmma": (9, 0), "mma": (8, 0), "dp4a": (6, 1)}
-# The numba-cuda that is known to compile for sm_90a where the device is a Hopper.
-_HOPPER = (0, 30)
 
 
 def codes_product(device: Device) -> str:
@@ -322,7 +319,7 @@ def codes_product(device: Device) -> str:
     ValueError
         If the variable names no kernel.
     BackendUnavailable
-        If the device cannot run the kernel it names, or Numba not compile it.
+        If the device cannot run the kernel it names.
     """
     forced = os.environ.get(VARIABLE, "")
     if not forced:  # wgmma was measured nowhere
@@ -335,18 +332,4 @@ def codes_product(device: Device) -> str:
         raise BackendUnavailable(
             f"{VARIABLE}={forced} needs compute capability {what}, this GPU has {found}: unset it."
         )
-    if forced == "wgmma" and _version("numba-cuda") < _HOPPER:
-        raise BackendUnavailable(
-            f"{VARIABLE}=wgmma needs numba-cuda {_HOPPER[0]}.{_HOPPER[1]} or higher, which compiles"
-            " for sm_90a: install that, or unset the variable."
-        )
     return forced
-
-
-def _version(package: str) -> tuple[int, ...]:
-    """Its first two numbers; (0,) if it is not installed."""
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return (0,)
-    return tuple(int(number) for number in version.split(".")[:2])

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_rows
 
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 
@@ -40,10 +40,10 @@ def epilogue(
 
     rule = compiled(activation, column_terms.dtype.type(alpha), factor, out.dtype)
 
-    def task(i: int) -> None:
-        end = min((i + 1) * _ROWS, len(P))
-        activation_kernels.epilogue_rows(i * _ROWS, end, P, row_terms, column_terms, rule, out)
+    def task(rows: slice) -> None:
+        given = P, row_terms, column_terms, rule, out
+        activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
 
-    parallel_for(task, -(-len(P) // _ROWS))
+    parallel_rows(task, len(P), _ROWS)
     if callable(activation.profile):
         out[:] = activation.profile(out)

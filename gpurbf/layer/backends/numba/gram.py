@@ -21,7 +21,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 gram16_kernels = lazy_module("gpurbf.layer.backends.numba.gram16_kernels")
 gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
@@ -167,11 +167,11 @@ def round_rows(
 
     factors, mean = factors.astype(H.dtype), padded(mean, H.dtype, len(pairs))
 
-    def task(i: int) -> None:
-        begin, end = i * _ROWS, min((i + 1) * _ROWS, len(H))
-        gram16_kernels.pack_rows(begin, end, H, factors, mean, pairs, first, beyond)
+    def task(rows: slice) -> None:
+        given = H, factors, mean, pairs, first, beyond
+        gram16_kernels.pack_rows(rows.start, rows.stop, *given)
 
-    parallel_for(task, -(-len(H) // _ROWS))
+    parallel_rows(task, len(H), _ROWS)
 
 
 def padded(mean: np.ndarray, dtype: Any, n_panels: int) -> np.ndarray:
@@ -233,10 +233,10 @@ def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
     n_panels, _, lanes = pairs.shape
     energy = np.empty((n_panels, -(-steps // gram16_kernels.UNIT), lanes), np.float32)
 
-    def task(i: int) -> None:
-        gram16_kernels.energies(i * lanes, min((i + 1) * lanes, n_panels), pairs, steps, energy)
+    def task(some: slice) -> None:
+        gram16_kernels.energies(some.start, some.stop, pairs, steps, energy)
 
-    parallel_for(task, -(-n_panels // lanes))
+    parallel_rows(task, n_panels, lanes)
     return gram16_kernels.run_ends(energy, steps)
 
 

@@ -25,7 +25,7 @@ from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit,
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for, thread_limit
+from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
@@ -388,11 +388,10 @@ class TilesAmong:
             return
         source, Z, shift = self._X, np.empty(X.shape, blank), layer.packing.shift
 
-        def task(i: int) -> None:
-            stop = min((i + 1) * _SHIFTED_ROWS, len(Z))
-            packing.shift_rows(i * _SHIFTED_ROWS, stop, source, shift, Z)
+        def task(rows: slice) -> None:
+            packing.shift_rows(rows.start, rows.stop, source, shift, Z)
 
-        parallel_for(task, -(-len(Z) // _SHIFTED_ROWS))
+        parallel_rows(task, len(Z), _SHIFTED_ROWS)
         zero = np.zeros_like(shift)
         self._X = _typed(Z, False)
         self._blank = replace(
