@@ -16,9 +16,9 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import finite, stream_data, training_data, with_class_weights
+from gpurbf.layer.protocol import activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver

@@ -25,8 +25,8 @@ from gpurbf.estimators._base import (
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.protocol import activations
 from gpurbf.runtime.checks import check_number, check_option
-from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities

@@ -60,3 +60,9 @@ class Layer(Protocol):
         is what is added to. On a ``grid`` (`numba.gram.Grid`) the sums are exact, of H rounded to
         it.
         """
+
+
+def activations(layer: Layer, X: Any) -> Any:
+    """H of some rows as an array of the layer's library, to be used where it is."""
+    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
+    return layer.activations(X, H)

@@ -20,12 +20,6 @@ _THREADS = 2500
 _COLUMNS = 128
 
 
-def activations(layer: Any, X: Any) -> Any:
-    """H of some rows as an array of the layer's library, to be used where it is."""
-    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
-    return layer.activations(X, H)
-
-
 class Factorizations(NamedTuple):
     """Functions of a linear algebra library that solve least squares, for float64 matrices.
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import activations
 from gpurbf.runtime.stages import staged
 from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of

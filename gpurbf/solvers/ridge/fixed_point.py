@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpurbf.layer.backends.numba.gram import FEW, Grid
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import activations
 
 # Centers whose activations tell mean and range.
 _MAX_CENTERS_EVALUATED = 1024

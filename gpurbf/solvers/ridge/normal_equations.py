@@ -18,11 +18,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.layer.backends.numba.gram import FEW, Grid
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_number, check_room
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.linalg import activations, factorizations, mirror
+from gpurbf.runtime.linalg import factorizations, mirror
 from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
