@@ -1,4 +1,4 @@
-"""The benchmark `gpu` on the stand-in for CuPy: it runs to its end; its figures mean nothing there."""
+"""The benchmark `gpu` runs to its end on the stand-in for CuPy; its figures mean nothing there."""
 
 import pytest
 
