@@ -49,7 +49,7 @@ class Case(NamedTuple):
 def run(report: Report, quick: bool, data_home: str | None) -> None:
     """Verify the solutions, then measure; see the headings."""
     ours: dict[str, Any] = {"gpurbf": SVC}
-    report.text("## " + "SVC: how often our time goes into theirs")
+    report.text("## " + "SVC: their time / ours")
     _table(report, cases(quick, data_home), ours | peers(), quick)
     report.text("## " + "RBFClassifier and FSVC beside Nystroem + RidgeClassifier")
     _networks(report, quick)

@@ -198,8 +198,8 @@ def _speed(
         rows.append((key, *cells, accuracy, f"{100 * differ:.2f}", len(model.support_)))
     report.text(
         f"## {name}: {len(X):,} training and {len(X_test):,} test samples\n\nC=10, gamma=0.02, "
-        f"pixels in [0, 1] as float64, cache_size={CACHE} for all. Ratios say how often our time "
-        f"goes into theirs. Runs on: {ours.backend_info_}."
+        f"pixels in [0, 1] as float64, cache_size={CACHE} for all. Ratio = their time / ours. "
+        f"Runs on: {ours.backend_info_}."
     )
     header = ("", "fit s", "ratio", "predict s", "ratio", "accuracy %", "differ %", "SV")
     report.table(header, rows)

@@ -45,7 +45,7 @@ def patch_sklearn() -> None:
 
 
 def unpatch_sklearn() -> None:
-    """Put scikit-learn's own class back; models of the other one go on working."""
+    """Undo `patch_sklearn`; fitted models keep working."""
     for module in _HOMES:
         module.SVC = _ORIGINAL
 

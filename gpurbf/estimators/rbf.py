@@ -393,7 +393,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.solver_info_ += f": {found.info}"
         some = np.arange(X.shape[0])
         if len(some) - len(self.centers_) > _CALIBRATION_ROWS:
-            # Centers answer to themselves as to no new sample: others are asked if there are many.
+            # A sample that is a center is fitted unrealistically well: others are asked if there
+            # are many.
             some = np.setdiff1d(some, getattr(self, "center_indices_", ()))
         rows = some[calibration_rows(len(some))]
         scores = found.left_out(W, self.intercept_, rows)

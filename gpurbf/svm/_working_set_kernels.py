@@ -97,7 +97,7 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     last : bool
         Whether its newer half are the last of them.
     size : int
-        Members at the most.
+        Maximum number of members.
     goal : float
         None is chosen if the violation is below.
 

@@ -309,7 +309,7 @@ class _Problem:
         goal : float
             The violation at which steps end.
         most : float
-            Steps at the most.
+            Maximum number of steps.
 
         Returns
         -------

@@ -151,7 +151,11 @@ class KernelRows:
         if rounding < _MAX_FLOAT32_ERROR and self.linear:
             return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
         if rounding < _MAX_FLOAT32_ERROR:
-            return np.dtype(np.float32), rounding, f"; {said}, which the solver looks after"
+            return (
+                np.dtype(np.float32),
+                rounding,
+                f"; {said}, corrected in float64 where it matters",
+            )
         return wide, 0.0, f"; {said}, too much"
 
     def _cost(self) -> float:

@@ -93,7 +93,7 @@ def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
     forced = SVC(precision="float64").fit(X, y)
     assert ", float64" in forced.backend_info_
     model = SVC().fit(X, y)
-    assert ", float32" in model.backend_info_ and "looks after" in model.backend_info_
+    assert ", float32" in model.backend_info_ and "where it matters" in model.backend_info_
     assert ", float64" in SVC().fit(X[:900], y[:900]).backend_info_
     # The dtype of the data decides nothing.
     np.testing.assert_array_equal(

@@ -65,9 +65,9 @@ def _is_ours(event):
 def message():
     """The line."""
     return (
-        "gpurbf compiles kernels for this CPU at their first use and keeps them in "
-        f"{cache_folder()}: this call takes longer than the next. `python -m gpurbf warmup` does "
-        "it ahead; NUMBA_CACHE_DIR names another folder."
+        "gpurbf: compiling kernels for this CPU, once; they are cached in "
+        f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
+        "`python -m gpurbf warmup`."
     )
 
 

@@ -115,7 +115,7 @@ class CG(BaseEstimator):
         :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. Made anew in
         float32, H is multiplied in float32, and no `tol` below some 1e-6 is reached.
     max_iter : int, default=100
-        Iterations at the most.
+        Maximum number of iterations.
     preconditioner : int or None, default=None
         How many of the centers the preconditioner is made of. None: all of up to 24,000, or up to
         10,000 where all samples are centers, whose kernel is factorised, in m²/2 numbers; of more
