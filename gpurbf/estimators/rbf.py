@@ -337,11 +337,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         if (left_out := getattr(self, "_left_out", None)) is not None:
             self._left_out = Kept(Distinct(*left_out[0]), *left_out[1:])
 
-    def _solver(self, n_centers: int = 0) -> Any:
+    def _solver(self, n_centers: int | None = None) -> Any:
         """The solver asked for, its parameters checked, and what is said of it."""
         solver, self.solver_info_ = self.solver, f"solver={self.solver!r}"
         if isinstance(solver, str) and solver == "auto":
-            solver, why = automatic(n_centers)
+            solver, why = "ridge", "which a stream can go on with"
+            if n_centers is not None:
+                solver, why = automatic(n_centers)
             self.solver_info_ = f"auto: {solver}, {why}"
         self.__dict__.pop("n_iter_", None)
         return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)

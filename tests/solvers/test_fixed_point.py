@@ -210,6 +210,19 @@ def test_a_batch_that_is_rounded_too_much_is_added_in_float64():
         assert np.abs(error).mean() < allowed + 1e-6
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_equal_rows_are_no_reason_to_leave_the_grid(n):
+    """A stream may begin with one sample, or with the same one several times."""
+    A, y = xor(1.0, 0.0, n=300)
+    A, y = np.concatenate([A[:1].repeat(n, axis=0), A]), np.concatenate([y[:1].repeat(n), y])
+    whole = RBFClassifier(centers=GRID, gamma=1.0).fit(A, y)
+    parts = RBFClassifier(centers=GRID, gamma=1.0)
+    for rows in (slice(0, n), slice(n, None)):
+        parts.partial_fit(A[rows], y[rows], classes=[0, 1])
+    assert "float64" not in parts.solver_info_
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+
+
 def test_each_width_of_a_path_has_the_sums_that_it_needs():
     A, y = xor(0.02, 0.5)
     options = {"centers": GRID, "gamma": 1.0, "gammas": [1e-2, 1.0], "alphas": [1e-6, 1e-4]}
