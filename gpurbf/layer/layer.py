@@ -178,7 +178,7 @@ class HiddenLayer:
 
     def in_float64(self, backend: str | None = None) -> HiddenLayer:
         """This layer with activations in float64, on another backend if one is named."""
-        return HiddenLayer(
+        layer = HiddenLayer(
             self.centers,
             self.activation,
             backend=backend or (self.backend, self.reason),
@@ -186,6 +186,8 @@ class HiddenLayer:
             dtype=_FLOAT64,
             quantizations=self.quantizations,
         )
+        layer._sparse_centers = self._sparse_centers
+        return layer
 
     def free_bytes(self) -> float:
         """See :class:`gpurbf.layer.protocol.Layer`."""
