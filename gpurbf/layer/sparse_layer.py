@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import Samples
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.blas.sparse import SparseProductLayer
+from gpurbf.layer.activation import FORMULAS, Activation
+from gpurbf.layer.backends.blas.sparse import Columns
+from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import parallel_rows
@@ -34,8 +36,8 @@ class SparseLayer:
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
         self.activation = activation
-        layer = _ManhattanLayer if activation.metric == "manhattan" else SparseProductLayer
-        self._prepared = layer(self.centers, activation, self.dtype)
+        self._columns = Columns(self.centers)
+        self._norms = _norms(self.centers)
 
     def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""
@@ -53,39 +55,48 @@ class SparseLayer:
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
         X = _csr(X)
-        H = out
-        if H is None:
-            shape = X.shape[0], self.centers.shape[0]
+        shape = X.shape[0], self.centers.shape[0]
+        if out is None:
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
-            H = np.empty(shape)
-        self._prepared.activations(X, H)
+        H = np.empty(shape) if out is None else out
+
+        def part(rows: slice) -> None:
+            H[rows] = self._values(X[rows])
+
+        self._by_parts(part, X.shape[0])
         return H
 
     @staged("hidden layer", "sparse products")
     def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
-        cure = "predict fewer samples at a time"
-        check_result((X.shape[0], W.shape[1]), self.dtype, "outputs", cure, copies=2)
-        return self._prepared.matvec(_csr(X), self._prepared.pack_weights(W))
+        shape = X.shape[0], W.shape[1]
+        check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
+        X, S = _csr(X), np.empty(shape)
 
+        def part(rows: slice) -> None:
+            S[rows] = row_products(self._values(X[rows]), W)
 
-class _ManhattanLayer(SparseProductLayer):
-    """Distances by scikit-learn, which are no products."""
+        self._by_parts(part, X.shape[0])
+        return S
 
-    def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
-        super().__init__(C, activation, dtype)
-        self._C = C
+    def _by_parts(self, work: Callable[[slice], None], N: int) -> None:
+        """Some rows after the other, on all free threads: SciPy's products let others work."""
+        rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
+        parallel_rows(work, N, rows)
 
-    def activations(self, X: Any, out: np.ndarray) -> None:
-        """Write H (N, m) into ``out``."""
-        from sklearn.metrics.pairwise import laplacian_kernel
+    def _values(self, X: Any) -> np.ndarray:
+        if self.activation.metric == "manhattan":
+            from sklearn.metrics.pairwise import laplacian_kernel
 
-        rows = max(16, _BYTES // (8 * max(1, self.m)))
-
-        def part(some: slice) -> None:
-            out[some] = laplacian_kernel(X[some], self._C, gamma=self.activation.gamma)
-
-        parallel_rows(part, X.shape[0], rows)
+            return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
+        value = np.empty((X.shape[0], self.centers.shape[0]))
+        self._columns.products(X, value)
+        if self.activation.metric == "euclidean":
+            value *= -2
+            value += _norms(X)[:, None]
+            value += self._norms
+            np.maximum(value, 0, out=value)
+        return FORMULAS[str(self.activation.profile)](value, self.activation)
 
 
 def _csr(X: Any) -> sp.csr_array:
@@ -95,3 +106,8 @@ def _csr(X: Any) -> sp.csr_array:
         indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
         X = sp.csr_array((X.data, indices, indptr), shape=X.shape)
     return X
+
+
+def _norms(X: Any) -> np.ndarray:
+    """Squared norms of the rows of a CSR array."""
+    return np.asarray(X.multiply(X).sum(axis=1)).ravel()
