@@ -48,8 +48,8 @@ class SparseLayer:
         return math.inf
 
     def describe(self) -> str:
-        """Backend and arithmetic in use, and the reason."""
-        return "SciPy [sparse products], float64 (the data are too wide to be made dense)"
+        """The backend in use and the reason, its products and the arithmetic, in a line."""
+        return "scipy (the data are too wide to be made dense), sparse products, float64"
 
     @staged("hidden layer", "sparse products")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
