@@ -80,7 +80,7 @@ def evaluate(
 
 
 def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
-    """What most centers (m, n) have in each input; None where that is hardly ever a strip of them.
+    """The value that most centers (m, n) have in each input; None where hardly a strip has it.
 
     Shifted by it they are zero, and add nothing to products: margins of images, categories in
     columns of 0 and 1. NaN where there is no such number; 0 is the only one if they are not

@@ -146,7 +146,7 @@ def _module(name: str) -> Callable[[], Backend]:
 
 
 def _gpu_module(name: str) -> Callable[[], Backend]:
-    """The same, if there is anything to import it for."""
+    """A loader that imports such a module only where CuPy and a driver are found."""
 
     def load() -> Backend:
         if why := no_gpu():

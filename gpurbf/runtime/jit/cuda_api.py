@@ -4,7 +4,11 @@ import os
 
 from numba import cuda
 from numba.core import config
-from numba.cuda.core import config as settings  # numba-cuda has its own
+
+try:
+    from numba.cuda.core import config as settings  # numba-cuda has its own
+except ImportError:  # without it Numba's own module can be imported, for what the kernels state
+    settings = config
 
 # Whether kernels run in Numba's simulator, on NumPy arrays (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)

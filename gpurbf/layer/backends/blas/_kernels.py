@@ -32,7 +32,7 @@ def stored_rows(begin, end, A, consumer):
 
 @cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def dot_rows(begin, end, A, W, scores):
-    """The same for a few outputs, W (k, m): reading A takes longer than its few products."""
+    """Add rows of A @ W for a few outputs, W (k, m): reading A takes longer than its products."""
     use_widest_vectors()
     for i in range(begin, end):
         row = A[i]

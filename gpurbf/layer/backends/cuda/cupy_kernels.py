@@ -262,7 +262,7 @@ def move_rows(
 
 
 def _given(rule: Rule, P: Any, rows: Any, columns: Any, dtype: Any) -> tuple[Any, ...]:
-    """What `outputs` and `scores` are given first."""
+    """The first arguments of `outputs` and `scores`."""
     kind, real = columns.dtype.type, np.dtype(dtype).type
     tiny = np.finfo(dtype).tiny
     numbers = map(real, (rule.factor, rule.gamma, rule.coef0, tiny))

@@ -173,7 +173,7 @@ def _run(
 def _here(
     memory: Memory, begin: int, N: int, rows: int, sources: tuple[Any, ...], compute: Callable
 ) -> int:
-    """The same of arrays on the device, in tiles on the caller's stream; nobody waits."""
+    """Compute arrays on the device in tiles, on the caller's stream; nobody waits."""
     try:
         for start in range(begin, N, rows):
             part = slice(start, min(start + rows, N))

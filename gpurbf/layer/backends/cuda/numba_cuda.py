@@ -44,7 +44,7 @@ _SHARES = 8
 
 
 class Tiles(NamedTuple):
-    """What layers of tiles work with beside their centers.
+    """The means of layers of tiles, beside their centers.
 
     ``add(shares, out)`` writes the sum of the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`),
     ``codes`` is the product of 8-bit codes, ``stated()`` the tile that is asked for.

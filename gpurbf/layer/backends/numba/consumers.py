@@ -1,4 +1,4 @@
-"""Who takes the tiles: H stored, H @ W summed, H packed for HᵀH as it is or in 16 bits.
+"""Consumers of the tiles: H stored, H @ W summed, H packed for HᵀH as it is or in 16 bits.
 
 A consumer is a C function `(consumer, H, n, count, top, first, sums)`: the first n rows and `count`
 columns of a tile H (CHUNK × BLOCK) are rows from `top` and columns from `first` of all activations.
@@ -30,7 +30,7 @@ CHUNK = 12  # rows; those of every kernel for H @ W divide it
 
 
 class Consumer(NamedTuple):
-    """Whom the tiles go to; arrays that it has no use for are empty, so all have one type."""
+    """A consumer of tiles; arrays that it has no use for are empty, so all have one type."""
 
     out: np.ndarray  # store: H (N, m)
     places: np.ndarray  # store: the rows of `out` that are written, if not in order
@@ -113,7 +113,7 @@ def scores(consumer, H, n, count, top, first, sums):
 
 
 def partial(consumer, H, n, count, top, first, sums):
-    """The same for few outputs, by sums that wait for the last center that has these."""
+    """Sum H @ W for few outputs, by sums that wait for the last center that has these."""
     c = Consumer(*consumer[0])
     H, segments, columns = (
         carray(H, (CHUNK, BLOCK)),
@@ -149,7 +149,7 @@ def wide(consumer, H, n, count, top, first, sums):
 
 
 def pairs(consumer, H, n, count, top, first, sums):
-    """The same in 16 bits into `pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
+    """Pack H in 16 bits into `pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
     c = Consumer(*consumer[0])
     p, lanes = first // LANES, -(-count // LANES)
     pack_pairs(

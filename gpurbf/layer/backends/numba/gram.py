@@ -114,7 +114,7 @@ def add_rounded(
     G: np.ndarray | None,
     B: np.ndarray,
 ) -> None:
-    """The same, exactly, of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
+    """Add the exact sums of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
 
     ``pack(rows, factors, pairs, beyond)`` writes round(factors (H - mean)) of some rows and marks
     those with numbers that are beyond 16 bits; ``values(indices)`` is H of such rows.

@@ -27,7 +27,7 @@ def aligned(shape, dtype):
 
 @inner()
 def aligned_like(array, size):
-    """The same inside a kernel, `size` numbers of the dtype of an array."""
+    """Such an array inside a kernel: `size` numbers of the dtype of another one."""
     raw = np.empty(size + 64 // array.itemsize, array.dtype)
     start = -raw.ctypes.data % 64 // array.itemsize
     return raw[start : start + size]
@@ -62,7 +62,7 @@ def scatter(line, panel, place, rows, size):
 
 @inner()
 def scatter_four(lines, count, panel, place, rows, word):
-    """The same for four lines of `count` groups of a word each, four groups at a time."""
+    """Spread four lines of `count` groups of a word each, four groups at a time."""
     size = word.itemsize
     source, target = lines.ctypes.data, panel.ctypes.data + place * size
     whole = count // 4 * 4
@@ -169,7 +169,7 @@ def strips_of(kernel, panels, sparse):
 
 @lru_cache(maxsize=64)
 def _all_steps(n_strips, n_steps, x_step, strip_bytes):
-    """The same for dense centers, shared by all who want so many."""
+    """Steps of dense centers, which are all steps; shared by all who want so many."""
     strips = np.zeros((n_strips, 3), np.intp)
     strips[:, 1] = n_steps
     strips[:, 2] = np.arange(n_strips) * strip_bytes
@@ -178,7 +178,7 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
 
 @cached(nogil=True)
 def leave_out(panels, n_panels, size, x_step, strips, places):
-    """The same for sparse centers, as words: strips of so many panels, steps of `size` words."""
+    """Leave out steps in which a strip of centers, so many panels of words, is zero."""
     begin_kernel()
     n_steps = len(places) // len(strips)
     for s in range(len(strips)):

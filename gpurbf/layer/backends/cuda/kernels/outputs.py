@@ -1,4 +1,4 @@
-"""What a thread of a tile does with its outputs, which are registers all the way to the result.
+"""The way of a thread's outputs, which are registers all the way to the result.
 
 They become activations where they are. Stored H is written from there: a warp's store is eight
 rows of 32 bytes or more, all of each sector. For H @ W a thread adds up its own columns times their
@@ -70,7 +70,7 @@ def functions(product, R):
 
     @intrinsic
     def at_columns(typing_context, array, at, left):
-        """The same of its columns; beyond the `left` ones that there are from `at` on, the last."""
+        """Terms of its columns; beyond the `left` ones that there are from `at` on, the last."""
 
         def generate(context, builder, signature, args):
             first = element(context, builder, array, args[0], args[1])
@@ -104,7 +104,7 @@ def functions(product, R):
 
     @intrinsic
     def within(typing_context, values, left):
-        """The same with zeros where there are no more columns: `left` of them from the first on."""
+        """Values with zeros where there are no more columns: `left` of them from the first on."""
 
         def generate(context, builder, signature, args):
             kept = [None] * len(grid)

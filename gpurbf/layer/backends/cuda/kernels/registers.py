@@ -1,4 +1,4 @@
-"""What a thread of a tile does with its registers: what Numba cannot say in Python.
+"""Work of a thread of a tile on its registers, which Numba cannot say in Python.
 
 Intrinsics write LLVM with every index a constant, so the outputs of a thread are values that never
 touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
@@ -58,7 +58,7 @@ def asm(builder, text, result, constraints, arguments, side_effect=False):
 
 @intrinsic
 def aligned(typing_context, memory):
-    """The same array, its shared memory declared with the alignment that 16-byte loads need."""
+    """An array whose shared memory is declared with the alignment that 16-byte loads need."""
 
     def generate(context, builder, signature, args):
         for variable in builder.module.global_values:

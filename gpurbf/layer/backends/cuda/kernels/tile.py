@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """What a tile is compiled for: who takes the activations, form, profile, and their size."""
+    """The consumer that a tile is compiled for, form, profile, and the size of activations."""
 
     mode: int
     form: int
@@ -88,7 +88,7 @@ def _scalar_place(lane):
 
 
 def _mma_place(lane):
-    """The same for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
+    """Places for mma.m16n8k32: the rows whose addresses a lane gives; its group and member."""
     a, c = lane % 16, lane // 16 * 8 + lane % 8
     return a, lane // 16 * 4, c, lane // 8 % 2 * 4, lane >> 2, lane & 3
 

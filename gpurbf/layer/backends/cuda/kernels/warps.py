@@ -1,4 +1,4 @@
-"""What the threads of a block find together; in Numba's simulator a warp is one thread.
+"""Largest numbers among the threads of a block; in Numba's simulator a warp is one thread.
 
 Keys of 64 bits are compared by their upper halves, as 32-bit keys, and by the lower ones where
 these tie: a warp has one instruction for the largest of 32 such numbers (redux, compute capability
