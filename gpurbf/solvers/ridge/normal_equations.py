@@ -34,8 +34,6 @@ _SHIFT_ROWS = 1024
 _ROWS_PER_BLOCK = 256
 # A row whose outputs are its own doing has nothing left when it is left out.
 _MIN_LEFT = 1e-9
-# Of the squares of H, what its spread must be to be more than their rounding.
-_MIN_SPREAD = 1e-12
 
 
 class Ridge(BaseEstimator):
@@ -276,8 +274,6 @@ class NormalEquations:
         with self.allocator():
             diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
         spread = float((diagonal - sums * sums / n).sum())
-        if not spread > _MIN_SPREAD * diagonal.sum():
-            return False  # rows that are all the same: nothing is learned of H yet
         if self.grid is not None and weights is not None and float(sums @ sums) > n * spread:
             # Sums with targets round these, √w among them: too little is left of the mean of
             # rows that lie farther from the shift than from each other.
