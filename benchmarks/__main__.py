@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import BENCHMARKS, gpu_day, run_benchmark
-from gpurbf import BackendUnavailable
-from gpurbf.cli import UserError
+from gpurbf.cli import UserError, exit_status, into_pipe
 
 # Run in the repository, results go where the documentation shows them; those of a quick run do not.
 _PAGES = Path("docs", "benchmarks")
@@ -33,14 +32,7 @@ def main(argv: list[str]) -> int:
     status : int
         0, or 2 after an error that the user can put right, or 130 after an interrupt.
     """
-    try:
-        try:
-            return _run(argv)
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return into_pipe(_run, argv)
 
 
 def _run(argv: list[str]) -> int:
@@ -60,15 +52,7 @@ def _run(argv: list[str]) -> int:
     )
     (gpu_day.add_arguments if on_gpu else _add_arguments)(parser)
     arguments = parser.parse_args(argv[on_gpu:])
-    try:
-        (gpu_day.run if on_gpu else _run_one)(arguments)
-    except (UserError, BackendUnavailable) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(gpu_day.run if on_gpu else _run_one, arguments, parser.prog)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,12 +6,12 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from gpurbf import __version__
 
-__all__ = ["COMMANDS", "UserError", "main", "module_of"]
+__all__ = ["COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_of"]
 
 
 # A command is a module here, with "_" for "-", imported when it is asked for:
@@ -54,14 +54,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     status : int
         0, or 2 after an error that the user can put right, or 130 after an interrupt.
     """
+    return into_pipe(_run, sys.argv[1:] if argv is None else list(argv))
+
+
+def into_pipe(run: Callable[[list[str]], int], argv: list[str]) -> int:
+    """The status of ``run(argv)``, 1 where whoever reads its output has seen enough."""
     try:
         try:
-            return _run(sys.argv[1:] if argv is None else list(argv))
+            return run(argv)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def exit_status(run: Callable[[argparse.Namespace], Any], arguments: Any, program: str) -> int:
+    """Run a command: 0, 2 after an error that the user can put right, 130 after an interrupt."""
+    from gpurbf.runtime.errors import BackendUnavailable
+
+    try:
+        run(arguments)
+    except (UserError, BackendUnavailable) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 def _run(argv: list[str]) -> int:
@@ -81,14 +101,5 @@ def _run(argv: list[str]) -> int:
     if arguments.command is None:
         parser.print_help()
         return 0
-    from gpurbf.runtime.errors import BackendUnavailable
-
-    try:
-        modules[arguments.command].run(arguments)
-    except (UserError, BackendUnavailable) as error:
-        print(f"gpurbf {arguments.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"gpurbf {arguments.command}: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    command = arguments.command
+    return exit_status(modules[command].run, arguments, f"gpurbf {command}")

@@ -110,7 +110,7 @@ class KernelRows:
         # What "auto" means depends on the number of all samples.
         self._chosen = get_backend(backend, self.n_samples, on_host)
         self.on_device, steps = steps_on_device(self._chosen[0])
-        if steps and self._chosen[1].startswith("chosen"):
+        if steps:  # "auto" takes another one then, a name the same
             self._chosen = get_backend(backend, self.n_samples, steps)
         chosen, X = self._chosen[0], self.X
         self.xp, self.backend = chosen.xp, chosen.name

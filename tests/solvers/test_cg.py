@@ -13,7 +13,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers import automatic
 from gpurbf.solvers.cg.cg import CG
-from gpurbf.solvers.cg.stored_h import Anew
+from gpurbf.solvers.cg.stored_h import RecomputedH
 from gpurbf.solvers.ridge.normal_equations import Ridge
 
 X, y = load_digits(return_X_y=True)
@@ -169,7 +169,7 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
         loose = solver if kept == "float64" else clone(solver).set_params(tol=1e-2)  # for 16 bits
         system = loose.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
         if layer.xp is not np or kept == "anew":
-            assert isinstance(system.rows, Anew)
+            assert isinstance(system.rows, RecomputedH)
         elif kept == "float64" or layer.exact_sums:
             assert f"kept in {kept}" in system.info
         W, b = solved(system, solver).weights()

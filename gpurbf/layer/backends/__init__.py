@@ -146,7 +146,7 @@ def _module(name: str) -> Callable[[], Backend]:
 
 
 def _gpu_module(name: str) -> Callable[[], Backend]:
-    """A loader that imports such a module only where CuPy and a driver are found."""
+    """A loader as of `_module` that refuses first where CuPy or NVIDIA's driver is missing."""
 
     def load() -> Backend:
         if why := no_gpu():

@@ -12,7 +12,7 @@ from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage
-from gpurbf.solvers.cg.stored_h import Kept
+from gpurbf.solvers.cg.stored_h import StoredH
 
 # Rows of the kernel that are evaluated, and columns that are multiplied, at a time.
 _ROWS_PER_BLOCK, _COLUMNS_PER_BLOCK = 256, 4096
@@ -198,13 +198,13 @@ class Nystrom:
             B[np.diag_indices(s)] += ridge
             self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
             self.middle[np.diag_indices(s)] -= 1 / self.rest
-        self.rows = Kept(np.zeros(m), None)
+        self.rows = StoredH(np.zeros(m), None)
         self.rows.add(E)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
         scaled = V if self.roots is None else V * self.roots[:, None]
-        return V / self.rest + self._from_basis(self._in_basis(self.rows.times(scaled)))
+        return V / self.rest + self._from_basis(self._in_basis(self.rows.matvec(scaled)))
 
     def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
         """P⁻¹ where those unknowns are held at 0, and what V becomes when they are.
@@ -228,7 +228,7 @@ class Nystrom:
     def _from_basis(self, Y: np.ndarray) -> np.ndarray:
         """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
         Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
-        Y = self.rows.transposed(Y)
+        Y = self.rows.rmatvec(Y)
         return Y if self.roots is None else Y * self.roots[:, None]
 
     def _in_basis(self, Y: np.ndarray) -> np.ndarray:

@@ -28,19 +28,19 @@ _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
 _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
 
 
-class Anew:
-    """H less a shift, computed for every product; see `Kept`."""
+class RecomputedH:
+    """H less a shift, computed for every product; see `StoredH`."""
 
     def __init__(self, layer: Layer, X: Any, shift: np.ndarray) -> None:
         self.layer, self.X, self.shift = layer, X, shift
 
-    def times(self, V: np.ndarray) -> np.ndarray:
+    def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
         return to_host(self.layer.matvec(self.X, V)) - self.shift @ V
 
-    symmetric = times
+    symmetric = matvec
 
-    def transposed(self, U: np.ndarray) -> np.ndarray:
+    def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
         layer = self.layer
         with layer.allocator():
@@ -81,7 +81,7 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
 
 def rows_of(
     layer: Layer, X: Any, shift: np.ndarray, step: float | None, *, triangle: bool = False
-) -> tuple[Kept | Anew, str]:
+) -> tuple[StoredH | RecomputedH, str]:
     """H less the shift for X (N, n), in multiples of the step where there is one; and how.
 
     On a device, which computes H faster than a host reads it, it is made anew.
@@ -90,17 +90,17 @@ def rows_of(
     size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1) / 2**20
     kind = "16 bits" if step else str(layer.dtype)
     if layer.xp is not np:
-        return Anew(layer, X, shift), "H made anew in every iteration"
+        return RecomputedH(layer, X, shift), "H made anew in every iteration"
     if size > _KEPT_SHARE * get_config()["memory"]:
         advice = f"config_context(memory={size / _KEPT_SHARE:.0f}) keeps it in {kind}"
-        return Anew(layer, X, shift), f"H made anew in every iteration: {advice}"
-    kept = Kept(shift, step, triangle)
+        return RecomputedH(layer, X, shift), f"H made anew in every iteration: {advice}"
+    kept = StoredH(shift, step, triangle)
     if all(kept.add(H) for _, H in tiles(layer, X)):
         return kept, f"H kept in {kind}"
     return rows_of(layer, X, shift, None, triangle=triangle)  # beyond 16 bits
 
 
-class Kept:
+class StoredH:
     """H (N, m) less a shift, in blocks of rows that are given one by one.
 
     Parameters
@@ -142,7 +142,7 @@ class Kept:
         self.n_rows += len(H)
         return bool(largest.max(initial=0) < kernels.LARGEST + 0.5)
 
-    def times(self, V: np.ndarray) -> np.ndarray:
+    def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
         (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
         some = cpu_kernel.micro_kernel("partial", np.float64)
@@ -161,7 +161,7 @@ class Kept:
         self._run(task, len(pieces), k)
         return self._in_units(S)
 
-    def transposed(self, U: np.ndarray) -> np.ndarray:
+    def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
         k, Z = U.shape[1], np.zeros((U.shape[1], len(self.shift)))
         kernel = cpu_kernel.micro_kernel("score", np.float64)
@@ -180,8 +180,8 @@ class Kept:
 
     def symmetric(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V of the triangle of a symmetric H."""
-        S = self.times(V)
-        S += self.transposed(V)
+        S = self.matvec(V)
+        S += self.rmatvec(V)
         return S
 
     def squares(self) -> np.ndarray:

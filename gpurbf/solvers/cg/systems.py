@@ -178,7 +178,7 @@ class LeastSquares(System):
 
     def _tolerable(self, step: float, n: float, alpha: float) -> bool:
         """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
-        offset = self.rows.transposed(self.w[:, None])[:, 0] / n
+        offset = self.rows.rmatvec(self.w[:, None])[:, 0] / n
         spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
         return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
@@ -194,10 +194,10 @@ class LeastSquares(System):
         return Nystrom(E, some, None, G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
-        return self.rows.times(V) + self.rows.shift @ V
+        return self.rows.matvec(V) + self.rows.shift @ V
 
     def _transposed(self, U: np.ndarray) -> np.ndarray:
-        return self.rows.transposed(U) + self.rows.shift[:, None] * U.sum(axis=0)
+        return self.rows.rmatvec(U) + self.rows.shift[:, None] * U.sum(axis=0)
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V, shape (m, k)."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf.runtime.threads import limited
-from gpurbf.solvers.cg.stored_h import Kept
+from gpurbf.solvers.cg.stored_h import StoredH
 
 STEP = 1 / 65534
 SHAPES = [(1, 1), (3, 15), (64, 16), (65, 257), (130, 300), (517, 1025)]
@@ -12,7 +12,7 @@ SHAPES = [(1, 1), (3, 15), (64, 16), (65, 257), (130, 300), (517, 1025)]
 
 def kept(H, step, *, triangle=False, rows=100):
     """H less a half, in blocks of rows, and what is kept of it as one float64 matrix."""
-    found = Kept(np.full(H.shape[1], 0.5), step, triangle)
+    found = StoredH(np.full(H.shape[1], 0.5), step, triangle)
     assert all(found.add(H[start : start + rows]) for start in range(0, len(H), rows))
     whole = np.zeros(H.shape)
     for top, block in zip(range(0, len(H), rows), found.blocks):
@@ -34,8 +34,8 @@ def test_both_products_are_those_of_float64(kernel, N, m, k):
     for step, dtype in ((STEP, np.float32), (None, np.float32), (None, np.float64)):
         rows, exact = kept(numbers(N, m).astype(dtype), step)
         V, U = numbers(m, k, seed=1) - 0.5, numbers(N, k, seed=2) - 0.5
-        np.testing.assert_allclose(rows.times(V), exact @ V, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(rows.transposed(U), exact.T @ U, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(rows.matvec(V), exact @ V, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(rows.rmatvec(U), exact.T @ U, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 11])
@@ -55,7 +55,7 @@ def test_bits_do_not_depend_on_threads():
     found = []
     for n_threads in (1, 2):
         with limited(n_threads):
-            found.append((rows.times(V), rows.transposed(U)))
+            found.append((rows.matvec(V), rows.rmatvec(U)))
     for one, two in zip(*found):
         np.testing.assert_array_equal(one, two)
 
@@ -64,9 +64,9 @@ def test_operands_stay_and_no_rows_are_no_sums():
     rows, _ = kept(numbers(70, 40).astype(np.float32), STEP)
     V, U = numbers(40, 3), numbers(70, 3)
     before = V.copy(), U.copy()
-    rows.times(V), rows.transposed(U)
+    rows.matvec(V), rows.rmatvec(U)
     np.testing.assert_array_equal(V, before[0])
     np.testing.assert_array_equal(U, before[1])
-    empty = Kept(np.zeros(40), STEP)
-    assert empty.times(V).shape == (0, 3)
-    assert not empty.transposed(np.empty((0, 3))).any()
+    empty = StoredH(np.zeros(40), STEP)
+    assert empty.matvec(V).shape == (0, 3)
+    assert not empty.rmatvec(np.empty((0, 3))).any()

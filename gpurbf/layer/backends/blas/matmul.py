@@ -14,7 +14,8 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import gram
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.epilogue import epilogue
 from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
@@ -274,3 +275,27 @@ class MatrixProductLayer:
         wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
         terms = evaluate(coefficients, moved, row_sums, wide)
         return product.pack(moved), terms.astype(terms_dtype)
+
+
+def backend_by_products(
+    name: str,
+    kernel: str,
+    products: Callable[[np.dtype, int, bool], Gemm],
+    square: Callable[[np.ndarray], np.ndarray],
+) -> Backend:
+    """A backend of a CPU's library.
+
+    ``products(dtype, n, quantized)`` is its product for n inputs, ``square(H)`` is HᵀH of a tile.
+    """
+
+    def prepare(
+        C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
+    ) -> MatrixProductLayer | tile_layer.TileLayer:
+        if activation.metric == "manhattan":  # which has no matrix product
+            return tile_layer.prepare(C, activation, dtype, quantization)
+        product = products(np.dtype(dtype), C.shape[1], quantization is not None)
+        return MatrixProductLayer(product, square, C, activation, dtype, quantization)
+
+    return Backend(
+        name=name, xp=np, kernel=kernel, prepare=prepare, tiled=False, exact_sums=gram.fast
+    )

@@ -18,11 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer, shifted
-from gpurbf.layer.backends.numba import gram, tile_layer
+from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
 from gpurbf.runtime import clock
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
@@ -184,16 +181,6 @@ def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]
 
 
-def prepare(
-    C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
-) -> MatrixProductLayer | tile_layer.TileLayer:
-    """The centers (m, n) made ready; Manhattan distance has no matrix product: it takes tiles."""
-    if activation.metric == "manhattan":
-        return tile_layer.prepare(C, activation, dtype, quantization)
-    product = products(np.dtype(dtype), C.shape[1], quantization is not None)
-    return MatrixProductLayer(product, _gram, C, activation, dtype, quantization)
-
-
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     _library()
@@ -202,6 +189,4 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} quantized (measured TOPS: {said}), sgemm/dgemm off it"
-    return Backend(
-        name="mkl", xp=np, kernel=kernel, prepare=prepare, tiled=False, exact_sums=gram.fast
-    )
+    return backend_by_products("mkl", kernel, products, _gram)

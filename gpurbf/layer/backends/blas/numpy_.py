@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
-from gpurbf.layer.backends.numba import gram, tile_layer
+from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products
 
 # float32 holds every integer up to here, so sums of products below it are exact in any order.
 _EXACT_FLOAT32 = 2**24
@@ -36,23 +31,6 @@ def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     return FLOAT32 if dtype == np.float32 else FLOAT64
 
 
-def prepare(
-    C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
-) -> MatrixProductLayer | tile_layer.TileLayer:
-    """The centers (m, n) made ready; Manhattan distance has no matrix product: it takes tiles."""
-    if activation.metric == "manhattan":
-        return tile_layer.prepare(C, activation, dtype, quantization)
-    product = products(np.dtype(dtype), C.shape[1], quantization is not None)
-    return MatrixProductLayer(product, _gram, C, activation, dtype, quantization)
-
-
 def load() -> Backend:
     """The backend; it is always available."""
-    return Backend(
-        name="numpy",
-        xp=np,
-        kernel="sgemm/dgemm of NumPy's BLAS",
-        prepare=prepare,
-        tiled=False,
-        exact_sums=gram.fast,
-    )
+    return backend_by_products("numpy", "sgemm/dgemm of NumPy's BLAS", products, _gram)

@@ -20,7 +20,7 @@ from gpurbf.layer.distance import Coefficients, evaluate
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import parallel_rows
 
-kernels = lazy_module("gpurbf.layer.backends.blas._kernels")
+kernels = lazy_module("gpurbf.layer.backends.blas._sparse_kernels")
 
 
 # Wide enough to matter, and entries so few that products of them alone are faster: 1/32 of a row.

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpurbf.layer.activation import Epilogue
 from gpurbf.layer.backends.numba.activation_kernels import activate, finish
-from gpurbf.layer.backends.numba.consumers import CHUNK, Consumer, call_consumer
+from gpurbf.layer.backends.numba.consumers import CHUNK, Consumer, call_consumer, copy_tile
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.layer.backends.numba.packing import aligned_like, pack
 from gpurbf.runtime.jit.caching import cached, inner
@@ -161,3 +161,24 @@ def evaluate_rows(begin, end, X, chosen, block, kernel, centers, epilogue, consu
         call_setup(kernel.leave, kernel.config)
     keep_alive(memory)
     end_kernel()
+
+
+@cached(nogil=True, error_model="numpy")
+def stored_rows(begin, end, A, consumer):
+    """Add rows begin … end of A @ W to the consumer's scores, as the tile driver does."""
+    use_widest_vectors()
+    own = placed(consumer)
+    consumer = Consumer(*consumer)
+    H = aligned_like(A, CHUNK * BLOCK).reshape(CHUNK, BLOCK)
+    sums = aligned_like(consumer.scores, CHUNK * consumer.sums)
+    H[:] = 0
+    sums[:] = 0
+    for i in range(begin, end, CHUNK):
+        n = min(CHUNK, end - i)
+        for first in range(0, A.shape[1], BLOCK):
+            count = min(BLOCK, A.shape[1] - first)
+            copy_tile(A[i : i + n, first : first + count], n, count, H, 0, 0)
+            H[:n, count:] = 0
+            call_consumer(
+                consumer.address, own, pointer_to(H, 0), n, count, i, first, pointer_to(sums, 0)
+            )

@@ -17,8 +17,8 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for
 
-kernels = lazy_module("gpurbf.layer.backends.blas._kernels")
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
+driver = lazy_module("gpurbf.layer.backends.numba.driver")
 matvec_kernels = lazy_module("gpurbf.layer.backends.numba.matvec_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
@@ -159,7 +159,7 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
 def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
 
     sums = np.zeros(S.shape)
-    _rows(lambda begin, end: kernels.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
+    _rows(lambda begin, end: matvec_kernels.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
 
 
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
@@ -167,7 +167,7 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
     sums = np.zeros(S.shape)
     consumer = tuple(weights.consumer(sums, H.dtype))
     _rows(
-        lambda begin, end: kernels.stored_rows(begin, end, H, consumer),
+        lambda begin, end: driver.stored_rows(begin, end, H, consumer),
         H, S, sums, weights.fields["W"].nbytes,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ its own class. Segments are the parts of groups in a tile, from a multiple of 8 
 
 from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -33,7 +34,7 @@ from gpurbf.layer.backends.numba.microkernels import (
     compile_for,
     pointer_to,
 )
-from gpurbf.runtime.jit.caching import inner
+from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import call_product, use_widest_vectors
 
 # Width, samples and outputs (`panels`) of a block of registers, for activations of both dtypes.
@@ -176,3 +177,17 @@ def add_scores(H, count, W, first, kernel, rows, sums, scores):
             for q in range(min(rows, n_rows - r)):
                 for k in range(outputs):
                     scores[r + q, p * LANES + k] += sums[q, 0, k]
+
+
+@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def dot_rows(begin, end, A, W, scores):
+    """Add rows of A @ W for a few outputs, W (k, m): reading A takes longer than its products."""
+    use_widest_vectors()
+    for i in range(begin, end):
+        row = A[i]
+        for o in range(W.shape[0]):
+            w = W[o]
+            total = 0.0
+            for j in range(row.size):
+                total += np.float64(row[j]) * np.float64(w[j])
+            scores[i, o] += total
