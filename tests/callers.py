@@ -1,4 +1,4 @@
-"""Threads, processes and callbacks that do as they are told, and the outputs of any model."""
+"""Threads, processes and callbacks that do as they are told; layers, and outputs of any model."""
 
 import os
 import signal
@@ -12,6 +12,8 @@ from contextlib import ExitStack
 import pytest
 import threadpoolctl
 
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
 
 
@@ -30,6 +32,11 @@ def numbers():
 def everything():
     """Everything that a limit of threads could leave a trace in."""
     return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
+
+
+def layer_of(C, gamma=0.1, metric="euclidean", profile="gaussian", **options):
+    """A hidden layer of these centers, on a backend and in a precision if they are named."""
+    return HiddenLayer(C, Activation(metric, profile, gamma), **options)
 
 
 def outputs(model, X):
@@ -63,12 +70,15 @@ class Caller:
 
 
 def run_threads(*targets):
-    """Call each in a thread of its own, and wait for all of them."""
-    everyone = [threading.Thread(target=target) for target in targets]
-    for thread in everyone:
-        thread.start()
-    for thread in everyone:
-        thread.join()
+    """What each gives, called in a thread of its own, all at one moment."""
+    together = threading.Barrier(len(targets))
+
+    def call(target):
+        together.wait()
+        return target()
+
+    with ThreadPoolExecutor(len(targets)) as pool:
+        return list(pool.map(call, targets))
 
 
 def run_python(code, *arguments, check=True, cwd=None, **environment):

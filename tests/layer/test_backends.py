@@ -1,11 +1,7 @@
 """Which backend is taken: a name is obeyed or refused, "auto" asks in order and stops."""
 
-import subprocess
-import sys
-import textwrap
-import threading
-
 import pytest
+from callers import run_python, run_threads
 
 from gpurbf import BackendUnavailable, config_context
 from gpurbf.layer.backends import (
@@ -154,27 +150,8 @@ def test_a_name_is_obeyed_whoever_says_it(asked, monkeypatch):
 
 
 def test_threads_that_ask_at_once_get_one_backend(asked):
-    together, found = threading.Barrier(8), []
-
-    def ask():
-        together.wait()
-        found.append(get_backend("auto", 1)[0])
-
-    everyone = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in everyone:
-        thread.start()
-    for thread in everyone:
-        thread.join()
+    found = run_threads(*8 * [lambda: get_backend("auto", 1)[0]])
     assert len(asked) == 1 and all(backend is found[0] for backend in found)
-
-
-def in_a_new_process(code, *path):
-    """What code prints, with the folders first on its path."""
-    lines = [f"import sys; sys.path[:0] = {[str(folder) for folder in path]!r}"]
-    command = [sys.executable, "-c", "\n".join([*lines, textwrap.dedent(code)])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("cupy", ["missing", "without a GPU"])
@@ -188,11 +165,10 @@ def test_auto_imports_no_library_that_it_does_not_take(tmp_path, monkeypatch, cu
     if cupy != "missing":
         (tmp_path / "cupy.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
     code = """
+        import sys
         import numpy as np
-        from gpurbf import SVC
-        from gpurbf import RBFClassifier
-        from gpurbf.layer.backends import no_gpu
-        from gpurbf.layer.backends import get_backend
+        from gpurbf import SVC, RBFClassifier
+        from gpurbf.layer.backends import get_backend, no_gpu
 
         X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
         model = SVC().fit(X, y)
@@ -205,11 +181,9 @@ def test_auto_imports_no_library_that_it_does_not_take(tmp_path, monkeypatch, cu
         from gpurbf.runtime.blas_threads import blas_libraries
         print([library.internal_api for library in blas_libraries().lib_controllers])
 """
-    libraries, backends, blas = in_a_new_process(code, tmp_path).splitlines()
+    # The folder of the process is first on its path.
+    libraries, backends, blas = run_python(code, cwd=tmp_path).stdout.splitlines()
     assert libraries == "[]"
-    for name in ("cupy_", "numba_cuda", "mkl", "numpy_"):
+    for name in ("cuda.cupy_", "cuda.numba_cuda", "blas.mkl"):
         assert f"'gpurbf.layer.backends.{name}'" not in backends
-    assert "mkl" not in blas or "mkl" in in_a_new_process(
-        "import numpy; from gpurbf.runtime.blas_threads import blas_libraries\n"
-        "print([library.internal_api for library in blas_libraries().lib_controllers])"
-    )
+    assert "mkl" not in blas or "mkl" in run_python("import numpy; numpy.show_config()").stdout

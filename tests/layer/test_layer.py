@@ -1,32 +1,36 @@
 """The hidden layer is its definition on every backend, dtype, metric, profile and shape."""
 
-import threading
-
 import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
+from callers import layer_of, run_threads
 
-from gpurbf import config_context
 from gpurbf.layer.activation import PROFILES, Activation
 from gpurbf.layer.layer import HiddenLayer
 
 SHAPES = [(0, 3, 5), (1, 1, 1), (1, 40, 17), (15, 16, 8), (17, 15, 33), (130, 70, 20)]
 
 
-def data(dtype, N, m, n, seed=0):
-    rng = np.random.default_rng(seed)
+def data(dtype, N, m, n):
+    """Samples and centers; integers have a sample that is a center. "sixteenths" are quantized."""
+    rng = np.random.default_rng(0)
+    if dtype == "sixteenths":
+        X, C = data(np.int8, N, m, n)
+        return X / np.float32(16), C / np.float32(16)
+    rows = rng.normal(size=(N + m, n))
     if np.dtype(dtype).kind in "ui":
         info = np.iinfo(dtype)
         rows = rng.integers(max(info.min, -99), min(info.max, 255) + 1, (N + m, n))
-    else:
-        rows = rng.normal(size=(N + m, n))
+        rows[0] = rows[-1]
     return rows[:N].astype(dtype), rows[N:].astype(dtype)
 
 
 def gamma_for(X, profile, metric):
     """A gamma for which the activations are neither all 0 nor all 1."""
-    length = reference.METRICS[metric](X[:8], X[-8:]).max(initial=0) or 1.0
+    length = abs(reference.METRICS[metric](X[:8], X[-8:])).max(initial=0) or 1.0
+    if metric == "dot":
+        return 1 / length
     return 0.6 / length if profile in ("laplacian", "triangular") else 0.9 / length**2
 
 
@@ -36,16 +40,17 @@ def assert_close(H, expected, dtype):
     np.testing.assert_allclose(H, expected, rtol=tolerance, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
+@pytest.mark.parametrize("metric", reference.METRICS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, "sixteenths", np.float32, np.float64])
 def test_outputs_are_the_definition(backend, metric, dtype):
     X, C = data(dtype, 45, 37, 19)
-    for profile in PROFILES:
-        gamma = gamma_for(X, profile, metric)
-        layer = HiddenLayer(C, Activation(metric, profile, gamma), backend=backend)
+    for profile in reference.DOT_PROFILES if metric == "dot" else PROFILES:
+        activation = Activation(metric, profile, gamma_for(X, profile, metric), 0.5, 3)
+        layer = HiddenLayer(C, activation, backend=backend)
         H = layer.activations(X)
         assert H.dtype == (np.float64 if dtype is np.float64 else np.float32)
-        assert_close(H, reference.hidden(X, C, metric, profile, gamma), H.dtype)
+        assert (layer.quantization is None) == (dtype in (np.float32, np.float64))
+        assert_close(H, reference.hidden(X, C, *activation), H.dtype)
 
 
 @pytest.mark.parametrize(("N", "m", "n"), SHAPES)
@@ -54,7 +59,7 @@ def test_outputs_are_the_definition(backend, metric, dtype):
 def test_every_shape_and_consumer(backend, dtype, metric, N, m, n):
     X, C = data(dtype, N, m, n)
     gamma = gamma_for(X, "gaussian", metric)
-    layer = HiddenLayer(C, Activation(metric, "gaussian", gamma), backend=backend)
+    layer = layer_of(C, gamma, metric, backend=backend)
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     rng = np.random.default_rng(1)
     W, T, w = rng.normal(size=(m, 3)), rng.normal(size=(N, 2)), rng.random(N)
@@ -67,16 +72,6 @@ def test_every_shape_and_consumer(backend, dtype, metric, N, m, n):
     assert_close(G, (H.T * w) @ H, layer.dtype)
     assert_close(B, (H.T * w) @ T, layer.dtype)
     np.testing.assert_array_equal(G, G.T)
-
-
-@pytest.mark.parametrize("profile", ["linear", "poly", "sigmoid"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
-def test_dot_product_kernels(backend, profile, dtype):
-    X, C = data(dtype, 33, 21, 40)
-    gamma = 1 / (40 * np.square(X, dtype=float).mean())
-    layer = HiddenLayer(C, Activation("dot", profile, gamma, 0.5, 3), backend=backend)
-    expected = reference.hidden(X, C, "dot", profile, gamma, 0.5, 3)
-    assert_close(layer.activations(X), expected, layer.dtype)
 
 
 def test_callable_profile_gets_squared_distances(backend):
@@ -93,9 +88,8 @@ def test_an_offset_costs_no_digits(backend, dtype):
     X, C = data(np.float64, 50, 40, 30)
     # Steps of 2⁻⁶ survive the offset in float32, so both problems are the same one.
     X, C = np.round(X * 64) / 64, np.round(C * 64) / 64
-    activation = Activation("euclidean", "gaussian", 0.01)
     for offset in (0, 100):
-        layer = HiddenLayer((C + offset).astype(dtype), activation, backend=backend)
+        layer = layer_of((C + offset).astype(dtype), 0.01, backend=backend)
         H = layer.activations((X + offset).astype(dtype))
         assert np.abs(H - reference.hidden(X, C, "euclidean", "gaussian", 0.01)).max() < 1e-6
 
@@ -103,28 +97,16 @@ def test_an_offset_costs_no_digits(backend, dtype):
 def test_a_sample_at_its_center_has_distance_zero(backend):
     rng = np.random.default_rng(0)
     X = (1000 + rng.normal(size=(40, 50))).astype(np.float32)
-    layer = HiddenLayer(X, Activation("euclidean", "laplacian", 1e-3), backend=backend)
+    layer = layer_of(X, 1e-3, "euclidean", "laplacian", backend=backend)
     assert np.abs(layer.activations(X).diagonal() - 1).max() < 1e-5
-    layer = HiddenLayer(X, Activation("manhattan", "laplacian", 1e-3), backend=backend)
+    layer = layer_of(X, 1e-3, "manhattan", "laplacian", backend=backend)
     np.testing.assert_array_equal(layer.activations(X).diagonal(), 1)
-
-
-def test_one_row_and_a_batch_give_the_same_answer(backend):
-    for dtype in (np.uint8, np.float32):
-        X, C = data(dtype, 70, 50, 30)
-        activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))
-        layer = HiddenLayer(C, activation, backend=backend)
-        H = layer.activations(X)
-        single = np.vstack([layer.activations(X[i : i + 1]) for i in range(len(X))])
-        assert_close(single, H, layer.dtype)
-        if dtype is np.uint8:
-            np.testing.assert_array_equal(single, H)
 
 
 def test_weights_changed_in_place_hold_at_once(backend):
     rng = np.random.default_rng(0)
     X, C, W = rng.random((5, 3)), rng.random((40, 3)), rng.random((40, 2))
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend=backend)
+    layer = layer_of(C, 1.0, backend=backend)
     H = layer.activations(X)
     for _ in range(3):
         np.testing.assert_allclose(layer.matvec(X, W), H @ W)
@@ -132,24 +114,11 @@ def test_weights_changed_in_place_hold_at_once(backend):
     np.testing.assert_allclose(layer.matvec(X, W[:, :1]), H @ W[:, :1])
 
 
-def test_tile_size_changes_no_score(backend):
-    X, C = data(np.uint8, 700, 50, 30)
-    activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))
-    W = np.random.default_rng(0).normal(size=(50, 4))
-    scores = []
-    for memory in (0.01, 256):
-        with config_context(memory=memory):
-            layer = HiddenLayer(C / 255.0, activation, backend=backend)
-            scores.append(layer.matvec(X / 255.0, W))
-    assert_close(scores[0], scores[1], np.float64)
-
-
 @pytest.mark.parametrize("layout", ["csr_matrix", "csr_array", "fortran", "reversed", "memmap"])
 def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     X, C = data(np.float32, 60, 20, 12)
     X[X < 0] = 0
-    activation = Activation("euclidean", "gaussian", 0.05)
-    layer = HiddenLayer(C, activation, backend=backend)
+    layer = layer_of(C, 0.05, backend=backend)
     expected = layer.activations(X)
     if layout.startswith("csr"):
         stored = getattr(sp, layout)(X)
@@ -166,7 +135,7 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
 
 def test_out_may_be_any_array_of_the_right_shape(backend):
     X, C = data(np.float32, 40, 12, 9)
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend)
+    layer = layer_of(C, backend=backend)
     expected = layer.activations(X)
     for out in (
         np.zeros((40, 12), np.float32),
@@ -180,18 +149,8 @@ def test_out_may_be_any_array_of_the_right_shape(backend):
 
 def test_threads_share_a_layer(backend):
     X, C = data(np.uint8, 300, 80, 40)
-    activation = Activation("euclidean", "gaussian", gamma_for(X, "gaussian", "euclidean"))
-    layer = HiddenLayer(C, activation, backend=backend)
-    results = [None] * 4
-
-    def work(i):
-        results[i] = layer.activations(X)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    layer = layer_of(C, gamma_for(X, "gaussian", "euclidean"), backend=backend)
+    results = run_threads(*4 * [lambda: layer.activations(X)])
     for H in results:
         np.testing.assert_array_equal(H, results[0])
 

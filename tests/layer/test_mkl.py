@@ -1,30 +1,25 @@
 """MKL after a fork: the child has none of its parent's threads and must not wait for them."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
+from callers import forks, run_python
 
 from gpurbf import BackendUnavailable
 from gpurbf.layer.backends import get_backend
 
 
+@forks
 def test_a_forked_child_computes_with_every_product():
     try:
         get_backend("mkl")
     except BackendUnavailable as error:
         pytest.skip(f"backend mkl: {error}")
-    if not hasattr(os, "fork"):
-        pytest.skip("the platform has no fork")
     code = """
-        import faulthandler, os, threading
+        import faulthandler, os
+        from concurrent.futures import ThreadPoolExecutor
         import numpy as np
         import threadpoolctl
         from sklearn.datasets import load_digits
-        from gpurbf import SVC
-        from gpurbf import RBFClassifier
+        from gpurbf import SVC, RBFClassifier
         from gpurbf.layer.backends.blas import mkl
         from gpurbf.runtime import threads
 
@@ -51,21 +46,15 @@ def test_a_forked_child_computes_with_every_product():
         fitted = SVC(backend="mkl").fit(X, y)
         with threadpoolctl.threadpool_limits(1):  # leaves a number of this thread in MKL
             pass
-        limit = threads.thread_limit()
-        here = everything()
+        limit, here = threads.thread_limit(), everything()
         child = os.fork()
         if child == 0:
             # The one limit of time is for a child that would wait for ever.
             faulthandler.dump_traceback_later(300, exit=True)
-            there = []
-            other = threading.Thread(target=lambda: there.extend(everything()))
-            other.start()
-            same = np.allclose(everything(), here, rtol=1e-6)
-            other.join()
-            same &= np.allclose(there, here, rtol=1e-6)
+            with ThreadPoolExecutor(1) as pool:
+                other = pool.submit(everything)
+                same = np.allclose([everything(), other.result()], [here, here], rtol=1e-6)
             os._exit(0 if same and threads.thread_limit() == limit else 1)
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """
+    run_python(code)

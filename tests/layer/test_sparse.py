@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
+from callers import layer_of
 from scipy.sparse import random_array
 from sklearn.base import clone
 
@@ -31,12 +32,6 @@ def X(request):
     return X
 
 
-def expected(X, C, activation):
-    return reference.hidden(
-        X.toarray(), C, activation.metric, activation.profile, activation.gamma, activation.coef0
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "activation",
@@ -52,7 +47,7 @@ def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
     C = samples(dtype, N=m).toarray()
     layer = HiddenLayer(C, activation, backend=backend)
     X, W = X.astype(dtype), rng.normal(size=(m, k))
-    H = expected(X, C, activation)
+    H = reference.hidden(X.toarray(), C, *activation)
     bound = reference.TOLERANCE[np.dtype(dtype)]
     np.testing.assert_allclose(layer.activations(X), H, rtol=bound, atol=bound)
     np.testing.assert_allclose(layer.matvec(X, W), H @ W, rtol=0, atol=20 * bound * np.abs(H).max())
@@ -65,8 +60,7 @@ def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
 
 
 def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
-    activation = Activation("euclidean", "gaussian", 0.1)
-    layer = HiddenLayer(samples(np.float64, N=m).toarray(), activation, backend=backend)
+    layer = layer_of(samples(np.float64, N=m).toarray(), backend=backend)
     W = rng.normal(size=(m, k))
     thin = sparse.sparse_rows(X)  # others are a BLAS's, whose sums depend on where a row lies
     H, S = layer.activations(X), layer.matvec(X, W)
@@ -94,8 +88,7 @@ def test_a_classifier_says_what_it_says_of_dense_samples(X):
 def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     # And so are the sums of whoever makes the layer again from the dense array of the model.
     C, T = samples(np.float32, N=m), rng.normal(size=(X.shape[0], k))
-    activation = Activation("euclidean", "gaussian", 0.1)
-    given, dense = (HiddenLayer(c, activation, backend=backend) for c in (C, C.toarray()))
+    given, dense = (layer_of(c, backend=backend) for c in (C, C.toarray()))
     assert sp.issparse(given.sparse_centers) and sp.issparse(dense.sparse_centers)
     np.testing.assert_array_equal(given.centers, C.toarray())
     np.testing.assert_array_equal(given.activations(X), dense.activations(X))
@@ -129,20 +122,18 @@ def test_entries_given_in_two_parts_are_one():
 
 
 def test_what_is_left_to_sparse_products():
-    activation = Activation("euclidean", "gaussian", 0.1)
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
-    assert HiddenLayer(C, activation).sparse_rows(X).all()
-    assert HiddenLayer(C, activation).sparse_rows(X.toarray()) is None
-    assert HiddenLayer(C[:, :1000], activation).sparse_rows(X[:, :1000]) is None
-    assert HiddenLayer(C, activation, precision="float32").sparse_rows(X) is None
-    assert HiddenLayer(C, activation._replace(metric="manhattan")).sparse_rows(X) is None
-    # Counts are codes, and dense tiles of those are faster still.
-    assert HiddenLayer(np.sign(C), activation).sparse_rows(X.sign()) is None
     full = samples(np.float64, 0.2)
-    assert HiddenLayer(C, activation).sparse_rows(full) is None
-    assert (
-        sp.issparse(sparse.sparse_or_dense(C))
-        and sparse.sparse_or_dense(full.toarray()) is not None
-    )
+    assert layer_of(C).sparse_rows(X).all() and sp.issparse(sparse.sparse_or_dense(C))
+    for layer, rows in [
+        (layer_of(C), X.toarray()),
+        (layer_of(C), full),
+        (layer_of(C[:, :1000]), X[:, :1000]),
+        (layer_of(C, precision="float32"), X),
+        (layer_of(C, metric="manhattan"), X),
+        # Counts are codes, and dense tiles of those are faster still.
+        (layer_of(np.sign(C)), X.sign()),
+    ]:
+        assert layer.sparse_rows(rows) is None
     for stored in (full, full.toarray()):  # the values decide, not how they are stored
         assert not sp.issparse(sparse.sparse_or_dense(stored))

@@ -1,29 +1,24 @@
 """Tiles: forced ones belong to a thread and to the layers prepared meanwhile; no result changes."""
 
-import threading
-
 import numpy as np
 import pytest
 import reference
+from callers import layer_of, run_threads
 
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.tile import Tile, forced, forced_tile
-from gpurbf.layer.layer import HiddenLayer
 
 DEFAULT = Tile()
 
 
 def test_forced_tiles_nest_and_belong_to_a_thread():
-    seen = []
     with forced(Tile(M=24)):
         with forced(DEFAULT):
             assert forced_tile() == DEFAULT
         assert forced_tile() == Tile(M=24)
-        other = threading.Thread(target=lambda: seen.append(forced_tile()))
-        other.start()
-        other.join()
+        seen = run_threads(forced_tile)
     assert seen == [DEFAULT] == [forced_tile()]
     with pytest.raises(ValueError, match="> 0"), forced(Tile(M=0)):
         pass
@@ -32,7 +27,7 @@ def test_forced_tiles_nest_and_belong_to_a_thread():
 def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
     rng = np.random.default_rng(0)
     X, C = (rng.integers(0, 256, (size, 9)).astype(np.uint8) for size in (500, 20))
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-5), backend="numba")
+    layer = layer_of(C, 1e-5, backend="numba")
     with forced(Tile(M=96, threads=1)):
         layer.activations(X)  # worker threads have no forced tile, and need none
     layer.activations(X)
@@ -42,7 +37,7 @@ def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
 
 def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
     C = np.random.default_rng(0).normal(size=(2, 300_000))
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1.0), backend="numba")
+    layer = layer_of(C, 1.0, backend="numba")
     with forced(Tile(M=5000)):
         layer.activations(C)
     (prepared,) = layer._prepared.values()
@@ -62,8 +57,7 @@ def test_no_tile_changes_a_result(backend, metric, precision):
     if backend == "numba-cuda":
         tiles = (Tile(M=128, B=16), Tile(M=64, B=8))
     for cut in (DEFAULT, *tiles):
-        activation = Activation(metric, "gaussian", gamma)
-        layer = HiddenLayer(C, activation, backend=backend, precision=precision)
+        layer = layer_of(C, gamma, metric, backend=backend, precision=precision)
         within = reference.TOLERANCE[layer.dtype]
         with forced(cut):
             found = layer.activations(X), layer.matvec(X, W), *layer.gram(X, T)
