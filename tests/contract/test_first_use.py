@@ -7,18 +7,17 @@ here for eight threads at once. ``GPURBF_FIRST_USES`` says of how many models, b
 import os
 import pickle
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
-from callers import run_python
+from callers import run_python, run_threads
 from sklearn.datasets import load_digits
 
-from gpurbf import SVC, RBFClassifier, RBFLayer
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
 MODELS = int(os.environ.get("GPURBF_FIRST_USES", "24"))
-THREADS = 8
 
 X, y = load_digits(return_X_y=True)
 SCALES = {
@@ -33,6 +32,7 @@ ESTIMATORS = {
     "rbf": RBFClassifier(60, random_state=0),
     "svc": SVC(),
     "layer": RBFLayer(60, random_state=0),
+    "fsvc": FSVC("ratio", solver="one-hot", random_state=0),
 }
 
 
@@ -63,18 +63,6 @@ def serial(pickles):
     }
 
 
-def all_at_once(work):
-    """Call work(0), work(1), … each in its thread, all at one moment."""
-    together = threading.Barrier(THREADS)
-
-    def run(i):
-        together.wait()
-        work(i)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(run, range(THREADS)))
-
-
 @pytest.mark.parametrize("interval", [None, 1e-5], ids=["usual switches", "frequent switches"])
 def test_first_predicts_from_many_threads_have_the_bits_of_a_serial_run(pickles, serial, interval):
     usual = sys.getswitchinterval()
@@ -85,13 +73,13 @@ def test_first_predicts_from_many_threads_have_the_bits_of_a_serial_run(pickles,
             key = list(pickles)[number % len(pickles)]
             model = pickle.loads(pickles[key])
 
-            def first(i, key=key, model=model, number=number):
-                form = forms[(i + number) % len(forms)]
+            def first(form, key=key, model=model):
                 for found, expected in zip(answers(model, FORMS[form]), serial[key, form]):
                     if found.dtype != expected.dtype or found.tobytes() != expected.tobytes():
                         different.add((key, form))
 
-            all_at_once(first)
+            forms = [*forms[1:], forms[0]]
+            run_threads(*(partial(first, form) for form in (forms * 2)[:8]))
     finally:
         sys.setswitchinterval(usual)
     assert not different

@@ -1,7 +1,6 @@
 """A fitted model stays as it was fitted; backend and precision alone may change, and do at once."""
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -118,15 +117,3 @@ def test_a_stream_is_quantized_as_all_its_batches_together(stream, pickled):
     assert np.array_equal(model.center_indices_, whole.center_indices_)
     assert model.backend_info_ == whole.backend_info_
     assert np.array_equal(outputs(model, batches[1]), outputs(whole, batches[1]))
-
-
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_first_answers_of_many_threads_are_those_of_one(model):
-    pickled = pickle.dumps(clone(model).fit(X, y))
-    batches = [X[:50], X[:50].astype(np.float32), (16 * X[:50]).astype(np.uint8), REAL[:50]]
-    expected = [outputs(pickle.loads(pickled), batch) for batch in batches]
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(5):
-            fresh = pickle.loads(pickled)
-            got = list(pool.map(lambda batch: outputs(fresh, batch), batches * 2))  # noqa: B023
-            assert all(np.array_equal(a, b) for a, b in zip(got, expected * 2))

@@ -1,11 +1,9 @@
 """Converted to ONNX, every estimator answers the same in onnxruntime."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from callers import run_python
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.pipeline import make_pipeline
@@ -33,18 +31,16 @@ def run(model, X):
     return dict(zip(names, session.run(None, {session.get_inputs()[0].name: X})))
 
 
-def same(model, X, scores=True):
+def same(model, X):
     """Labels equal, outputs to 1e-5."""
     found = run(model, X)
     assert np.array_equal(found["label"], model.predict(X))
     expected = model.decision_function(X)
     assert found["scores"].shape == expected.shape
-    if scores:
-        np.testing.assert_allclose(found["scores"], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found["scores"], expected, rtol=0, atol=1e-5)
     if "probabilities" in found:
-        np.testing.assert_allclose(
-            found["probabilities"], model.predict_proba(X), rtol=0, atol=1e-5
-        )
+        expected = model.predict_proba(X)
+        np.testing.assert_allclose(found["probabilities"], expected, rtol=0, atol=1e-5)
 
 
 MODELS = {
@@ -120,7 +116,7 @@ def test_models_that_onnx_cannot_express_are_refused():
 
 def test_without_skl2onnx_the_error_says_what_to_install():
     code = "import sys; sys.modules['skl2onnx'] = None; import gpurbf.onnx"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code, check=False)
     assert "pip install skl2onnx onnxruntime" in done.stderr.splitlines()[-1]
 
 

@@ -25,26 +25,21 @@ EVERY = os.environ.get("GPURBF_EVERY_CALL") == "1"
 
 X, y = load_digits(n_class=3, return_X_y=True)
 A, a, B, b = X[:120], y[:120], X[120:240], y[120:240]
+HOST = {"backend": "numpy", "random_state": 0}
+LMS = {"solver": "lms", "learning_rate": 0.01}
 MODELS = [
-    RBFClassifier(20, backend="numpy", random_state=0),
-    RBFClassifier(20, solver="lms", backend="numpy", random_state=0),
-    RBFClassifierCV(20, backend="numpy", random_state=0),
-    RBFLayer(20, backend="numpy", random_state=0),
-    FSVC(backend="numpy", random_state=0),
-    FSVC(20.0, solver="lms", selection="error", learning_rate=0.01, random_state=0),
+    RBFClassifier(20, **HOST),
+    RBFClassifier(20, solver="lms", **HOST),
+    RBFClassifierCV(20, **HOST),
+    RBFLayer(20, **HOST),
+    FSVC(**HOST),
+    FSVC(20.0, selection="error", random_state=0, **LMS),
     SVC(backend="numpy"),
 ]
 STREAMS = [
-    RBFClassifier(20, backend="numpy", random_state=0),
-    FSVC(20.0, backend="numpy", random_state=0),
-    FSVC(
-        20.0,
-        solver="lms",
-        selection="per-class",
-        learning_rate=0.01,
-        backend="numpy",
-        random_state=0,
-    ),
+    RBFClassifier(20, **HOST),
+    FSVC(20.0, **HOST),
+    FSVC(20.0, selection="per-class", **LMS, **HOST),
 ]
 # Two more than the classes of the first fit, so that nothing of it can pass for the second.
 OTHER = np.append(b[:-2] + 100, [200, 201])
@@ -154,45 +149,37 @@ def check_every_boundary(model, call):
 
 @pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
 @pytest.mark.parametrize("fitted", [True, False])
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_fit_broken_off_at_any_call_leaves_what_was(model, fitted):
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [*(("fit", model) for model in MODELS), *(("partial_fit", model) for model in STREAMS)],
+    ids=str,
+)
+def test_a_call_broken_off_anywhere_leaves_what_was(method, model, fitted):
     model = clone(model)
+    classes = {} if method == "fit" else {"classes": [0, 1, 2]}
     if fitted:
-        model.fit(A, a)
-    check_every_boundary(model, lambda model: partial(model.fit, B + 0.5, OTHER))
+        getattr(model, method)(A, a, **classes)
+    samples = (B + 0.5, OTHER) if method == "fit" else (B, b)
+    check_every_boundary(model, lambda model: partial(getattr(model, method), *samples, **classes))
 
 
-@pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
-@pytest.mark.parametrize("fitted", [True, False])
-@pytest.mark.parametrize("model", STREAMS, ids=str)
-def test_partial_fit_broken_off_at_any_call_leaves_what_was(model, fitted):
-    model = clone(model)
-    if fitted:
-        model.partial_fit(A, a, classes=[0, 1, 2])
-    check_every_boundary(model, lambda model: partial(model.partial_fit, B, b, classes=[0, 1, 2]))
-
-
-def test_a_batch_that_was_refused_counts_once_when_it_is_repeated():
-    model, expected = clone(STREAMS[0]), clone(STREAMS[0])
-    for part in (A, a), (B, b):
-        expected.partial_fit(*part, classes=[0, 1, 2])
-    model.partial_fit(A, a, classes=[0, 1, 2])
-    for alpha, error in (("1e-6", TypeError), (-1.0, ValueError)):
-        with pytest.raises(error, match="alpha must be"):
-            model.set_params(alpha=alpha).partial_fit(B, b)
-    model.set_params(alpha=1e-6).partial_fit(B, b)
-    assert np.array_equal(model.decision_function(X), expected.decision_function(X))
-
-
-def test_lms_that_overflows_in_a_later_chunk_leaves_the_stream_usable():
-    # The order of the samples decides how far they go: one in twenty does not overflow.
-    model = FSVC(12.0, solver="lms", learning_rate=0.01, backend="numpy", random_state=0)
-    model.partial_fit(A, a, classes=[0, 1, 2])
-    expected = pickle.loads(pickle.dumps(model)).partial_fit(B, b)
+@pytest.mark.parametrize(
+    ("model", "change", "error", "message"),
+    [
+        (STREAMS[0], {"alpha": "1e-6"}, TypeError, "alpha must be"),
+        (STREAMS[0], {"alpha": -1.0}, ValueError, "alpha must be"),
+        # The order of the samples decides how far they go: one in twenty does not overflow.
+        (FSVC(12.0, **LMS, **HOST), {"learning_rate": 1e6}, ValueError, r"=1e\+06 is too high"),
+    ],
+    ids=str,
+)
+def test_a_batch_that_was_refused_counts_once_when_it_is_repeated(model, change, error, message):
+    model = clone(model).partial_fit(A, a, classes=[0, 1, 2])
+    expected, before = pickle.loads(pickle.dumps(model)).partial_fit(B, b), model.get_params()
     state = State(model)
-    with pytest.raises(ValueError, match=r"learning_rate=1e\+06 is too high"):
-        model.set_params(learning_rate=1e6).partial_fit(B, b)
-    model.set_params(learning_rate=0.01)
+    with pytest.raises(error, match=message):
+        model.set_params(**change).partial_fit(B, b)
+    model.set_params(**{name: before[name] for name in change})
     state.assert_unchanged()
     model.partial_fit(B, b)
     assert np.array_equal(model.decision_function(X), expected.decision_function(X))
