@@ -3,13 +3,13 @@
 import numpy as np
 
 from gpurbf.layer.backends.cuda.kernels.profiles import activate
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import cuda, jit
 
 EUCLIDEAN, MANHATTAN, DOT = range(3)
 METRICS = {"euclidean": EUCLIDEAN, "manhattan": MANHATTAN, "dot": DOT}
 
 
-@cuda.jit
+@jit
 def pairs(X, C, metric, form, profile, gamma, coef0, degree, out):
     """out = activations of X (N, n) and C (m, n), all of one dtype; one thread an output.
 

@@ -1,5 +1,6 @@
 """Fixtures for every test: a backend by name, and the real data where they are at hand."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -30,6 +31,12 @@ BACKENDS = ("numpy", "mkl", "numba", "cupy", "numba-cuda")
 REQUIRED = set(filter(None, os.environ.get("GPURBF_REQUIRE", "").split(",")))
 if REQUIRED - set(BACKENDS):
     raise pytest.UsageError(f"GPURBF_REQUIRE={','.join(REQUIRED)}: there are {BACKENDS}")
+
+
+def pytest_configure(config):
+    """What CuPy's compiled code warns of is attributed to its caller: a line of ours, or a test."""
+    if importlib.util.find_spec("cupy"):
+        config.addinivalue_line("filterwarnings", "default::DeprecationWarning")
 
 
 @pytest.fixture(scope="session", autouse=True)

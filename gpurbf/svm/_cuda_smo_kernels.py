@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.layer.backends.cuda.kernels.warps import WARPS, best, best_beside, product
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import cuda, jit
 from gpurbf.svm import _smo_kernels
 
 # Samples of a working set, and threads of a block, at most.
@@ -29,9 +29,9 @@ RUNNING, CONVERGED, ENDED, DOUBTED, NOT_FINITE = range(5)
 _LOWEST, _HIGHEST = np.int64(-(2**63)), np.int64(2**63 - 1)
 _RISES, _FALLS = 1, 2
 
-_key = cuda.jit(device=True)(_smo_kernels._key.py_func)
-_gain = cuda.jit(device=True)(_smo_kernels._gain.py_func)
-_moved = cuda.jit(device=True)(_smo_kernels._moved.py_func)
+_key = jit(device=True)(_smo_kernels._key.py_func)
+_gain = jit(device=True)(_smo_kernels._gain.py_func)
+_moved = jit(device=True)(_smo_kernels._moved.py_func)
 
 
 class Pairs(NamedTuple):
@@ -89,20 +89,20 @@ class Rules(NamedTuple):
     doubt: float
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _number(key):
     """The float64 that a key is of."""
     return np.int64(key ^ ((key >> 63) & _HIGHEST)).view(np.float64)
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _ends(beta, bound):
     """Whether beta may rise and may fall, as two bits."""
     rises = _RISES if beta < max(bound, 0.0) else 0
     return rises | (_FALLS if beta > min(bound, 0.0) else 0)
 
 
-@cuda.jit
+@jit
 def select(wave, pairs, sets, progress, rules):
     """Judge each pair of a wave; for one that goes on, choose the members of its next set.
 
@@ -167,7 +167,7 @@ def select(wave, pairs, sets, progress, rules):
         sets.counts[p] = count
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _keep(members, count):
     """Move the newer half of the members to the front; how many these are."""
     first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
@@ -183,7 +183,7 @@ def _keep(members, count):
     return count - older
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _take(keys, members, count, wanted):
     """Append the numbers of the largest keys but those that are lowest; how many there are then.
 
@@ -235,7 +235,7 @@ def _take(keys, members, count, wanted):
     return count + wanted - left + ties
 
 
-@cuda.jit
+@jit
 def gather(wave, pairs, sets, values, blocks, progress):
     """K between the members of each pair of a wave. Launched with any number of blocks a pair."""
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
@@ -252,7 +252,7 @@ def gather(wave, pairs, sets, values, blocks, progress):
             blocks.diagonal[slot, i] = values.diagonal[sample]
 
 
-@cuda.jit
+@jit
 def inner(wave, pairs, sets, blocks, progress, rules):
     """Steps inside the sets of a wave; see :func:`gpurbf.svm._smo_kernels.solve_block`."""
     # The simulator knows a shared array by its line.
@@ -345,7 +345,7 @@ def inner(wave, pairs, sets, blocks, progress, rules):
         progress[p, STUCK] = steps == 0
 
 
-@cuda.jit
+@jit
 def update(wave, pairs, sets, values, blocks, progress):
     """``f -= change @ K[members]`` of the pairs of a wave, in float64 and in the members' order.
 

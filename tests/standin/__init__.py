@@ -346,7 +346,8 @@ def make(capacity=1 << 30):
         cublas=Cublas(gpu),
         runtime=types.SimpleNamespace(
             memGetInfo=lambda: (gpu.free(), capacity),
-            getDevice=lambda: 0,
+            getDevice=lambda: gpu.device,
+            driverGetVersion=lambda: 13000,
             getDeviceProperties=lambda _: {
                 "name": b"stand-in",
                 "major": gpu.capability[0],

@@ -55,13 +55,18 @@ class ElementwiseKernel:
 
 
 class ReductionKernel:
-    def __init__(self, apply, inputs, output, mapped, reduced, after, identity, name):
+    """Sums in ``reduce_type``, by default the type of the output: cupy/_core/_reduction.pyx."""
+
+    def __init__(
+        self, apply, inputs, output, mapped, reduced, after, identity, name, reduce_type=None
+    ):
         assert (inputs, output) == ("T x", "W y")
         assert (mapped, reduced, after, identity) == ("x", "a + b", "y = a", "0")
-        self.apply = apply
+        self.apply, self.kind = apply, None if reduce_type is None else TYPES[reduce_type]
 
     def __call__(self, x, out, axis):
-        return self.apply(lambda x: x.sum(axis=axis).astype(out.dtype), x, out=out)
+        kind = self.kind or out.dtype
+        return self.apply(lambda x: x.sum(axis=axis, dtype=kind).astype(out.dtype), x, out=out)
 
 
 TYPES = {

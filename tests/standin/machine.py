@@ -36,7 +36,7 @@ class Gpu:
     def __init__(self, capacity):
         self.capacity = capacity
         # What a test may change before the backend is loaded: of its properties.
-        self.capability, self.l2 = (9, 0), 1 << 20
+        self.capability, self.l2, self.device = (9, 0), 1 << 20, 0
         self.copies, self.hazards, self.calls, self.pools = [], [], [], []
         self.kernels = []
         # Of kernels and library calls; waits of the host; blocks that the driver was asked for.

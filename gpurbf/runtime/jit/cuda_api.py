@@ -1,6 +1,9 @@
 """The one import of numba.cuda, which NVIDIA's package numba-cuda brings."""
 
 import os
+import shutil
+from functools import partial
+from pathlib import Path
 
 from numba import cuda
 from numba.core import config
@@ -18,8 +21,39 @@ if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
     settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
+def jit(function=None, **options):
+    """`cuda.jit` without optimization while linking: a device runs what `compile_ptx` shows.
+
+    Where nvJitLink is there, numba-cuda would compile to LTO-IR, which no test of PTX sees; and it
+    forgets ``lto=False`` of a decorator with arguments.
+    """
+    if function is None:
+        return partial(jit, **options)
+    if SIMULATED:  # it knows no registers
+        options.pop("max_registers", None)
+    else:
+        options["lto"] = False
+    return cuda.jit(function, **options)
+
+
 def find_compiler():
-    """Raise what Numba raises where it does not find what compiles its kernels."""
+    """Raise what Numba raises where it does not find what compiles its kernels.
+
+    With NVRTC from a wheel, numba-cuda looks for libNVVM of a toolkit only where ``CUDA_HOME`` is
+    set. If that is all that is missing, it is set, to where nvcc is.
+    """
+    try:
+        _load_compiler()
+    except Exception:
+        folders = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin"])
+        nvcc = shutil.which("nvcc", path=folders)
+        if nvcc is None or "CUDA_HOME" in os.environ or "CUDA_PATH" in os.environ:
+            raise
+        os.environ["CUDA_HOME"] = str(Path(nvcc).resolve().parents[1])
+        _load_compiler()
+
+
+def _load_compiler():
     from numba.cuda.cudadrv import libs, nvvm
 
     nvvm.NVVM()

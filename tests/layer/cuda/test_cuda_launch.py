@@ -1,13 +1,16 @@
 """What stands before the first launch: grids of any size, and the libraries that compile."""
 
+import os
 import sys
 
+import numpy as np
 import pytest
 import standin
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf import BackendUnavailable
 from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.layer.backends.cuda.memory import Device
 from gpurbf.runtime.jit import cuda_api
 
 pytestmark = pytest.mark.skipif(cuda_api.SIMULATED, reason="Numba's simulator compiles nothing")
@@ -67,3 +70,40 @@ def test_a_round_that_is_almost_empty_is_avoided():
     assert numba_cuda._shares(79, 32, 264) == 3
     assert numba_cuda._shares(300, 32, 264) == 4  # 5 rounds of 8 tiles, not 2 of 32
     assert numba_cuda._shares(1, 32, 264) == 32
+
+
+@pytest.mark.parametrize(
+    "home, nvcc, found", [(None, True, True), (None, False, False), ("mine", True, False)]
+)
+def test_a_toolkit_is_found_by_its_nvcc(monkeypatch, tmp_path, home, nvcc, found):
+    """What numba-cuda does with NVRTC from a wheel and libNVVM in a toolkit alone."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(
+        cuda_api.shutil, "which", lambda *_, **__: str(tmp_path / "bin" / "nvcc") if nvcc else None
+    )
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    if home:
+        monkeypatch.setenv("CUDA_HOME", home)
+
+    def load():
+        if os.environ.get("CUDA_HOME") != str(tmp_path):
+            raise OSError("nvrtc found via site-packages, cannot infer CUDA_HOME")
+
+    monkeypatch.setattr(cuda_api, "_load_compiler", load)
+    if found:
+        cuda_api.find_compiler()
+        return
+    with pytest.raises(OSError, match="cannot infer"):
+        cuda_api.find_compiler()
+    assert os.environ.get("CUDA_HOME") == home
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shares_are_summed_in_float64_whatever_the_result_is(cupy, dtype):
+    """1 and -1 beside 1e9 are lost in float32."""
+    tiles = numba_cuda.of_cupy(cupy, Device("", (9, 0), 1, 1 << 20))
+    shares = np.array([1e9, 1.0, -1e9, 1.0])[:, None, None] * np.ones((4, 3, 2))
+    out = cupy.empty((3, 2), dtype)
+    tiles.add(cupy.asarray(shares), out)
+    np.testing.assert_array_equal(out.get(), 2)

@@ -11,9 +11,9 @@ import pytest
 
 from gpurbf.layer.backends.cuda.kernels.registers import PITCH
 
-CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
-# numba-cuda compiles for sm_90a where the device is a Hopper.
+# As numba-cuda compiles for a device: from 9.0 on for its architecture alone.
 HOPPER = (9, 0, "a")
+CAPABILITIES = [(7, 5), (8, 0), HOPPER, (10, 0, "a")]
 # Product, words of the operands, activations, shape, instruction, how often in a pass of the loop.
 VARIANTS = {
     "float32": ("multiply", "float32", "float32", "large", r"fma\.rn\.f32", 256),
@@ -51,6 +51,11 @@ MULTIPROCESSORS = {
     (9, 0): (65_536, 2048, 228 << 10),
     (10, 0): (65_536, 2048, 228 << 10),
 }
+
+
+def sm(capability):
+    """The name of an architecture."""
+    return "sm_" + "".join(map(str, capability))
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +111,12 @@ def ptx(numba_cuda):
     cached = functools.cache(build)
 
     def compiled(name, capability):
-        if name.startswith("wgmma"):
-            if capability != (9, 0):
-                pytest.skip("wgmma: is of compute capability 9.0")
-            text = cached(name, HOPPER)
-            assert ".target sm_90a" in text
-            return text
+        if name.startswith("wgmma") and capability != HOPPER:
+            pytest.skip("wgmma: is of compute capability 9.0")
         if capability < (8, 0) and name.startswith("mma"):
             pytest.skip("mma: needs compute capability 8.0")
         text = cached(name, capability)
-        target = f"sm_{capability[0]}{capability[1]}"
+        target = sm(capability)
         if capability >= (10, 0) and f".target {target}" not in text:
             pytest.skip(f"{target}: newer than this numba.cuda or its toolkit")
         return text
@@ -156,7 +157,7 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name, capability):
     text = ptx(name, capability)
-    assert f".target sm_{capability[0]}{capability[1]}" in text
+    assert f".target {sm(capability)}\n" in text
     assert ("fence.proxy.async" in text) == name.startswith("wgmma")
     assert not re.search(r"\b(ld|st)\.local|__local_depot|\bcall\b", text)
     assert set(re.findall(r"\.extern \.shared \.align (\d+)", text)) == {"16"}
@@ -178,7 +179,7 @@ def test_an_activation_is_few_instructions(ptx, name, most):
 
     Of PTX, from which ptxas makes about as many for sm_90 (seen in the machine code).
     """
-    (text,) = (part for part in ptx(name, (9, 0)).split("bar.sync") if "ex2.approx" in part)
+    (text,) = (part for part in ptx(name, HOPPER).split("bar.sync") if "ex2.approx" in part)
     instructions = re.findall(r"^\t\S.*;$", text, re.MULTILINE)
     activations = len(re.findall("ex2.approx", text))
     assert activations == 64
@@ -189,14 +190,14 @@ def test_an_activation_is_few_instructions(ptx, name, most):
 @pytest.mark.parametrize("profile", ["multiquadric", "thin-plate", "poly", "sigmoid"])
 def test_activations_of_any_profile_are_in_registers(ptx, name, profile):
     assert not re.search(
-        r"\b(ld|st)\.local|__local_depot|\bcall\b", ptx(f"{name}+{profile}", (9, 0))
+        r"\b(ld|st)\.local|__local_depot|\bcall\b", ptx(f"{name}+{profile}", HOPPER)
     )
 
 
 @pytest.mark.parametrize("name", ["mma-stored", "wgmma-stored", "float32", "mma", "wgmma"])
 def test_outputs_do_not_leave_their_registers(ptx, name):
     """Stored H never is in shared memory, and of H @ W only what a thread adds to each row."""
-    text = ptx(name, (9, 0))
+    text = ptx(name, HOPPER)
     stores = re.findall(r"st\.shared\S*", text)  # slices come by cp.async
     assert stores == ["st.shared.f32"] * (0 if "stored" in name else 2 if name == "wgmma" else 8)
     # Read are the operands of scalar products and, to be summed, what threads have: 16 bytes each.
@@ -207,14 +208,14 @@ def test_outputs_do_not_leave_their_registers(ptx, name):
 @pytest.mark.parametrize("name", ["mma", "wgmma", "float32"])
 def test_a_slice_is_brought_by_few_instructions(ptx, name):
     """Addresses move on by a constant; rows further down are a product away that is made once."""
-    _, in_loop = (part for part in blocks(ptx(name, (9, 0))) if "cp.async.cg" in part)
+    _, in_loop = (part for part in blocks(ptx(name, HOPPER)) if "cp.async.cg" in part)
     assert len(re.findall(r"^\t\S.*;$", in_loop, re.MULTILINE)) <= 45
     assert len(re.findall(r"(mul|mad)\.lo\.s64", in_loop)) <= 1
 
 
 @pytest.mark.parametrize("name, most", [("mma", 100), ("wgmma", 110)])
 def test_an_output_of_a_product_with_weights_is_little_but_its_64_sums(ptx, name, most):
-    loops = [part for part in blocks(ptx(name, (9, 0))) if "fma.rn.f32" in part]
+    loops = [part for part in blocks(ptx(name, HOPPER)) if "fma.rn.f32" in part]
     instructions = [re.findall(r"^\t\S.*;$", part, re.MULTILINE) for part in loops]
     assert all(part.count("fma.rn.f32") == 64 for part in loops) and len(loops) == 1
     assert len(instructions[0]) <= most
@@ -243,7 +244,7 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     limit = ["--maxrregcount", "128"] if bits == 32 and shape.B == 16 else []
     source = tmp_path / "tile.ptx"
     source.write_text(ptx(name, capability))
-    architecture = f"-arch=sm_{capability[0]}{capability[1]}{'a' * name.startswith('wgmma')}"
+    architecture = f"-arch={sm(capability)}"
     done = subprocess.run(
         [ptxas, "-v", architecture, *limit, str(source), "-o", str(tmp_path / "tile.cubin")],
         capture_output=True,
@@ -255,12 +256,12 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
     used = int(re.search(r"Used (\d+) registers", report)[1])
     threads, shared = shape.B**2, tile.shared_bytes(VARIANTS[name][0], shape)
-    registers, most, memory = MULTIPROCESSORS[capability]
+    registers, most, memory = MULTIPROCESSORS[capability[:2]]
     resident = min(
         registers // (-(-used // 8) * 8 * threads), most // threads, memory // (shared + 1024), 32
     )
     print(
-        f"{name}, sm_{capability[0]}{capability[1]}: {used} registers, {shared} bytes shared, "
+        f"{name}, {sm(capability)}: {used} registers, {shared} bytes shared, "
         f"{resident} blocks of {threads} threads, occupancy {resident * threads / most:.0%}"
     )
     assert shared <= 48 << 10
@@ -270,9 +271,10 @@ def test_machine_code_does_not_spill(ptx, ptxas, tmp_path, name, capability):
     assert resident * threads // 32 >= least
 
 
-@pytest.mark.parametrize("real", ["float32", "float64"])
+@pytest.mark.parametrize("real", ["uint8", "float32", "float64"])
 @pytest.mark.parametrize("samples", ["uint8", "float32", "float64"])
 def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch, samples, real):
+    """Rows are packed as 8-bit codes too, with terms that are integers."""
     from numba import types
     from numba.cuda import dispatcher
 
@@ -281,16 +283,47 @@ def test_the_other_kernels_compile_with_64_bit_addresses(numba_cuda, monkeypatch
 
     samples, real = getattr(types, samples), getattr(types, real)
     X, H = (types.Array(kind, 2, "C") for kind in (samples, real))
-    terms, shift = types.Array(real, 1, "C"), types.Array(types.float64, 1, "C")
+    term = types.int32 if real == types.uint8 else real
+    terms, shift = types.Array(term, 1, "C"), types.Array(types.float64, 1, "C")
     number, integer = types.float64, types.int64
     scalars = integer, integer, number, number, integer
     signatures = {
         pack.pack: (X, shift, number, number, number, H, terms),
         _cuda_naive_kernels.pairs: (X, X, integer, *scalars, H),
     }
+    if real == types.uint8:
+        del signatures[_cuda_naive_kernels.pairs]
     device = SimpleNamespace(compute_capability=(9, 0))
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
     for kernel, signature in signatures.items():
-        text, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
+        text, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=HOPPER)
         assert not re.search(r"\b(ld|st)\.local|__local_depot", text)
         assert set(re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)) == {"rd"}
+
+
+def test_what_runs_is_what_these_tests_compile(numba_cuda):
+    """Without LTO, which would compile again while linking, and what kernels call as well."""
+    from gpurbf.layer.backends.cuda.kernels import pack, profiles, tile, warps, wgmma
+    from gpurbf.svm import _cuda_smo_kernels
+
+    consumer = tile.Consumer(tile.STORE, 0, 0, 4)
+    found = [tile.kernel("dp4a", tile.SHAPES["large"], True, consumer, 128)]
+    for module in (pack, profiles, warps, _cuda_smo_kernels):
+        found += [kernel for kernel in vars(module).values() if hasattr(kernel, "targetoptions")]
+    found += wgmma.placing(tile.SHAPES["large"])
+    assert len(found) > 15 and not any(kernel.targetoptions["lto"] for kernel in found)
+    assert found[0].targetoptions["max_registers"] == 128
+
+
+@pytest.mark.parametrize(
+    "text, together",
+    [("mma.sync.aligned.m16n8k32;", True), ("cp.async.commit_group;", False), ("ex2;", False)],
+)
+def test_what_a_warp_does_together_depends_on_no_more_branches(text, together):
+    from llvmlite import ir
+
+    from gpurbf.layer.backends.cuda.kernels.registers import asm
+
+    function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), ()), "f")
+    asm(ir.IRBuilder(function.append_basic_block()), text, ir.VoidType(), "", (), True)
+    assert ("convergent" in str(function)) == together

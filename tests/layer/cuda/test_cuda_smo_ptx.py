@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from test_cuda_ptx import CAPABILITIES, numba_cuda, ptxas  # noqa: F401
+from test_cuda_ptx import CAPABILITIES, HOPPER, numba_cuda, ptxas, sm  # noqa: F401
 
 KERNELS = ("select", "gather", "inner", "update")
 
@@ -58,7 +58,7 @@ def ptx(numba_cuda):  # noqa: F811
             "update": (wave, pairs, sets, values, blocks, progress),
         }[name]
         with pytest.MonkeyPatch.context() as patch:
-            device = SimpleNamespace(compute_capability=capability)
+            device = SimpleNamespace(compute_capability=capability[:2])
             patch.setattr(dispatcher, "get_current_device", lambda: device)
             kernel = getattr(_cuda_smo_kernels, name).py_func
             return numba_cuda.compile_ptx(kernel, signature, cc=capability)[0]
@@ -66,7 +66,7 @@ def ptx(numba_cuda):  # noqa: F811
     cached = functools.cache(build)
 
     def compiled(name, real, capability):
-        text, target = cached(name, real, capability), f"sm_{capability[0]}{capability[1]}"
+        text, target = cached(name, real, capability), sm(capability)
         if capability >= (10, 0) and f".target {target}" not in text:
             pytest.skip(f"{target}: newer than this numba.cuda or its toolkit")
         return text
@@ -87,7 +87,7 @@ def test_kernels_need_no_local_memory_and_have_room_for_their_threads(
     assert not re.search(r"\b(ld|st)\.local|__local_depot|\bcall\b", text)
     source = tmp_path / "smo.ptx"
     source.write_text(text)
-    architecture = f"-arch=sm_{capability[0]}{capability[1]}"
+    architecture = f"-arch={sm(capability)}"
     done = subprocess.run(
         [ptxas, "-v", architecture, str(source), "-o", str(tmp_path / "smo.cubin")],
         capture_output=True,
@@ -120,7 +120,7 @@ def test_no_product_of_a_step_is_joined_with_a_sum(ptx, real):
 
     ptxas may join `mul` with `add` and `sub`, but no `mul.rn`. Squares of changes may be joined.
     """
-    text = ptx("inner", real, (9, 0))
+    text = ptx("inner", real, HOPPER)
     assert all(a == b for a, b in re.findall(r"fma\.rn\.f64\s+\S+ (%\w+), (%\w+),", text))
     assert re.search(r"mul\.rn\.f64", text)
     sums = set(re.findall(r"%\w+", " ".join(re.findall(r"(?:add|sub)\S*\.f64.*", text))))

@@ -4,7 +4,6 @@ import os
 import pickle
 import sys
 import types
-import warnings
 from functools import partial
 
 import numpy as np
@@ -23,6 +22,7 @@ from gpurbf.layer.backends import _attempt, get_backend
 from gpurbf.layer.backends.cuda import cupy_
 from gpurbf.layer.backends.cuda.memory import Device
 from gpurbf.layer.layer import HiddenLayer
+from tests import conftest
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
@@ -303,11 +303,12 @@ def test_the_stand_in_has_no_name_that_cupy_lacks():
         assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
 
 
-def test_what_cupy_does_with_a_newer_numpy_is_no_error():
-    where = {"filename": "elsewhere.py", "lineno": 1}
-    warnings.warn_explicit("old", DeprecationWarning, module="cupy._core.core", **where)
-    with pytest.raises(DeprecationWarning):
-        warnings.warn_explicit("old", DeprecationWarning, module="gpurbf.layer.backends", **where)
+def test_what_cupy_s_compiled_code_warns_of_is_no_error_of_its_caller(monkeypatch):
+    lines, config = [], types.SimpleNamespace(addinivalue_line=lambda *line: lines.append(line))
+    for there in (None, object()):
+        monkeypatch.setattr(conftest.importlib.util, "find_spec", lambda name, found=there: found)
+        conftest.pytest_configure(config)
+    assert lines == [("filterwarnings", "default::DeprecationWarning")]
 
 
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):

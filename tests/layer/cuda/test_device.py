@@ -265,6 +265,16 @@ def test_a_forked_process_is_told_so(cupy, monkeypatch):
         layer.activations(X)
 
 
+def test_another_device_is_refused_by_name(cupy):
+    """Its arrays are elsewhere, and what was chosen is for the first."""
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer.activations(X)
+    cupy.gpu.device = 1
+    with pytest.raises(gpurbf.BackendUnavailable, match=r"device 1 .*VISIBLE_DEVICES=1"):
+        layer.activations(X)
+
+
 @pytest.mark.parametrize("megabytes", [None, 1])
 def test_lms_learns_on_the_host_what_a_device_activates(cupy, megabytes):
     X, C = data(np.float64, N=3000, m=40, n=8)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gpurbf.runtime.config import get_config
+from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import FENCES
 
 # Of the free memory, if no budget is given.
@@ -66,7 +67,7 @@ class Memory:
         self.pool = xp.cuda.MemoryPool()
         # The largest size that the pool had at the end of a call, before what is free went back.
         self.peak = 0
-        self._process = os.getpid()
+        self._process, self._device = os.getpid(), xp.cuda.runtime.getDevice()
         self._local = threading.local()
 
     def budget(self) -> int:
@@ -90,6 +91,12 @@ class Memory:
                 "in such a process. Start workers with joblib's loky or "
                 "multiprocessing.get_context('spawn'), or fork before the first use of the GPU."
             )
+        if (device := self.xp.cuda.runtime.getDevice()) != self._device:
+            raise BackendUnavailable(
+                f"device {device} is the current one, but this process computes on device "
+                f"{self._device}, which it met first: use cupy.cuda.Device({self._device}), or a "
+                f"process for each device, started with CUDA_VISIBLE_DEVICES={device}."
+            )
         if getattr(self._local, "inside", False):
             yield
             return
@@ -106,9 +113,8 @@ class Memory:
             self.peak = max(self.peak, self.pool.total_bytes())
 
     def streams(self, count: int) -> list[Any]:
-        """Streams of this thread on the current device; each call reuses their memory."""
-        key = f"streams{self.xp.cuda.Device().id}"
-        streams = self._local.__dict__.setdefault(key, [])
+        """Streams of this thread; each call reuses their memory."""
+        streams = self._local.__dict__.setdefault("streams", [])
         while len(streams) < count:
             streams.append(self.xp.cuda.Stream(non_blocking=True))
         return streams[:count]

@@ -301,7 +301,10 @@ def load() -> Backend:
 
 def of_cupy(xp: ModuleType, device: Device, stated: Callable[[], Tile] = forced_tile) -> Tiles:
     """The tiles on CuPy's arrays."""
-    total = xp.ReductionKernel("T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares")
+    # Without `reduce_type` CuPy adds in the type of the result, which may be float32.
+    total = xp.ReductionKernel(
+        "T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares", reduce_type="double"
+    )
     add, sums = partial(total, axis=0), partial(add_sums, xp, device)
     return Tiles(xp, device, add, sums, codes_product(device), stated)
 

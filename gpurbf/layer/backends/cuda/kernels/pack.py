@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import cuda, jit
 
 LANES = 32  # threads that share a row
 ROWS = 4  # rows of a block
 
 
-@cuda.jit
+@jit
 def pack(X, shift, quadratic, linear, constant, packed, terms):
     """packed = X - shift in its own dtype, zeros beyond X (N, n); terms of its rows.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpurbf.layer.activation import DOT, ROOT, SQUARE
 from gpurbf.layer.backends.cuda.kernels.registers import exponential, root
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import jit
 
 (GAUSSIAN, TRIANGULAR, MULTIQUADRIC, INVERSE_MULTIQUADRIC, THIN_PLATE, IDENTITY, POLY, SIGMOID) = (
     range(8)
@@ -32,7 +32,7 @@ NUMBERS = {
 TINY32, TINY64 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float64).tiny)
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def activate(value, form, profile, gamma, coef0, degree, real):
     """profile(form(value)); value, gamma and coef0 are of the type `real`, float32 or float64."""
     zero, one, tiny = real(0), real(1), real(TINY64)

@@ -52,8 +52,10 @@ def load16(builder, pointer):
 
 
 def asm(builder, text, result, constraints, arguments, side_effect=False):
+    """Inline PTX. What all threads of a warp are to meet in is made to depend on no branch more."""
     function = ir.FunctionType(result, [a.type for a in arguments])
-    return builder.call(ir.InlineAsm(function, text, constraints, side_effect), arguments)
+    code = ir.InlineAsm(function, text, constraints, side_effect)
+    return builder.call(code, arguments, attrs=("convergent",) if ".sync" in text else ())
 
 
 @intrinsic

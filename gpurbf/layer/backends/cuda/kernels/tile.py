@@ -31,8 +31,7 @@ import numpy as np
 from gpurbf.layer.activation import DOT, SQUARED
 from gpurbf.layer.backends.cuda.kernels import outputs, registers, wgmma
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
-from gpurbf.runtime.jit import cuda_api
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import cuda, jit
 
 STORE, SCORES = range(2)
 LARGEST = float(np.finfo(np.float32).max)
@@ -101,15 +100,15 @@ def _placing(product, shape):
     M, R = shape.M, shape.M // shape.B
     warp_rows, warp_columns = 8 * R, 4 * R
     down = M // warp_rows
-    place = cuda.jit(device=True)(_mma_place if product == "mma" else _scalar_place)
+    place = jit(device=True)(_mma_place if product == "mma" else _scalar_place)
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def firsts(t, pitch):
         a_row, a_word, c_row, c_word, _, _ = place(t % 32)
         a = (t // 32 % down * warp_rows + a_row) * pitch + a_word
         return a, (M + t // 32 // down * warp_columns + c_row) * pitch + c_word
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def own(t):
         _, _, _, _, row, pair = place(t % 32)
         across = t // 32 // down
@@ -128,12 +127,12 @@ def _loading(shape, asynchronous):
     copy16, commit, wait_all, wait_but_one = registers.copies(asynchronous)
     here, address, further = registers.here, registers.address, registers.further
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def start(t, memory, A, band):
         """The address of the first 16 bytes that a thread brings of a tile's rows in A."""
         return address(A, (band * M + t // 4) * A.shape[1] + t % 4 * (16 // memory.itemsize))
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def load(memory, buffer, A, a, C, c):
         """Bring a slice of M rows of each operand, from these addresses on, into a buffer."""
         t, width = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1), A.shape[1]
@@ -154,7 +153,7 @@ def _activating(consumer):
     # What a distance is multiplied by can as well be part of gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def numbers_of(epilogue, row_terms, W):
         kind, real = row_terms.dtype.type, W.dtype.type
         factor, gamma = here(epilogue.factor), here(epilogue.gamma)
@@ -165,7 +164,7 @@ def _activating(consumer):
             np.int32(here(epilogue.degree)),
         )  # fmt: skip
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def output(total, row_term, column_term, numbers):
         alpha, factor, gamma, coef0, degree = numbers
         kind, real = type(alpha), type(factor)
@@ -190,7 +189,7 @@ def _scoring(product, shape, itemsize):
     *_, weighted, spreading = outputs.functions(product, M // shape.B)
     spread = spreading(width)
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def sum_up(partials, first, last, band, number, group, scores):
         """The share of outputs `first` to `last` begins with tile `group`."""
         t = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1)
@@ -207,7 +206,7 @@ def _scoring(product, shape, itemsize):
                 poke(scores, at, summed)
             t = np.int32(t + n_threads)
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def score(values, partials, place, band, number, group, W, scores):
         row, column, owner = place
         k, first = np.int32(W.shape[0]), np.int32(0)
@@ -230,8 +229,6 @@ def _scoring(product, shape, itemsize):
 @functools.cache
 def kernel(product, shape, asynchronous, consumer, max_registers=None):
     """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
-    # The simulator knows no registers.
-    options = {} if cuda_api.SIMULATED else {"max_registers": max_registers}
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     together = product == "wgmma"  # warps that have their operands in common
     if together:
@@ -254,7 +251,7 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
     steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
     row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
 
-    @cuda.jit(**options)
+    @jit(max_registers=max_registers)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
         """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
 

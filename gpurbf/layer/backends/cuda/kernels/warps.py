@@ -7,7 +7,7 @@ these tie: a warp has one instruction for the largest of 32 such numbers (redux,
 
 import numpy as np
 
-from gpurbf.runtime.jit.cuda_api import SIMULATED, cuda
+from gpurbf.runtime.jit.cuda_api import SIMULATED, cuda, jit
 
 WARPS = 32  # of a block, at most
 _LOWEST, _SMALLEST, _HALF = np.int64(-(2**63)), np.int32(-(2**31)), np.int64(2**31)
@@ -29,7 +29,7 @@ else:
     WARP = 32
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _of_warp(key):
     """The largest key of a warp."""
     upper = np.int32(key >> 32)
@@ -40,14 +40,14 @@ def _of_warp(key):
     return np.int64((np.int64(top) << 32) + (np.int64(lower) + _HALF))
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def _best_of_warp(key, place):
     """The largest key of a warp, and the last of its places."""
     top = _of_warp(key)
     return top, _largest(np.int32(place) if key == top else _SMALLEST)
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def best(keys, places, key, place):
     """The largest key of the block's threads, and the last of its places, an int32.
 
@@ -65,7 +65,7 @@ def best(keys, places, key, place):
     return _best_of_warp(key, place)
 
 
-@cuda.jit(device=True)
+@jit(device=True)
 def best_beside(keys, places, others, key, place, other):
     """`best`, and the largest other number, with the same barrier."""
     other = _of_warp(other)

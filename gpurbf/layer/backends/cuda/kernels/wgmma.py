@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from gpurbf.layer.backends.cuda.kernels.registers import I32, SLICE, asm, shared_address
-from gpurbf.runtime.jit.cuda_api import cuda
+from gpurbf.runtime.jit.cuda_api import cuda, jit
 
 # Slices in shared memory: one is multiplied, one begins to be, one comes. These are all the 48 KB
 # that a block has without asking for more, which numba-cuda does not.
@@ -72,11 +72,11 @@ def placing(shape):
     """`tile._placing` where four warps share 64 rows, and a warp has 16 of them, all columns."""
     words = SLICE // 4
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def firsts(t, pitch):
         return t // 128 * 64 * 4, shape.M * words
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def own(t):
         return t // 32 * 16 + t % 32 // 4, t % 4 * 2, t % 4
 
@@ -94,12 +94,12 @@ def loading(shape, source):
     here, seen = source.here, source.seen_by_wgmma
     address, further = source.address, source.further
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def start(t, memory, A, band):
         row, cell = t // 32 * 8 + t % 8, t % 32 // 8
         return address(A, (band * M + row) * A.shape[1] + cell * 4)
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def load(memory, buffer, A, a, C, c):
         t, width = np.int32(here(np.int64(cuda.threadIdx.x))) & 255, A.shape[1]
         row, cell = t // 32 * 8 + t % 8, t % 32 // 8
@@ -109,7 +109,7 @@ def loading(shape, source):
             copy16(memory, at + M * words + i * 64 * 4, C, further(C, c, i * 64 * width))
         commit()
 
-    @cuda.jit(device=True)
+    @jit(device=True)
     def wait_all():
         all_copied()
         seen()
