@@ -88,7 +88,7 @@ def test_parts_merge_to_the_distinct_rows_of_all(by_class, n_parts):
     A, b = rng.integers(0, 3, (300, 4)).astype(float), rng.integers(0, 2, 300)
     weights, race = rng.random(300), Race(7, by_class)
     codes = b if by_class else None
-    whole = race(A, codes, weights, 0)
+    whole = race.over(A, b, weights)
     parts = raced(race, np.array_split(np.arange(300), n_parts), A, codes, weights)
     for order in (parts, parts[::-1]):
         merged = Distinct.merged(*order)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
+from callers import layer_of
 
+from gpurbf.data import samples
 from gpurbf.data.quantize import Quantization, candidates, encode
 from gpurbf.data.samples import quantize_or_keep, shared_quantizations
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.layer import HiddenLayer
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (300, 20))
 PIXELS[0, :2] = 0, 255
@@ -42,12 +42,9 @@ def test_one_kernel_serves_all_layouts():
 
 
 def test_signed_data_are_found():
-    X = (PIXELS - 128) / 64
-    np.testing.assert_array_equal(codes_of(X, Quantization(64.0, 128)), PIXELS)
-    assert encode(X, Quantization(64.0, 0))[1].all()
-    X = (PIXELS - 128).astype(np.int8)
-    np.testing.assert_array_equal(codes_of(X, Quantization(1.0, 128)), PIXELS)
-    assert encode(X, Quantization(1.0, 0))[1].all()
+    for X, q in ((PIXELS - 128) / 64, 64.0), ((PIXELS - 128).astype(np.int8), 1.0):
+        np.testing.assert_array_equal(codes_of(X, Quantization(q, 128)), PIXELS)
+        assert encode(X, Quantization(q, 0))[1].all()
 
 
 def test_float32_pixels_are_the_same_data_in_float64():
@@ -80,13 +77,9 @@ def test_real_data_have_no_candidates():
     assert candidates(np.random.default_rng(0).normal(size=(50, 20))) == []
 
 
-def test_no_data_and_no_features_are_no_error():
-    assert codes_of(np.empty((0, 4)), Quantization(1.0, 0)).shape == (0, 4)
-    assert codes_of(np.empty((4, 0)), Quantization(1.0, 0)).shape == (4, 0)
-
-
-def layer_of(C, backend="numpy", **options):
-    return HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend, **options)
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_no_data_and_no_features_are_no_error(shape):
+    assert codes_of(np.empty(shape), Quantization(1.0, 0)).shape == shape
 
 
 def test_what_ran_is_reported_and_can_be_forced():
@@ -140,8 +133,6 @@ def test_the_quantization_is_the_one_that_centers_and_samples_share():
 
 
 def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
-    from gpurbf.data import samples
-
     calls = []
 
     def counted(X, quantization):
@@ -149,8 +140,7 @@ def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
         return encode(X, quantization)
 
     monkeypatch.setattr(samples, "encode", counted)
-    off = layer_of(np.random.default_rng(0).normal(size=(5, 20)))
-    off.activations(PIXELS / 255)
+    layer_of(np.random.default_rng(0).normal(size=(5, 20))).activations(PIXELS / 255)
     assert not calls
     layer = layer_of(PIXELS[:5] / 255)
     calls.clear()
@@ -159,18 +149,12 @@ def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
     calls.clear()
     seen = quantize_or_keep(PIXELS / 255)
     assert calls == [PIXELS.shape] and seen.quantization == Quantization(255.0, 0)
-    np.testing.assert_array_equal(layer.activations(seen), layer.activations(PIXELS / 255))
     np.testing.assert_array_equal(seen.numbers(), PIXELS / 255)
 
 
-@pytest.mark.parametrize("kind", ["uint8", "float32", "float32 as float64", "csr"])
-def test_the_same_numbers_are_the_same_samples(kind):
-    X = PIXELS / 255
-    other = {
-        "uint8": PIXELS.astype(np.uint8),
-        "float32": X.astype(np.float32),
-        "float32 as float64": X.astype(np.float32).astype(np.float64),
-        "csr": sp.csr_array(np.where(PIXELS < 200, 0, X)),
-    }[kind]
-    expected = np.where(PIXELS < 200, 0, PIXELS) if kind == "csr" else PIXELS
-    np.testing.assert_array_equal(quantize_or_keep(other).values, expected)
+def test_the_same_numbers_are_the_same_samples():
+    codes = np.where(PIXELS < 200, 0, PIXELS)
+    X = codes / 255
+    single = X.astype(np.float32)
+    for same in (codes.astype(np.uint8), single, single.astype(float), X, sp.csr_array(X)):
+        np.testing.assert_array_equal(quantize_or_keep(same).values, codes)

@@ -5,13 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from callers import layer_of
 
 from gpurbf import RBFClassifier, config_context
-from gpurbf.centers import sample
 from gpurbf.data import row_blocks
 from gpurbf.data.row_blocks import on_disk, read_ahead, split
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import start
 
 
@@ -46,15 +44,11 @@ def all_reads_end(monkeypatch):
     assert all(call.ended for call in started)
 
 
-def test_maps_and_their_views_are_seen():
+def test_maps_are_seen_through_views(tmp_path):
     X, _ = data(np.uint8)
+    stored = on_file(tmp_path / "X", X)
+    assert all(map(on_disk, (stored, np.asarray(stored), stored[5::2, 3:], np.asarray(stored)[5:])))
     assert not on_disk(X) and not on_disk(X[3:, 2:])
-
-
-@pytest.mark.parametrize("view", [slice(None), slice(5, None, 2)])
-def test_maps_are_seen_through_views(tmp_path, view):
-    stored = on_file(tmp_path / "X", data(np.uint8)[0])
-    assert on_disk(stored) and on_disk(np.asarray(stored)[view]) and on_disk(stored[view, 3:])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
@@ -158,20 +152,9 @@ def test_a_caller_may_stop(tmp_path, error):
 def test_parts_in_use_and_ahead_keep_to_the_budget(tmp_path, dtype):
     X, _ = data(dtype, N=40_000)
     stored = on_file(tmp_path / "X", X)
-    layer = HiddenLayer(X[:10], Activation("euclidean", "gaussian", 0.01))
-    seen, prepared = [], layer._prepare()
-
-    class Recorded:
-        dtype = prepared.dtype
-        pack_weights = prepared.pack_weights
-
-        def matvec(self, X, W):
-            seen.append(len(X))
-            return prepared.matvec(X, W)
-
-    layer._prepare = lambda *_, **__: Recorded()
     with config_context(memory=1):
-        layer.matvec(stored, np.ones((10, 2)))
+        blocks = layer_of(X[:10], 0.01).matvec_blocks(stored, np.ones((10, 2)))
+        seen = [len(S) for _, S in blocks]
     assert sum(seen) == len(X) and len(seen) > 1
     assert 2 * max(seen) * X.itemsize * X.shape[1] <= 2**20 / 4
 
@@ -189,21 +172,3 @@ def test_outputs_that_predict_drops_keep_to_the_budget():
         model.predict(X)
     assert sum(seen) == 9000
     assert max(seen) * 100 * 16 <= 2**20
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_hashes_compared_in_blocks_draw_the_same_centers(monkeypatch, weighted):
-    rng = np.random.default_rng(0)
-    X, y = rng.integers(0, 3, (500, 5)).astype(np.uint8), rng.integers(0, 3, 500)
-    weights = rng.random(500) if weighted else None
-
-    def draw():
-        return sample.Race(0, by_class=True).over(X, y, weights)
-
-    expected = draw()
-    assert len(expected[1]) < 500  # some rows are repeated
-    monkeypatch.setattr(sample, "_ROWS_PER_BLOCK", 64)
-    *ours, mass = draw()
-    for own, theirs in zip(ours, expected):
-        np.testing.assert_array_equal(own, theirs)
-    np.testing.assert_allclose(mass, expected.mass, rtol=1e-14)
