@@ -16,6 +16,7 @@ import gpurbf
 from gpurbf import config_context, get_config
 from gpurbf.runtime.threads import thread_limit
 
+dask = pytest.importorskip("dask", reason="no Dask")
 da = pytest.importorskip("dask.array", reason="no Dask")
 distributed = pytest.importorskip("distributed", reason="no Dask")
 
@@ -27,6 +28,8 @@ N = len(X)
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.random(N) * RNG.integers(0, 4, N)  # a quarter of them zero
 QUIET = {"dashboard_address": ":0", "silence_logs": "ERROR"}
+RBF = {"n_centers": 260, "random_state": 0}
+OPTIONS = {"RBFClassifier": RBF, "RBFLayer": RBF, "SVC": {}}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,13 @@ def cut(*chunks, data=(X, y)):
     return [da.from_array(part, chunks=(chunks, *part.shape[1:])) for part in data]
 
 
+def delayed_blocks(n_blocks, read, *arguments):
+    """X, each block read by a function of its number, the block and the arguments; and y."""
+    parts = enumerate(np.array_split(X, n_blocks))
+    blocks = [dask.delayed(read, pure=False)(i, part, *arguments) for i, part in parts]
+    return blocks, [dask.delayed(part) for part in np.array_split(y, n_blocks)]
+
+
 def assert_same(model, local):
     """The models have the same attributes, to the bit."""
     assert type(model) is type(local)
@@ -53,8 +63,7 @@ def assert_same(model, local):
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("chunks", [(N,), (500, 500, 797), (1, 96) + (50,) * 34])
 def test_a_classifier_is_the_local_one_to_the_bit(client, chunks, weights):
-    options = {"n_centers": 260, "random_state": 0, "alpha": 1e-4}
-    options["class_weight"] = None if weights is None else "balanced"
+    options = RBF | {"class_weight": None if weights is None else "balanced"}
     local = gpurbf.RBFClassifier(**options).fit(X, y, weights)
     sample_weight = None if weights is None else cut(*chunks, data=(weights,))[0]
     model = on_dask.RBFClassifier(**options).fit(*cut(*chunks), sample_weight)
@@ -66,7 +75,6 @@ def test_a_classifier_is_the_local_one_to_the_bit(client, chunks, weights):
 def test_blocks_that_workers_have_are_taken_together(client, name):
     # Each row is in two blocks, and neighbours are on different workers.
     twice = np.vstack([X[:600], X[:600]]), np.append(y[:600], y[:600])
-    options = {"n_centers": 260, "random_state": 0, "alpha": 1e-4} if name != "SVC" else {}
     workers = list(client.nthreads())
     blocks, labels = (
         [
@@ -76,11 +84,11 @@ def test_blocks_that_workers_have_are_taken_together(client, name):
         for data in twice
     )
     recorder = Recorder()
-    model = getattr(on_dask, name)(**options)
+    model = getattr(on_dask, name)(**OPTIONS[name])
     if hasattr(model, "set_callbacks"):
         model.set_callbacks(recorder)
     model.fit(blocks, labels)
-    assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(*twice))
+    assert_same(model.to_local(), getattr(gpurbf, name)(**OPTIONS[name]).fit(*twice))
     assert recorder.ended.count("hidden layer") in (0, sum(client.nthreads().values()))
 
 
@@ -137,9 +145,9 @@ def test_centers_are_drawn_in_the_scan_as_they_are_locally(client, rule):
 def test_centers_that_were_not_prefetched_are_asked_for(client):
     """All are in the first block, of which as many were expected as of the others."""
     data, labels = np.vstack([X[:300]] * 5), np.tile(y[:300], 5)
-    model = on_dask.RBFClassifier(260, random_state=0).fit(*cut(*[300] * 5, data=(data, labels)))
+    model = on_dask.RBFClassifier(**RBF).fit(*cut(*[300] * 5, data=(data, labels)))
     assert model.center_indices_.max() < 300
-    assert_same(model.to_local(), gpurbf.RBFClassifier(260, random_state=0).fit(data, labels))
+    assert_same(model.to_local(), gpurbf.RBFClassifier(**RBF).fit(data, labels))
 
 
 def counted(i, part, log):
@@ -151,20 +159,12 @@ def counted(i, part, log):
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize(("name", "most"), [("RBFClassifier", 2), ("SVC", 2), ("RBFLayer", 1)])
 def test_blocks_that_are_not_kept_are_read_in_few_passes(client, tmp_path, name, most, balanced):
-    from dask.delayed import delayed
-
-    log = str(tmp_path / "log")
-    options = {"n_centers": 260, "random_state": 0} if name != "SVC" else {}
+    log, options = tmp_path / "log", OPTIONS[name]
     if balanced and name != "RBFLayer":
         # Samples of classes were counted; what weights are, for HᵀH, is one more look.
-        options["class_weight"], most = "balanced", most + (name != "SVC")
-    blocks = [
-        delayed(counted, pure=False)(i, part, log) for i, part in enumerate(np.array_split(X, 4))
-    ]
-    labels = [delayed(part) for part in np.array_split(y, 4)]
-    getattr(on_dask, name)(**options).fit(blocks, labels)
-    with open(log) as file:
-        read = file.read().split()
+        options, most = options | {"class_weight": "balanced"}, most + (name != "SVC")
+    getattr(on_dask, name)(**options).fit(*delayed_blocks(4, counted, str(log)))
+    read = log.read_text().split()
     assert 0 < max(map(read.count, "0123")) <= most
 
 
@@ -222,7 +222,7 @@ def test_svc_off_the_quantization_has_the_local_solution(client):
 @pytest.mark.parametrize("solver", ["ridge", "lms"])
 def test_fsvc_has_the_local_centers(client, options, solver):
     options = options | {"solver": solver, "learning_rate": 0.01, "n_epochs": 2, "random_state": 0}
-    data = np.vstack([X[:600], X[:40]]), np.append(y[:600], y[:40])
+    data = digits_twice(None)
     local = gpurbf.FSVC(**options).fit(*data)
     model = on_dask.FSVC(**options).fit(*cut(300, 40, 300, data=data))
     for name in ("center_indices_", "radius_", "eval_radius_", "n_iter_", "n_samples_seen_"):
@@ -289,26 +289,18 @@ def kill_once(i, part, log, after):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
 def test_a_worker_that_is_killed_costs_time_only(tmp_path):
-    from dask.delayed import delayed
-
-    # Blocks are read by one pass before HᵀH, and before the classes come together.
-    cases = {"RBFClassifier": ({"n_centers": 260, "random_state": 0}, 7), "SVC": ({}, 7)}
     with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
         with distributed.Client(cluster) as client:
-            for name, (options, after) in cases.items():
-                log = str(tmp_path / name)
-                parts = [
-                    delayed(kill_once, pure=False)(i, part, log, after)
-                    for i, part in enumerate(np.array_split(X, 6))
-                ]
-                labels = [delayed(part) for part in np.array_split(y, 6)]
+            for name in ("RBFClassifier", "SVC"):
+                log, options = str(tmp_path / name), OPTIONS[name]
+                # Blocks are read by one pass before HᵀH, and before the classes come together.
+                blocks = delayed_blocks(6, kill_once, log, 7)
                 pids = set(client.run(os.getpid).values())
-                model = getattr(on_dask, name)(**options, client=client).fit(parts, labels)
+                model = getattr(on_dask, name)(**options, client=client).fit(*blocks)
                 assert os.path.exists(f"{log}.killed")
                 client.wait_for_workers(2, timeout=60)
                 assert pids != set(client.run(os.getpid).values())
-                local = getattr(gpurbf, name)(**options).fit(X, y)
-                assert_same(model.to_local(), local)
+                assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(X, y))
 
 
 def test_a_task_takes_one_thread_and_the_settings_of_its_caller(client):

@@ -1,10 +1,9 @@
 """Plans of work on a cluster: groups of blocks, tasks of pairs, the way of results."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+from callers import run_python
 
 pytest.importorskip("dask.array", reason="no Dask")
 pytest.importorskip("distributed", reason="no Dask")
@@ -67,5 +66,5 @@ def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(ad
 
 def test_without_dask_the_error_names_the_line_that_installs_it():
     code = "import sys; sys.modules['distributed'] = None; import gpurbf.dask"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'pip install ".[dask]"' in done.stderr and "ImportError" in done.stderr
+    errors = run_python(code, check=False).stderr
+    assert 'pip install ".[dask]"' in errors and "ImportError" in errors
