@@ -50,15 +50,26 @@ def hidden(X, C, metric, profile, gamma, coef0=0.0, degree=3):
     return PROFILES[profile](value, gamma)
 
 
+def penalty(H, alpha, weights=None, fit_intercept=True):
+    """What |W|² is multiplied by in a ridge problem: alpha times the mean square of H's columns."""
+    w = np.ones(len(H)) if weights is None else weights
+    mean = w @ H / w.sum() * fit_intercept
+    return alpha * (w @ np.square(H - mean)).mean()
+
+
+def least_squares(H, T, penalty, weights=None, fit_intercept=True):
+    """W and b of Σ w (t - hW - b)² + penalty |W|², by the normal equations."""
+    w = np.ones(len(H)) if weights is None else weights
+    mean, target = w @ H / w.sum() * fit_intercept, w @ T / w.sum() * fit_intercept
+    A = (w[:, None] * (H - mean)).T
+    W = np.linalg.solve(A @ (H - mean) + penalty * np.eye(H.shape[1]), A @ (T - target))
+    return W, target - mean @ W
+
+
 def ridge(H, T, weights, alpha, fit_intercept):
     """Output weights and intercept of the weighted ridge problem, by the definition."""
-    w = np.ones(len(H)) if weights is None else weights
-    mean = (w @ H) / w.sum() if fit_intercept else np.zeros(H.shape[1])
-    target = (w @ T) / w.sum() if fit_intercept else np.zeros(T.shape[1])
-    A = (H - mean).T @ (w[:, None] * (H - mean))
-    A += alpha * np.trace(A) / len(A) * np.eye(len(A))
-    W = np.linalg.solve(A, (H - mean).T @ (w[:, None] * (T - target)))
-    return W, target - mean @ W
+    absolute = penalty(H, alpha, weights, fit_intercept)
+    return least_squares(H, T, absolute, weights, fit_intercept)
 
 
 # Largest relative or absolute error by dtype of the activations, float32 products of real data.

@@ -30,6 +30,7 @@ LMS = {"solver": "lms", "learning_rate": 0.01}
 MODELS = [
     RBFClassifier(20, **HOST),
     RBFClassifier(20, solver="lms", **HOST),
+    RBFClassifier("all", solver="cg", **HOST),
     RBFClassifierCV(20, **HOST),
     RBFLayer(20, **HOST),
     FSVC(**HOST),

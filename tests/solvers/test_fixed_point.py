@@ -6,12 +6,11 @@ import warnings
 import numpy as np
 import pytest
 import reference
+from callers import layer_of
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier, RBFClassifierCV
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.cg.cg import CG
 from gpurbf.solvers.ridge.fixed_point import fixed_point
@@ -24,7 +23,7 @@ w = RNG.random(3000)
 
 
 def layer(gamma=0.1, C=X[:300], backend="numba", **options):
-    return HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=backend, **options)
+    return layer_of(C, gamma, backend=backend, **options)
 
 
 def solve(parts, weights=None, *, alpha=1e-6, gamma=0.1, intercept=True, **options):
@@ -121,12 +120,9 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     left = normal.solve(1e-6, True).leave_one_out(summed, T[C])
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
-    ridge = 1e-6 * np.square(rounded - rounded.mean(axis=0)).sum()
+    penalty = reference.penalty(rounded, 1e-6)
     for i in (0, 99, 250):
-        kept = C != i
-        Z = rounded[kept]
-        alpha = ridge / np.square(Z - Z.mean(axis=0)).sum()
-        W, b = reference.ridge(Z, T[C][kept], None, alpha, True)
+        W, b = reference.least_squares(rounded[C != i], T[C][C != i], penalty)
         np.testing.assert_allclose(left[i], rounded[i] @ W + b, rtol=1e-2, atol=1e-2)
 
 
@@ -263,7 +259,7 @@ def test_weighted_samples_may_lie_far_from_the_centers(seed):
     y, alpha = (np.sin(2 * Z[:, 0]) > 0.2).astype(int), 10 ** rng.uniform(-5, -1)
     t, H = 2.0 * y - 1, reference.hidden(A, C, "euclidean", "gaussian", 0.02)
     W, b = reference.ridge(H, t[:, None], w, alpha, True)
-    ridge = alpha * (w @ np.square(H - np.average(H, axis=0, weights=w))).mean()
+    ridge = reference.penalty(H, alpha, w)
 
     def parts(W, b):
         return w @ np.square(t - H @ W - b), ridge * W @ W

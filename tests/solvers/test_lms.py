@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from callers import layer_of
 
 from gpurbf import config_context
-from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.packing import aligned
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.lms import LMS, DivergenceError, lms_rows
 from gpurbf.solvers.one_hot import OneHot
@@ -67,8 +66,7 @@ def test_a_fraction_of_a_weight_is_a_smaller_step():
 def layer_and_data(n=300, m=40):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((n, 5))
-    layer = HiddenLayer(X[:m], Activation("euclidean", "gaussian", 0.3), backend="numpy")
-    return layer, X, np.eye(3)[rng.integers(0, 3, n)]
+    return layer_of(X[:m], 0.3, backend="numpy"), X, np.eye(3)[rng.integers(0, 3, n)]
 
 
 @pytest.mark.parametrize("megabytes", [256, 0.2])
@@ -92,7 +90,7 @@ def test_the_default_learning_rate_does_not_diverge_on_large_activations():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 4))
     T = np.eye(2)[(X[:, 0] > 0).astype(int)]
-    layer = HiddenLayer(X[:100], Activation("euclidean", "multiquadric", 5.0), backend="numpy")
+    layer = layer_of(X[:100], 5.0, "euclidean", "multiquadric", backend="numpy")
     W = LMS().train(layer, X, T, None)
     assert np.mean((layer.activations(X) @ W).argmax(axis=1) == T.argmax(axis=1)) > 0.8
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import reference
+from callers import layer_of
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
 
 RNG = np.random.default_rng(0)
@@ -15,7 +14,7 @@ T, w = RNG.normal(size=(90, 3)), RNG.random(90)
 
 
 def layer(gamma=0.1, dtype=np.float64):
-    return HiddenLayer(C.astype(dtype), Activation("euclidean", "gaussian", gamma), backend="numpy")
+    return layer_of(C.astype(dtype), gamma, backend="numpy")
 
 
 def solve(X, T, weights, alpha, intercept, gamma=0.1, dtype=np.float64):
@@ -48,18 +47,12 @@ def test_leave_one_out_is_what_leaving_out_gives(intercept, weights):
     """Leaving out all of a sample's weight."""
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
     v = np.ones(90) if weights is None else weights
-
-    def spread(rows):
-        mean = np.average(H[rows], axis=0, weights=v[rows]) if intercept else 0
-        return v[rows] @ np.square(H[rows] - mean).sum(axis=1)
-
-    # An absolute ridge: leaving a row out must not change the penalty.
-    alpha = 1e-3
-    ridge = alpha * spread(np.arange(90))
-    outputs = solve(X, T, weights, alpha, intercept).leave_one_out(H, T, weights)
+    # Leaving a row out must not change the penalty.
+    penalty = reference.penalty(H, 1e-3, v, intercept)
+    outputs = solve(X, T, weights, 1e-3, intercept).leave_one_out(H, T, weights)
     for i in (0, 17, 89):
         kept = np.delete(np.arange(90), i)
-        W, b = reference.ridge(H[kept], T[kept], v[kept], ridge / spread(kept), intercept)
+        W, b = reference.least_squares(H[kept], T[kept], penalty, v[kept], intercept)
         np.testing.assert_allclose(outputs[i], H[i] @ W + b, rtol=1e-6, atol=1e-8)
 
 
@@ -110,8 +103,7 @@ def test_any_gamma_gives_finite_weights(gamma, dtype):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
-    mean = H.mean(axis=0) if intercept else 0
-    penalty = 1e-3 * np.square(H - mean).sum() / len(C)
+    penalty = reference.penalty(H, 1e-3, None, intercept)
     own = OwnCenters(np.array([0, 2]), np.array([3, 24]))
     rows = np.array([5, 17, 89])
     outputs = solve(X, T, None, 1e-3, intercept).leave_one_out(H[rows], T[rows], None, own)
@@ -119,7 +111,5 @@ def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
         others = [] if center is None else [center]
         A, t = np.delete(np.delete(H, row, 0), others, 1), np.delete(T, row, 0)
         h = np.delete(H[row], others)
-        a, b = (A.mean(axis=0), t.mean(axis=0)) if intercept else (0, 0)
-        G = (A - a).T @ (A - a) + penalty * np.eye(len(h))
-        W = np.linalg.solve(G, (A - a).T @ (t - b))
-        np.testing.assert_allclose(output, b + (h - a) @ W, rtol=1e-6, atol=1e-8)
+        W, b = reference.least_squares(A, t, penalty, None, intercept)
+        np.testing.assert_allclose(output, h @ W + b, rtol=1e-6, atol=1e-8)
