@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
@@ -34,6 +35,35 @@ _CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
 _ROWS_AMONG_CENTERS = 500
 # The samples that are left out of sums: the same ones of all samples and of batches of them.
 CALIBRATION = Race(0, by_class=True, most=800)
+# So many samples at the start of a stream are judged once more with those that follow.
+_MOST_HELD = 1000
+
+
+class Rows(NamedTuple):
+    """Samples of a stream on the host, with their class numbers and weights (None: 1)."""
+
+    X: Any
+    codes: np.ndarray
+    weights: np.ndarray | None
+
+    def at(self, rows: slice) -> Rows:
+        """Some of them."""
+        return Rows._make(None if own is None else own[rows] for own in self)
+
+    def copy(self) -> Rows:
+        """Copy them: batches may be of an array that is filled again and again."""
+        X = self.X.copy() if sp.issparse(self.X) else np.array(to_host(self.X))
+        return Rows(X, self.codes, self.weights)
+
+    def joined_by(self, later: Rows) -> list[Rows]:
+        """These with the first of the later ones, and the rest of those, which may be in a file."""
+        first, rest = later.at(slice(_MOST_HELD)), later.at(slice(_MOST_HELD, None))
+        parts = self.X, to_host(first.X)
+        X = sp.vstack(parts, "csr") if any(map(sp.issparse, parts)) else np.concatenate(parts)
+        own = [np.ones(len(a.codes)) if a.weights is None else a.weights for a in (self, first)]
+        weights = None if self.weights is first.weights is None else np.concatenate(own)
+        joined = Rows(X, np.concatenate([self.codes, first.codes]), weights)
+        return [joined, rest] if len(rest.codes) else [joined]
 
 
 class Kept(NamedTuple):
@@ -237,7 +267,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self._choose_layer(X, codes, weights)
             solver = self._solver(len(self.centers_))
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            for name in ("_normal", "_left_out"):
+            for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
             if solver.needs == "sums":
                 normal = self._begin(getattr(solver, "alpha", 0.0), X, weights)
@@ -270,8 +300,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
         The first batch fixes the centers and gamma (give `centers` as an array to choose them
         yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
-        twice that during a call, which adds to a copy). So is H of up to 1,000 samples of all
-        batches, by which probabilities are calibrated: those by which a fit would.
+        twice that during a call, which adds to a copy). So is H of up to 800 samples of all
+        batches, by which probabilities are calibrated: those by which a fit would. Where the first
+        samples tell too little of what rounding may do, up to 1,000 are kept and trained on anew
+        with those that follow.
 
         Parameters
         ----------
@@ -311,17 +343,27 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     "chose and trains the outputs anew. Call partial_fit from the first batch on."
                 )
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            # What the model has is added to in a copy, in case that this breaks off.
-            sums: NormalEquations | None = getattr(self, "_normal", None)
-            before: Kept | None = getattr(self, "_left_out", None) if sums else None
-            alpha, rows = getattr(solver, "alpha", 0.0), slice(0, X.shape[0])
-            normal = self._begin(alpha, X, weights) if sums is None else sums.copy()
-            self._add(normal, X, codes, weights, rows)
-            normal = self._checked_sums(normal, X, codes, weights, [rows], sums)
-            left_out = self._choose_left_out(normal, X, codes, weights)
-            left_out = left_out._replace(H=to_host(left_out.H))
-            if before is not None:
-                left_out = before.merged(left_out, CALIBRATION)
+            # What the model has is added to in copies, in case that this breaks off.
+            normal: NormalEquations | None = getattr(self, "_normal", None)
+            left_out: Kept | None = getattr(self, "_left_out", None) if normal else None
+            alpha, batches = getattr(solver, "alpha", 0.0), [Rows(X, codes, weights)]
+            if held := self.__dict__.pop("_held", None):
+                self._wide, self._cache = False, None
+                normal = left_out = None
+                batches = Rows(*held).joined_by(batches[0])
+            for batch in batches:
+                X, codes, weights = batch
+                before, rows = normal, slice(0, X.shape[0])
+                normal = self._begin(alpha, X, weights) if before is None else before.copy()
+                self._add(normal, X, codes, weights, rows)
+                normal = self._checked_sums(normal, X, codes, weights, [rows], before)
+                if before is None and alpha and not normal.alpha and X.shape[0] <= _MOST_HELD:
+                    # They tell too little of those to come to leave the grid for all of them.
+                    self._held = tuple(batch.copy())
+                more = self._choose_left_out(normal, X, codes, weights)
+                more = more._replace(H=to_host(more.H))
+                left_out = more if left_out is None else left_out.merged(more, CALIBRATION)
+            assert normal is not None and left_out is not None  # there is a batch
             self._solve(solver, normal, left_out, X, keep=True)
             self._normal, self._left_out = normal, left_out
         return self

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import reference
+import scipy.sparse as sp
 from callers import layer_of
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -221,6 +222,37 @@ def test_a_stream_that_begins_with_one_row_is_not_rounded_beside_what_follows():
     expected = whole.decision_function(new)
     error = np.abs(parts.decision_function(new) - expected).max()
     assert error < 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("weights", [None, 0.5])
+@pytest.mark.parametrize("cuts", [[1], [3], [1, 2, 4, 700], [3, 1500]])
+def test_the_first_rows_are_judged_with_those_that_follow(cuts, weights):
+    """A stream may begin with one sample, or with a few equal ones: its bits are those of a fit."""
+    A, y = xor(1.0, 0.0)
+    A[:3], y[:3] = A[0], y[0]
+    w = None if weights is None else np.where(np.arange(len(A)) < cuts[0], 1.0, weights)
+    whole = RBFClassifier(centers=GRID, gamma=1.0, backend="numba").fit(A, y, w)
+    parts = RBFClassifier(centers=GRID, gamma=1.0, backend="numba")
+    for i, rows in enumerate(np.split(np.arange(len(A)), cuts)):
+        batch = sp.csr_array(A[rows]) if i == 1 else A[rows]
+        own = w[rows] if weights is not None and i else None
+        before = pickle.dumps(parts)
+        with pytest.raises(ValueError, match="not among"):
+            parts.partial_fit(batch, y[rows] + 7, classes=[0, 1], sample_weight=own)
+        assert pickle.dumps(parts) == before
+        parts = pickle.loads(pickle.dumps(parts.partial_fit(batch, y[rows], [0, 1], own)))
+        if not i:
+            batch[:] = np.nan  # whose memory may be used for the next
+            # What is known so far is said in float64.
+            expected = clone(parts).set_params(precision="float64")
+            expected.partial_fit(A[rows], y[rows], [0, 1])
+            found, expected = (model.decision_function(A) for model in (parts, expected))
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert "float64" not in parts.solver_info_
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    np.testing.assert_array_equal(parts.decision_function(A), whole.decision_function(A))
+    assert parts.temperature_ == pytest.approx(whole.temperature_, rel=1e-3)
+    assert not hasattr(parts.fit(A, y), "_held")
 
 
 def test_each_width_of_a_path_has_the_sums_that_it_needs():

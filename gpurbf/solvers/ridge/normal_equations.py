@@ -32,6 +32,8 @@ _N_RETRIES = 2
 # Rows whose mean is the shift.
 _SHIFT_ROWS = 1024
 _ROWS_PER_BLOCK = 256
+# Of the squares of H less its shift, a spread that is nothing but their rounding.
+_ROUNDING = 8 * np.finfo(np.float64).eps
 # A row whose outputs are its own doing has nothing left when it is left out.
 _MIN_LEFT = 1e-9
 
@@ -172,7 +174,7 @@ class System(NamedTuple):
 
     A (m, m) and B (m, k) are of centred H and T where there is an intercept, and of the library
     ``xp``; ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without one, and
-    ``scale`` is the mean diagonal of A.
+    ``scale`` is the mean diagonal of A; of HᵀH where no more is left in A than rounding.
     """
 
     A: Any
@@ -434,6 +436,7 @@ class NormalEquations:
         xp = np if self.layer is None else self.layer.xp
         shift, targets, sums = xp.asarray(self.shift), xp.asarray(sums_of_targets), self.B[:, -1]
         A = self.G.copy() if keep else self.G
+        squares = float(xp.trace(A)) / m
         if xp is np:
             mirror(A)
         if fit_intercept:
@@ -449,8 +452,8 @@ class NormalEquations:
         scale = float(xp.trace(A)) / m
         if not np.isfinite(scale):
             raise FloatingPointError("sums over the hidden layer")
-        if not scale > 0:  # no center answers to any sample
-            scale = 1.0
+        if not scale > _ROUNDING * squares:  # no center answers otherwise to any sample
+            scale = squares or 1.0
         return System(A, B, mean, target_mean, scale, xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
