@@ -29,6 +29,7 @@ BENCHMARKS = {
     "paper": "benchmarks.paper",
     "scale": "benchmarks.scale",
     "dask": "benchmarks.dask",
+    "scaling": "benchmarks.scaling",
     "gpu": "benchmarks.gpu",
 }
 

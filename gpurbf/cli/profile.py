@@ -11,7 +11,8 @@ from typing import Any
 from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS, images, say
 from gpurbf.layer.backends import LOADERS, get_backend
-from gpurbf.profiling.profiler import Profile, Row, profile_from
+from gpurbf.profiling import scaling
+from gpurbf.profiling.profiler import Profile, Row, markdown_table, profile_from
 
 # The parameter that says how many centers there are, or may be.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="holds MNIST (default: $GPURBF_TEST_DATA; without it scikit-learn's digits)",
     )
+    parser.add_argument(
+        "--threads",
+        metavar="1,2,16",
+        help="also model the training with so many threads; the picture is of these",
+    )
     parser.add_argument("--quick", action="store_true", help="scikit-learn's digits")
     parser.add_argument(
         "--out", metavar="FILE", help="also write the picture (.png, .svg) or all rows (.csv)"
@@ -48,6 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
     if arguments.centers is not None and arguments.estimator not in _COUNTS:
         raise UserError(f"--centers: {arguments.estimator} chooses its own; leave it out.")
+    threads = _numbers(arguments.threads)
     quick = arguments.quick or arguments.data_home is None
 
     def load() -> tuple[Any, Any, Any, Any]:
@@ -63,20 +70,36 @@ def run(arguments: argparse.Namespace) -> None:
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)
+    rows = found.scaling(threads)
+    if rows:
+        print(f"\nTraining with more threads, modelled:\n\n{markdown_table(*scaling.table(rows))}")
     if out:
-        _write(found, out)
+        _write(found, rows, out)
 
 
-def _write(found: Profile, out: Path) -> None:
+def _numbers(text: str | None) -> list[int]:
+    """Read the option --threads."""
+    try:
+        numbers = [int(each) for each in text.split(",")] if text else []
+    except ValueError:
+        numbers = [0]
+    if min(numbers, default=1) < 1:
+        raise UserError(f"--threads {text}: give numbers >= 1 like 1,2,16.")
+    return numbers
+
+
+def _write(found: Profile, rows: list[scaling.Scaling], out: Path) -> None:
     """The picture or the rows."""
     try:
         if out.suffix == ".csv":
             with out.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([Row._fields, *found.rows])
+                table = [scaling.Scaling._fields, *rows] if rows else [Row._fields, *found.rows]
+                csv.writer(file).writerows(table)
         else:
             from matplotlib.figure import Figure
 
-            figure = found.plot(Figure(figsize=(11, 4.2), layout="constrained"))
+            figure = Figure(figsize=(6, 4.2) if rows else (11, 4.2), layout="constrained")
+            scaling.draw(rows, figure) if rows else found.plot(figure)
             figure.savefig(out, dpi=100)
     except ImportError:
         print("no picture: get Matplotlib with `python -m pip install matplotlib`")

@@ -17,6 +17,7 @@ from sklearn.utils import _safe_indexing, get_tags
 from gpurbf.layer.backends import get_backend
 from gpurbf.profiling import machine
 from gpurbf.profiling.ceilings import bandwidth, compute
+from gpurbf.profiling.scaling import Scaling, model
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 
 PHASES = ("training", "prediction")
@@ -84,6 +85,8 @@ class Profile:
         self.shape = getattr(X, "shape", None) or np.shape(X)
         self.n_predicted = (getattr(X_test, "shape", None) or np.shape(X_test))[0]
         self.seconds = {"training": training.seconds, "prediction": prediction.seconds}
+        self._trace = training.trace
+        self._nbytes = sum(entry.nbytes for entry in training.entries.values())
         self.ceilings: dict[str, float] = {"memory": bandwidth()}
         xp = _namespace(estimator)
         self.rows = [
@@ -157,21 +160,20 @@ class Profile:
 
     @property
     def bottleneck(self) -> str:
-        """The longest stage of each phase and its longest part, in words."""
-        return "\n".join(f"{phase.capitalize()}: {self._longest(phase)}." for phase in PHASES)
+        """Where each phase has the most to gain: time that its ceiling would not take, in words."""
+        return "\n".join(f"{phase.capitalize()}: {self._limit(phase)}." for phase in PHASES)
 
-    def _longest(self, phase: str) -> str:
+    def _limit(self, phase: str) -> str:
+        """Name the part that takes the most time above what its ceiling would take."""
         rows = [row for row in self.rows if row.phase == phase]
-        stage = max((row for row in rows if not row.part), key=lambda row: row.seconds)
+        parts = [row for row in rows if row.part] or rows
+        part = max(parts, key=lambda row: row.seconds * (1 - _reached(row)))
+        stage = next(row for row in rows if row.stage == part.stage)
         text = f"{stage.stage} is {100 * stage.share:.0f} %"
-        parts = [row for row in rows if row.part and row.stage == stage.stage]
-        if not parts:
-            return text
-        part = max(parts, key=lambda row: row.seconds)
-        if part.part == "rest":
+        if part.part in ("", "rest"):
             return text
         if not part.ceiling:
-            return f"{text}, most of it {part.part}"
+            return f"{text}, of it {part.part} {100 * part.seconds / stage.seconds:.0f} %"
         limit = "memory bandwidth" if part.ceiling == "memory" else f"{part.ceiling} ceiling"
         near = f"{100 * part.efficiency:.0f} % of" if part.efficiency <= 1 else "more than"
         return f"{text}: {part.part} at {near} the {limit}"
@@ -227,6 +229,25 @@ class Profile:
             text += f", {100 * self.accuracy:.2f} % right"
         return text
 
+    def scaling(self, threads: Sequence[int] = (1, 2, 4, 16, 64)) -> list[Scaling]:
+        """Model the training with other numbers of threads.
+
+        The items of each parallel section, as long as they took, are handed out to so many threads;
+        Python's lock is had by one at a time. Caches, memory and the clock of a processor are not
+        modelled: compare the ``bytes_per_second`` with what your socket has, some 200 GB/s.
+
+        Parameters
+        ----------
+        threads : sequence of int
+            Numbers of threads.
+
+        Returns
+        -------
+        rows : list of Scaling
+            One a number: seconds, speed-up over one thread, what threads wait for.
+        """
+        return model(self._trace, self._nbytes, threads)
+
     def table(self, phase: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Header and cells of "training" or "prediction"; small parts are left out."""
         rows = [
@@ -257,6 +278,11 @@ def _namespace(estimator: Any) -> ModuleType:
     """The array namespace of the backend that ran; NumPy where the estimator does not say."""
     name = getattr(estimator, "backend_", "numpy")
     return get_backend(name)[0].xp if name not in ("none", "scipy") else np
+
+
+def _reached(row: Row) -> float:
+    """The share of its time that a part would take at its ceiling; 0 where none is known."""
+    return min(1.0, row.efficiency) if row.ceiling else 0.0
 
 
 def _ratio(a: float, b: float) -> float:

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 # The stages, in the order of the data's flow.
 STAGES = (
@@ -56,11 +56,25 @@ class Entry:
             self.operations[kind] = self.operations.get(kind, 0.0) + number
 
 
+class Segment(NamedTuple):
+    """A span of one thread's time in one stage, and the part of it without Python's lock."""
+
+    key: tuple[str, str]
+    seconds: float
+    unlocked_seconds: float
+
+
+# What a thread did in order; in it, a list of items stands for a parallel section.
+Trace: TypeAlias = "list[Segment | list[Trace]]"
+
+
 class _Account:
     """The time of one thread: each moment counts for the innermost open stage."""
 
     def __init__(self, base: tuple[str, str], resident: Callable[[], int]) -> None:
         self.entries: dict[tuple[str, str], Entry] = {}
+        self.trace: Trace = []
+        self.unlocked_seconds = 0.0
         self.open = [base]
         self.resident = resident
         self.since = self.next_look = time.perf_counter()
@@ -76,7 +90,8 @@ class _Account:
         now = time.perf_counter()
         entry = self.entry(self.open[-1])
         entry.seconds += now - self.since
-        self.since = now
+        self.trace.append(Segment(self.open[-1], now - self.since, self.unlocked_seconds))
+        self.since, self.unlocked_seconds = now, 0.0
         if now >= self.next_look or not entry.memory:
             self.next_look = now + _LOOKS
             entry.memory = max(entry.memory, self.resident())
@@ -110,16 +125,37 @@ class _Open:
 class _Section:
     """Work of several threads in an open stage of the one that waits for them."""
 
-    def __init__(self, outer: _Account) -> None:
-        self.outer = outer
+    def __init__(self, outer: _Account, helpers: int) -> None:
+        self.outer, self.helpers = outer, helpers
         self.accounts: list[_Account] = []
+        self.items: list[Trace] = []
 
     def __enter__(self) -> _Section:
         self.outer.charge()
+        self.outer.trace.append(self.items)
         return self
+
+    def traced(self, task: Callable[[int], Any]) -> Callable[[int], None]:
+        """The task, which notes what each item does."""
+
+        def item(i: int) -> None:
+            account = _local.account
+            assert account is not None
+            account.charge()
+            before, account.trace = account.trace, []
+            self.items.append(account.trace)
+            try:
+                task(i)
+            finally:
+                account.charge()
+                account.trace = before
+
+        return item
 
     def run(self, work: Callable[[], None]) -> None:
         """Do a thread's share of the work."""
+        if not self.helpers:
+            return work()
         before = _local.account
         account = _local.account = _Account(self.outer.open[-1], self.outer.resident)
         try:
@@ -130,6 +166,8 @@ class _Section:
             self.accounts.append(account)
 
     def __exit__(self, *exception: object) -> None:
+        if not self.helpers:
+            return
         wall = time.perf_counter() - self.outer.since
         entries = [pair for account in self.accounts for pair in account.entries.items()]
         busy = sum(entry.seconds for _, entry in entries)
@@ -146,6 +184,10 @@ class _Nothing:
 
     def __exit__(self, *exception: object) -> None:
         pass
+
+    def traced(self, task: Callable[[int], Any]) -> Callable[[int], Any]:
+        """The task as it is."""
+        return task
 
     def run(self, work: Callable[[], None]) -> None:
         """Do the work."""
@@ -190,7 +232,24 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
 def parallel_section(helpers: int) -> _Section | _Nothing:
     """A context in which this thread and helpers share work: each calls ``run`` with its part."""
     account = _local.account
-    return _NOTHING if account is None or not helpers else _Section(account)
+    return _NOTHING if account is None else _Section(account, helpers)
+
+
+def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function; where this thread is recorded, its time counts as without Python's lock."""
+    account = _local.account
+    if account is None:
+        return function
+
+    @functools.wraps(function)
+    def timed(*args: Any, **kwargs: Any) -> Result:
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            account.unlocked_seconds += time.perf_counter() - began
+
+    return timed
 
 
 class Recorder:
@@ -202,6 +261,8 @@ class Recorder:
         Wall time of the block.
     entries : dict of (str, str) to Entry
         By stage and part; under ``ELSEWHERE`` what no stage covers.
+    trace : list of Segment and list
+        What the thread did in order; each list holds the traces of a parallel section's items.
     """
 
     def __enter__(self) -> Recorder:
@@ -216,13 +277,14 @@ class Recorder:
     def __exit__(self, *exception: object) -> None:
         self._account.charge()
         self.seconds = self._account.since - self._started
-        self.entries = self._account.entries
+        self.entries, self.trace = self._account.entries, self._account.trace
         _local.account = self._before
         self._memory.close()
 
     def include(self, other: Recorder) -> None:
         """Add what was recorded before."""
         self.seconds += other.seconds
+        self.trace = other.trace + self.trace
         for key, entry in other.entries.items():
             self.entries.setdefault(key, Entry()).add(entry)
 

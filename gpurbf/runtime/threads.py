@@ -36,7 +36,7 @@ import joblib
 
 from gpurbf.runtime import blas_threads
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import parallel_section
+from gpurbf.runtime.stages import parallel_section, time_unlocked
 
 jit = lazy_module("gpurbf.runtime.jit")
 
@@ -157,34 +157,49 @@ def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
     return part
 
 
+class _Claim:
+    """The helpers of a section. A thread without items left is free for others at once."""
+
+    def __init__(self, chain: list[_Limit]) -> None:
+        self.chain, self.held, self.outermost = chain, 0, False
+
+    def add(self, number: int) -> None:
+        """Count more helpers, or fewer, in the limits of the chain; the lock is held."""
+        self.held += number
+        for each in self.chain:
+            each.helpers += number
+
+    def free(self, number: int = 1) -> None:
+        """Let others have threads of this section, or (-1) take one back."""
+        with _lock:
+            self.add(-number)
+
+
 @contextmanager
-def _claimed(wanted: int) -> Iterator[int]:
-    """How many helpers this thread may have now; they are its own in the block."""
+def _claimed(wanted: int) -> Iterator[_Claim]:
+    """The helpers that this thread may have now; they are its own in the block."""
     cores, outer = _cores(), _limit.get()
     most = _own_limit(cores)
     limit = outer or _Limit(most, None, cores)
-    chain = limit.chain()
-    caller, helpers, outermost = chain[-1], 0, False
+    claim = _Claim(chain := limit.chain())
+    caller = chain[-1]
     try:
         _limit.set(limit)
         with _lock:
-            outermost = caller not in _callers
+            claim.outermost = caller not in _callers
             _callers.add(caller)
             if wanted:
                 callers = list(_callers)
                 room = [most - 1, *(each.most - 1 - each.helpers for each in chain)]
                 room.append(_share(caller, callers, cores) - 1 - caller.helpers)
                 room.append(cores - len(callers) - sum(each.helpers for each in callers))
-                helpers = max(0, min(wanted, *room))
-                for each in chain:
-                    each.helpers += helpers
-        yield helpers
+                claim.add(max(0, min(wanted, *room)))
+        yield claim
     finally:
         _limit.set(outer)
         with _lock:
-            for each in chain:
-                each.helpers -= helpers
-            if outermost:
+            claim.add(-claim.held)
+            if claim.outermost:
                 _callers.discard(caller)
 
 
@@ -271,13 +286,17 @@ def parallel_for(
         return
 
     def help_out() -> None:
-        with blas_threads.thread_limit_here(thread_limit()):
-            section.run(work)
+        try:
+            with blas_threads.thread_limit_here(thread_limit()):
+                section.run(work)
+        finally:
+            claim.free()
 
     with (
-        _claimed(min(n_items, most or n_items) - 1) as helpers,
-        parallel_section(helpers) as section,
+        _claimed(min(n_items, most or n_items) - 1) as claim,
+        parallel_section(helpers := claim.held) as section,
     ):
+        task = section.traced(task)
         calls: list[Call] = []
         try:
             for _ in range(helpers):
@@ -286,7 +305,14 @@ def parallel_for(
             section.run(work)
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
-            _end(calls, stop)
+            # While this thread waits, its core is free for what is inside, which ends before: an
+            # inner caller would come back to a core that another one has.
+            lent = int(bool(calls) and claim.outermost)
+            try:
+                claim.free(lent)
+            finally:
+                _end(calls, stop)
+                claim.free(-lent)
     for call in calls:
         if call.error is not None:
             raise call.error
@@ -332,7 +358,7 @@ def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
 
     def task(i: int) -> None:
         with blas_threads.thread_limit_here(1):
-            results[i] = works[i]()
+            results[i] = time_unlocked(works[i])()
 
     with blas_threads.in_force(blas_threads.Limit(1)):
         parallel_for(task, len(works))

@@ -124,6 +124,7 @@ def test_worst_mistakes_are_the_most_confident_ones():
         (("profile", "--out", "picture.gif"), "must end in .png, .svg or .csv"),
         (("profile", "--estimator", "svc", "--centers", "9"), "svc chooses its own"),
         (("profile", "--quick", "--centers", "0"), "n_centers must be >= 1"),
+        (("profile", "--threads", "1,x"), "--threads 1,x: give numbers >= 1 like 1,2,16."),
         (("info", "--loud"), "unrecognized arguments: --loud"),
     ],
 )
@@ -351,6 +352,18 @@ def test_profile_writes_all_rows_as_csv(capsys, monkeypatch, tmp_path):
     assert any(row["part"] == "files" and float(row["seconds"]) > 0 for row in rows)
     shares = [float(row["share"]) for row in rows if row["phase"] == "training" and not row["part"]]
     assert sum(share for share in shares if share > 0) == pytest.approx(1)
+
+
+def test_profile_models_more_threads(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    arguments = ["profile", "--quick", "--centers", 100, "--threads", "1,16", "--out"]
+    assert call(*arguments, tmp_path / "scaling.png") == 0
+    text = capsys.readouterr().out
+    assert "modelled:" in text and "|       1 |" in text and "|      16 |" in text
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert call(*arguments, tmp_path / "scaling.csv") == 0
+    with (tmp_path / "scaling.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["threads"] for row in csv.DictReader(file)] == ["1", "16"]
 
 
 def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without_matplotlib):

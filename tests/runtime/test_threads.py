@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import joblib
 import numba
@@ -18,6 +19,13 @@ from sklearn.datasets import load_digits
 
 from gpurbf import SVC, RBFClassifier, config_context, get_config
 from gpurbf.runtime import threads
+
+
+@contextmanager
+def claimed(wanted):
+    """The number of helpers that this thread gets in the block."""
+    with threads._claimed(wanted) as claim:
+        yield claim.held
 
 
 def test_every_item_is_done_once():
@@ -72,6 +80,30 @@ def test_nested_callers_get_no_threads_that_are_taken(monkeypatch):
     assert counts == [1, 1]
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_thread_without_items_left_helps_in_the_last_one(monkeypatch, last):
+    # Item `last` goes on until a nested section has two threads at the same time. Whether the
+    # caller does this item or its helper, the other one has nothing left to do.
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
+    met, both = threading.Event(), threading.Barrier(2)
+
+    def meet(i):
+        try:
+            both.wait(timeout=0.05)
+        except threading.BrokenBarrierError:
+            both.reset()
+        else:
+            met.set()
+
+    def task(i):
+        for _ in range(200 if i == last else 0):
+            if not met.is_set():
+                threads.parallel_for(meet, 2)
+
+    threads.parallel_for(task, 2)
+    assert met.is_set()
+
+
 def test_helpers_inherit_the_limit(cores):
     seen, both = [], threading.Barrier(2, timeout=60)
 
@@ -93,7 +125,7 @@ def test_calls_of_helpers_share_their_caller_s_limit(cores):
 
     def task(i):
         three.wait()
-        with threads._claimed(7) as helpers:
+        with claimed(7) as helpers:
             found.append(helpers)
             three.wait()
 
@@ -107,7 +139,7 @@ def test_an_inner_limit_is_that_of_its_part_alone(cores):
 
     def task(i):
         both.wait()
-        with threads.limited(2), threads._claimed(7) as helpers:
+        with threads.limited(2), claimed(7) as helpers:
             found.append(helpers)
             both.wait()
 
@@ -119,7 +151,7 @@ def test_an_inner_limit_is_that_of_its_part_alone(cores):
 def test_callers_whose_limits_fit_the_machine_get_them(cores, callers, limits):
     for caller, limit in zip(callers, limits):
         caller.enter(threads.limited, limit)
-    helpers = [caller.enter(threads._claimed, 100) for caller, _ in zip(callers, limits)]
+    helpers = [caller.enter(claimed, 100) for caller, _ in zip(callers, limits)]
     assert helpers == [limit - 1 for limit in limits]
 
 
@@ -128,22 +160,22 @@ def test_a_caller_gets_what_the_others_by_their_limits_cannot_use(cores, callers
     first, *rest = callers
     for caller, limit in zip(rest, others):
         caller.enter(threads.limited, limit)
-        caller.enter(threads._claimed, 0)  # at work alone, with a right to its share
-    assert first.enter(threads._claimed, 100) == own - 1
+        caller.enter(claimed, 0)  # at work alone, with a right to its share
+    assert first.enter(claimed, 100) == own - 1
     for caller in rest:
         caller.leave()
     first.leave()
-    assert first.enter(threads._claimed, 100) == cores - 1
+    assert first.enter(claimed, 100) == cores - 1
 
 
 def test_who_came_late_gets_its_share_when_the_first_calls_again(cores, callers):
     first, late, *_ = callers
-    assert first.enter(threads._claimed, 100) == 7
-    assert late.enter(threads._claimed, 100) == 0
+    assert first.enter(claimed, 100) == 7
+    assert late.enter(claimed, 100) == 0
     first.leave()
-    assert first.enter(threads._claimed, 100) == 3
+    assert first.enter(claimed, 100) == 3
     late.leave()
-    assert late.enter(threads._claimed, 100) == 3
+    assert late.enter(claimed, 100) == 3
 
 
 def test_no_helper_is_taken_where_cores_and_limits_are_used_up(cores, callers):
@@ -158,7 +190,7 @@ def test_no_helper_is_taken_where_cores_and_limits_are_used_up(cores, callers):
         if caller not in limits:
             limits[caller] = rng.choice([1, 2, 3, 5, 8])
             caller.enter(threads.limited, limits[caller])
-        helpers = caller.enter(threads._claimed, rng.choice([0, 1, 3, 100]))
+        helpers = caller.enter(claimed, rng.choice([0, 1, 3, 100]))
         held.setdefault(caller, []).append(helpers)
         assert sum(held[caller]) <= limits[caller] - 1
         assert not helpers or len(held) + sum(map(sum, held.values())) <= cores
@@ -232,7 +264,7 @@ def test_a_forked_child_has_threads_of_its_own():
 def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
     before = numbers()
     callers[0].enter(threads.limited, 1)
-    callers[1].enter(threads._claimed, 100)
+    callers[1].enter(claimed, 100)
 
     def keeps_three():
         good = threads.thread_limit() == 3
@@ -240,7 +272,7 @@ def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
         # MKL works alone in a forked child (test_mkl.py).
         good &= all(now in (mine[path], 1) for path, now in numbers().items())
         good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
-        with threads._claimed(100) as helpers:
+        with claimed(100) as helpers:
             return good and helpers == 2
 
     with threads.limited(3):

@@ -1,0 +1,173 @@
+"""Fits on more threads: measured on one and all that there are, modelled beyond."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import multiprocessing
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.decomposition import PCA
+
+from benchmarks.measure import in_turn, once
+from benchmarks.report import Report
+from gpurbf import SVC, RBFClassifier, RBFClassifierCV, profile
+from gpurbf.cli import classify
+from gpurbf.profiling.scaling import table
+from gpurbf.runtime.threads import thread_limit
+
+TITLE = "More threads"
+
+_MODELLED = (4, 16, 64)
+
+
+class Problem(NamedTuple):
+    """An estimator and its data."""
+
+    estimator: Any
+    X: np.ndarray
+    y: np.ndarray
+
+
+def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Problem]]:
+    """What is fitted, by name; the data are made when asked for."""
+    images = classify.images(quick, data_home)
+    scale = 20 if quick else 1
+
+    def some(N: int) -> tuple[np.ndarray, np.ndarray]:
+        return images.X_train[: N // scale], images.y_train[: N // scale]
+
+    def floats() -> tuple[np.ndarray, np.ndarray]:
+        X, y = some(20_000)
+        return (X / np.float32(255)).astype(np.float32), y
+
+    def reduced() -> tuple[np.ndarray, np.ndarray]:
+        X, y = floats()
+        return PCA(50 // (1 + quick), random_state=0).fit_transform(X), y
+
+    def table(n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+        return make_classification(
+            20_000 // scale, n, n_informative=n // 2, n_classes=classes, random_state=0
+        )
+
+    wide = SVC(C=10, gamma=0.02)
+    centers = [m // scale for m in (1000, 4096, 8000)]
+    rbf = RBFClassifier(centers[0], random_state=0)
+    return {
+        "SVC, MNIST 60,000 uint8": lambda: Problem(SVC(C=10), *some(60_000)),
+        "SVC, 20,000 of it, scaled float32": lambda: Problem(wide, *floats()),
+        "SVC, PCA(50) of these": lambda: Problem(wide, *reduced()),
+        "SVC, 20,000 × 100, ten classes": lambda: Problem(SVC(), *table(100, 10)),
+        "SVC, 20,000 × 100, two classes": lambda: Problem(SVC(), *table(100, 2)),
+        "RBFClassifier(1000), 30,000 of MNIST": lambda: Problem(rbf, *some(30_000)),
+        "RBFClassifier(1000), 20,000 × 20": lambda: Problem(rbf, *table(20, 2)),
+        "RBFClassifier(4096), MNIST": lambda: Problem(
+            RBFClassifier(centers[1], random_state=0), *some(60_000)
+        ),
+        "RBFClassifierCV(1000), 20,000 of MNIST": lambda: Problem(
+            RBFClassifierCV(centers[0], random_state=0), *some(20_000)
+        ),
+        "cg, 8,000 centers, 20,000 of MNIST": lambda: Problem(
+            RBFClassifier(centers[2], solver="cg", random_state=0), *some(20_000)
+        ),
+    }
+
+
+def run(report: Report, quick: bool, data_home: str | None) -> None:
+    """Measure one thread and all, two fits beside each other, and model more threads."""
+    rounds, here = 1 if quick else 7, thread_limit()
+    report.text(
+        "## One thread and all that there are\n\nFits in turn, medians. *Serial* is the share of a "
+        "one-thread fit that the other threads do not shorten, by Amdahl's law, after what two "
+        "independent one-thread fits in two processes lose to each other is taken off (*beside "
+        "another*: their time over that of one alone). *Model* is the modelled time with all "
+        "threads over the measured one."
+    )
+    measured, modelled = [], []
+    for name, make in problems(quick, data_home).items():
+        estimator, X, y = make()
+        fits: dict[str, Callable[[], Any]] = {
+            str(number): functools.partial(_with_jobs(estimator, number).fit, X, y)
+            for number in (1, here)
+        }
+        times = in_turn(fits, rounds)
+        one, all_of_them = times["1"].median, times[str(here)].median
+        beside = _beside(name, quick, data_home, rounds) if here > 1 else 1.0
+        serial = _serial(one * beside, all_of_them, here)
+        found = profile(estimator, X, y, X_test=X[:100])
+        error = found.scaling([here])[0].seconds / found.seconds["training"]
+        measured.append(
+            [
+                name,
+                str(times["1"]),
+                str(times[str(here)]),
+                f"{beside:.2f}",
+                f"{100 * serial:.0f}",
+                f"{error:.2f}",
+            ]
+        )
+        modelled += [[name, *cells] for cells in table(found.scaling(_MODELLED))[1]]
+    header = ["fit", "1 thread s", f"{here} threads s", "beside another", "serial %", "model"]
+    report.table(header, measured)
+    _peers(report, quick, data_home, here)
+    report.text(
+        "## Modelled\n\nThe items of each parallel section, as long as they took here, handed out "
+        "to more threads; a socket moves some 200 GB a second, which no model of items sees."
+    )
+    report.table(["fit", *table([])[0]], modelled)
+
+
+def _peers(report: Report, quick: bool, data_home: str | None, threads: int) -> None:
+    """The SVC of scikit-learn-intelex on the same data."""
+    try:
+        theirs = importlib.import_module("sklearnex.svm").SVC
+    except ImportError:
+        report.text("scikit-learn-intelex is not installed: not measured.")
+        return
+    report.text("## scikit-learn-intelex on the same data\n\nOne fit each, after one of 500 rows.")
+    rows = []
+    for name, make in problems(quick, data_home).items():
+        estimator, X, y = make()
+        if not isinstance(estimator, SVC):
+            continue
+        model = theirs(C=estimator.C, gamma=estimator.gamma).fit(X[:500], y[:500])
+        one, all_of_them = (
+            once(functools.partial(_with_jobs(model, number).fit, X, y)) for number in (1, threads)
+        )
+        serial = _serial(one, all_of_them, threads)
+        rows.append([name, f"{one:.2f}", f"{all_of_them:.2f}", f"{100 * serial:.0f}"])
+    report.table(["fit", "1 thread s", f"{threads} threads s", "serial %"], rows)
+
+
+def _with_jobs(estimator: Any, threads: int) -> Any:
+    return clone(estimator).set_params(n_jobs=threads)
+
+
+def _serial(one: float, all_of_them: float, threads: int) -> float:
+    """The share that stays when `threads` threads work, by Amdahl's law."""
+    return (threads * all_of_them / one - 1) / (threads - 1) if threads > 1 else 1.0
+
+
+def _beside(name: str, quick: bool, data_home: str | None, rounds: int) -> float:
+    """The time of a one-thread fit beside an equal one in another process, over that alone."""
+    seconds = []
+    for processes in (1, 2):
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            jobs = [pool.submit(_alone, name, quick, data_home, rounds) for _ in range(processes)]
+            seconds.append(statistics.mean(job.result() for job in jobs))
+    return seconds[1] / seconds[0]
+
+
+def _alone(name: str, quick: bool, data_home: str | None, rounds: int) -> float:
+    """Median seconds of a one-thread fit."""
+    estimator, X, y = problems(quick, data_home)[name]()
+    fit = functools.partial(_with_jobs(estimator, 1).fit, X, y)
+    fit()
+    return statistics.median(once(fit) for _ in range(rounds))

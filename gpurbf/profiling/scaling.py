@@ -1,0 +1,169 @@
+"""The time that a recorded fit would take with other numbers of threads.
+
+A recorder notes what each item of a parallel section did. `simulate` hands these items out to P
+threads as `parallel_for` does: a section gets the threads that are free when it begins, each takes
+the next item when it is done with one. Python's lock is a resource that one thread has at a time.
+What a simulation cannot see: threads share caches, memory and the clock of the processor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpurbf.runtime.stages import Segment, Trace
+
+Key = tuple[str, str]
+
+
+_HEADER = ("threads", "s", "speed-up", "threads wait for", "% of their time", "GB/s")
+
+
+class Scaling(NamedTuple):
+    """What a fit would take with a number of threads.
+
+    ``limit`` is the stage and part for which threads wait the longest, ``limit_share`` the share of
+    all threads' time that goes there, ``bytes_per_second`` what all of them move.
+    """
+
+    threads: int
+    seconds: float
+    speed_up: float
+    limit: str
+    limit_share: float
+    bytes_per_second: float
+
+
+class _Join:
+    """The threads of a section that still work, and who waits for them."""
+
+    def __init__(self, helpers: int) -> None:
+        self.helpers = helpers
+        self.waiting: Iterator[Segment | _Join] | None = None
+
+
+def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
+    """Hand out the items of a trace to some threads.
+
+    Parameters
+    ----------
+    trace : list of Segment and list
+        As a ``Recorder`` has it: spans of time, and lists of items for parallel sections.
+    threads : int
+        How many there are.
+
+    Returns
+    -------
+    seconds : float
+        Until the last item is done.
+    lost : dict
+        By stage and part: seconds of threads that had no work while only these ran.
+    """
+    free, joins = threads - 1, {}
+
+    def perform(trace: Trace) -> Iterator[Segment | _Join]:
+        for each in trace:
+            if isinstance(each, Segment):
+                yield each
+            elif each:
+                yield from share(each)
+
+    def work(items: Iterator[Trace]) -> Iterator[Segment | _Join]:
+        for item in items:
+            yield from perform(item)
+
+    def share(section: list[Trace]) -> Iterator[Segment | _Join]:
+        nonlocal free
+        helpers = max(0, min(free, len(section) - 1))
+        free -= helpers
+        items, join = iter(section), _Join(helpers)
+        for _ in range(helpers):
+            thread = work(items)
+            joins[thread] = join
+            push(now, thread)
+        yield from work(items)
+        if join.helpers:
+            yield join
+
+    queue: list[tuple[float, int, Iterator[Segment | _Join], Key | None]] = []
+    order = itertools.count()
+
+    def push(time: float, thread: Iterator[Segment | _Join], key: Key | None = None) -> None:
+        heapq.heappush(queue, (time, next(order), thread, key))
+
+    now = lock_free = 0.0
+    running: Counter[Key] = Counter()
+    lost: defaultdict[Key, float] = defaultdict(float)
+    push(now, perform(trace))
+    while queue:
+        before = now
+        now, _, thread, key = heapq.heappop(queue)
+        busy = running.total()
+        for each, number in running.items():
+            lost[each] += (now - before) * (threads - busy) * number / busy
+        if key is not None:
+            running[key] -= 1
+            if not running[key]:
+                del running[key]
+        step = next(thread, None)
+        if isinstance(step, Segment):
+            # Most of a segment is one kernel; the lock is had before it.
+            locked = max(0.0, step.seconds - step.unlocked_seconds)
+            begin = max(now, lock_free) if locked else now
+            lock_free = begin + locked if locked else lock_free
+            running[step.key] += 1
+            push(begin + locked + min(step.seconds, step.unlocked_seconds), thread, step.key)
+        elif isinstance(step, _Join):
+            free += 1  # while it waits
+            step.waiting = thread
+        elif (join := joins.pop(thread, None)) is not None:
+            free += 1
+            join.helpers -= 1
+            if not join.helpers and join.waiting is not None:
+                free -= 1
+                push(now, join.waiting)
+    return now, dict(lost)
+
+
+def model(trace: Trace, nbytes: float, threads: Sequence[int]) -> list[Scaling]:
+    """Model a recorded trace, in which so many bytes are moved, with numbers of threads."""
+    one = simulate(trace, 1)[0]
+    rows = []
+    for number in threads:
+        seconds, lost = simulate(trace, number)
+        key = max(lost, key=lost.__getitem__, default=("", ""))
+        limit = ": ".join(filter(None, key)) or ("Python between stages" if number > 1 else "")
+        share = lost.get(key, 0.0) / (number * seconds)
+        rows.append(Scaling(number, seconds, one / seconds, limit, share, nbytes / seconds))
+    return rows
+
+
+def table(rows: Sequence[Scaling]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and cells."""
+    return _HEADER, [
+        (
+            str(row.threads),
+            f"{row.seconds:.3g}",
+            f"{row.speed_up:.1f}",
+            row.limit,
+            f"{100 * row.limit_share:.0f}",
+            f"{row.bytes_per_second / 1e9:.3g}",
+        )
+        for row in rows
+    ]
+
+
+def draw(rows: Sequence[Scaling], figure: Any) -> None:
+    """Draw the speed-ups beside the ideal line."""
+    axis = figure.subplots()
+    threads = [row.threads for row in rows]
+    axis.plot(threads, threads, color="#8fb8de", label="ideal")
+    axis.plot(threads, [row.speed_up for row in rows], "o-", color="#1f4e79", label="modelled")
+    axis.set(xscale="log", yscale="log", xlabel="threads", ylabel="speed-up of the training")
+    axis.set_xticks(threads, [str(number) for number in threads])
+    axis.set_yticks(threads, [str(number) for number in threads])
+    axis.minorticks_off()
+    axis.legend(frameon=False)
