@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.activation import SQUARED, Activation
-from gpurbf.layer.backends import Backend, available_backends, get_backend, in_order
+from gpurbf.layer.backends import Backend, available_backends, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.lazy import lazy_module
 
@@ -104,9 +104,8 @@ def every_way() -> dict[str, Way]:
 def compared() -> list[str]:
     """The backend that `auto` takes among those on the CPU, then those on a GPU."""
     found = there()
-    cpus = {name: backend for name, backend in found.items() if backend.xp is np}
-    best = next(name for name in in_order(gpus=False) if name in cpus)
-    return [best, *(name for name in found if name not in cpus)]
+    on_gpus = (name for name, backend in found.items() if backend.device)
+    return [best_on_host()[0].name, *on_gpus]
 
 
 def main_ways() -> dict[str, Way]:

@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_
 # A command is a module here, with "_" for "-", imported when it is asked for:
 # add_arguments(parser), run(arguments), and a docstring that begins with these words.
 COMMANDS = {
+    "check-gpu": "Check every kernel of the GPU backends against NumPy, and time them.",
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
     "info": "Show the machine, its CPU's instructions, each backend, and versions.",
     "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",

@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_info
 
 from gpurbf import __version__
 from gpurbf.layer.backends import LOADERS, get_backend
+from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, choose_kernel, missing
 from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
@@ -99,6 +100,8 @@ def backends() -> dict[str, str]:
             report[name] = str(error)
         else:
             report[name] = f"available: {backend.kernel}"
+            if backend.device and (verdict := check.kept(name)):
+                report[name] += f"; {verdict.said}"
             if name == "auto":
                 report[name] = f"{backend.name} ({reason})"
     return report

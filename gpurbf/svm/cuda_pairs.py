@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
@@ -11,25 +10,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.backends import Backend, get_backend
+from gpurbf.layer.backends import GPUS, Backend, get_backend
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import BackendUnavailable, warn
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.once import once
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, working_set_size
 from gpurbf.svm.pair_kernel import KernelMatrix
 
+check = lazy_module("gpurbf.layer.backends.cuda.check")
 cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 cuda_smo_kernels = lazy_module("gpurbf.svm._cuda_smo_kernels")
+pairs_on_host = lazy_module("gpurbf.svm.pairs")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
 # Rounds between two looks of the host, steps of a pair between them, and of a launch at least. A
 # step takes 1.5 to 2 µs by estimate, not measured on a GPU: looks are 0.2 s apart at most.
 _ROUNDS_PER_LOOK, _STEPS_PER_LOOK, _MIN_STEPS_PER_LAUNCH = 4, 100_000, 500
-# On a device a step takes up to three times as long as on a CPU by that estimate; up to so many
-# samples a CPU has all of the kernel in a moment.
-_SLOWDOWN, _MAX_HOST_SAMPLES = 3, 4096
+# Samples, classes and inputs of the fits that `check-gpu --thorough` times on both sides.
+TIMED_FIT = (6000, 10, 64)
 # Threads of a block that steps or selects, and of one that gathers or updates; these are so many a
 # pair, or as many as have work.
 _STEP_THREADS, _UPDATE_THREADS, _MAX_BLOCKS_PER_PAIR = 512, 256, 64
@@ -38,18 +39,26 @@ _STEP_THREADS, _UPDATE_THREADS, _MAX_BLOCKS_PER_PAIR = 512, 256, 64
 _ROWS_PART, _BLOCKS_PART = 0.5, 0.25
 
 
-def keep_on_host(n_samples: int, n_classes: int, n_pairs: int) -> str:
-    """Why "auto" shall not take a GPU for SVC; empty where one should win.
+def keep_on_host(n_samples: int, n_pairs: int) -> str:
+    """Why "auto" shall not take a GPU for SVC; empty where one was measured to win.
 
-    All pairs step side by side there, each up to three times slower. So there are to be three times
-    as many as a CPU has at work at a time: one a core, and no two of the same class. An estimate,
-    not measured on a GPU.
+    `check-gpu --thorough` times a fit on both sides: a problem that is as large or larger goes
+    where that took less time. Until then SVC stays on the CPU.
     """
-    at_work = max(1, min(os.cpu_count() or 1, n_classes // 2))
-    if n_samples > _MAX_HOST_SAMPLES and n_pairs > _SLOWDOWN * at_work:
+    verdict = check.kept(GPUS[0])
+    rates = verdict.rates if verdict else {}
+    if "svc_device" not in rates:
+        return (
+            "SVC takes a GPU only where `python -m gpurbf check-gpu --thorough` has measured it to "
+            "be faster"
+        )
+    if rates["svc_device"] >= rates["svc_host"]:
+        return "SVC was measured to be faster on the CPU"
+    n, classes, _ = TIMED_FIT
+    p = classes * (classes - 1) // 2
+    if n_samples >= n and n_pairs >= p:
         return ""
-    n, p = _MAX_HOST_SAMPLES + 1, _SLOWDOWN * at_work + 1
-    return f"SVC takes a GPU from {n:,} samples and {p} pairs of classes on"
+    return f"SVC takes a GPU from {n:,} samples and {p} pairs of classes on, as measured"
 
 
 def steps_on_device(backend: Backend) -> tuple[bool, str]:
@@ -60,7 +69,58 @@ def steps_on_device(backend: Backend) -> tuple[bool, str]:
         get_backend("numba-cuda")
     except BackendUnavailable as error:
         return False, f"steps on the CPU: those on the GPU need numba-cuda ({error})"
+    if why := _wrong_steps(backend):
+        return False, f"steps on the CPU: those on the GPU are wrong ({why})"
     return True, ""
+
+
+@once
+def _wrong_steps(backend: Backend) -> str:
+    """What is wrong with the steps on a device, if anything is; once a process."""
+    return next((case.why for case in step_cases(backend) if case.why), "")
+
+
+def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
+    """Cases of `check.case`: the CPU's path to the bit, and of larger pairs the CPU's objective."""
+    kernels, rng = "select, gather, inner, update", np.random.default_rng(0)
+
+    def solved(there: Backend | None, X: np.ndarray, starts: np.ndarray) -> list[Solution]:
+        squared = np.square(X).sum(axis=1)
+        K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
+        names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
+        return pairs_on_host.solve_pairs(
+            _Given(K, there), starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
+            cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
+        )  # fmt: skip
+
+    for lengths in ((31, 20, 26), *(((1500, 1100),) if thorough else ())):
+        X, starts = rng.normal(size=(sum(lengths), 5)), np.cumsum([0, *lengths])
+        whole = max(a + b for a, b in pairwise(lengths)) <= binary.MAX_SINGLE_SET
+
+        def run(X: np.ndarray = X, starts: np.ndarray = starts, whole: bool = whole) -> Any:
+            both = (solved(there, X, starts) for there in (backend, None))
+            if whole:
+                return (np.concatenate([pair.beta for pair in found]) for found in both)
+            return ([pair.objective for pair in found] for found in both)
+
+        data = f"pairs of classes of {', '.join(map(str, lengths))} samples"
+        yield check.case(kernels, data, 0.0 if whole else 1e-3, run)
+
+
+class _Given:
+    """A kernel matrix as the solver asks for it: its rows on a device, else all of it at once."""
+
+    cost, linear, rounding, compiled, description = 1.0, False, 0.0, False, ""
+
+    def __init__(self, K: np.ndarray, there: Backend | None) -> None:
+        self.matrix, self._K, self.on_device = None if there else K, K, there is not None
+        self.dtype, self.diagonal = K.dtype, K.diagonal().astype(np.float64)
+        where = there or get_backend("numpy")[0]
+        self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
+
+    def values(self, samples: np.ndarray, columns: slice, out: Any) -> None:
+        """Write K[samples, columns] into ``out``."""
+        out[...] = self.xp.asarray(self._K[samples, columns])
 
 
 class Problems(NamedTuple):

@@ -183,7 +183,7 @@ def solve_samples(
         kernel = GivenKernel(X, groups.first)
     else:
         n_samples = len(X) if sizes is None else int(sizes.sum())
-        on_host = "" if no_gpu() else keep_on_host(n_samples, n_classes, len(pairs))
+        on_host = "" if no_gpu() else keep_on_host(n_samples, len(pairs))
         kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
     with kernel.allocator():
         solutions = solve_pairs(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)

@@ -1,6 +1,9 @@
 """Which backend is taken: a name is obeyed or refused, "auto" asks in order and stops."""
 
+import math
+
 import pytest
+import standin
 from callers import run_python, run_threads
 
 from gpurbf import BackendUnavailable, config_context
@@ -11,10 +14,12 @@ from gpurbf.layer.backends import (
     Backend,
     _attempt,
     available_backends,
+    centers_worth_a_transfer,
+    cpus_in_order,
     get_backend,
-    in_order,
     no_gpu,
 )
+from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.backends.numba import cpu_kernel
 
 
@@ -31,6 +36,7 @@ def asked(monkeypatch):
         return load
 
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    monkeypatch.setattr(check, "trusted", lambda name: standin.RIGHT)
     for name in LOADERS:
         monkeypatch.setitem(LOADERS, name, loader(name))
     _attempt.cache_clear()
@@ -94,10 +100,11 @@ def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, error)
     for name in ("cupy", "numba-cuda", "numba"):
         monkeypatch.setitem(LOADERS, name, failing(error))
     backend, reason = get_backend("auto")
-    assert backend.name == "mkl" and reason.endswith("; cupy, numba-cuda, numba cannot run here")
     said = str(error)
     if not isinstance(error, BackendUnavailable):
         said = f"{type(error).__name__}: {error}"
+    assert backend.name == "mkl" and reason.endswith("; numba cannot run here")
+    assert all(f"{name} is not used: {said}" in reason for name in GPUS)
     assert available_backends() == dict.fromkeys([*GPUS, "numba"], said) | {
         "mkl": None,
         "numpy": None,
@@ -126,9 +133,19 @@ def test_an_interrupt_of_a_loader_is_no_answer(asked, monkeypatch):
 
 def test_tiles_in_plain_code_are_asked_last(monkeypatch):
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("generic", ""))
-    assert list(in_order(gpus=False)) == ["mkl", "numpy", "numba"]
+    assert cpus_in_order() == ["mkl", "numpy", "numba"]
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("amx", ""))
-    assert list(in_order(gpus=True)) == [*GPUS, *CPUS]
+    assert cpus_in_order() == CPUS
+
+
+def test_a_gpu_is_worth_the_transfer_by_arithmetic_on_rates():
+    """With so many centers both sides take the same time, whatever the number of inputs."""
+    rates = {"device": 1e13, "host": 2e12, "copy": 1e10}
+    m = centers_worth_a_transfer(**rates, svc_device=1.0)
+    for n in (1, 784):
+        there = 4 * n / rates["copy"] + 2 * n * m / rates["device"]
+        assert there == pytest.approx(2 * n * m / rates["host"])
+    assert centers_worth_a_transfer(device=1e12, host=1e12, copy=1e10) == math.inf
 
 
 def test_a_wrong_variable_is_an_error_and_no_reason_to_take_another(monkeypatch):

@@ -11,8 +11,9 @@
 
 ``LOADERS`` maps a name to a function that imports what the backend needs and returns it, so a
 library is imported when its backend is asked for and never before. A name is obeyed or refused
-(:class:`BackendUnavailable`); only ``"auto"`` chooses: it asks the names of ``GPUS`` and ``CPUS``
-in that order, and takes the first that can run.
+(:class:`BackendUnavailable`); only ``"auto"`` chooses: a GPU of ``GPUS`` where its check in a
+process of its own says that it is right and faster, else the first of ``CPUS`` that can run. What
+computes on a GPU is checked before it is used, however it was chosen (`cuda/check.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
@@ -33,17 +34,14 @@ import numpy as np
 
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.once import once
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.gram import Grid
     from gpurbf.layer.backends.numba.matvec import GroupedWeights
 
-# Operations a second of one core in the float32 tiles (docs/benchmarks/layer.md), and bytes a
-# second over PCI Express 4 from pinned memory, less than its 25 GB/s because samples are first
-# copied there. The second is an assumption: not measured on a GPU.
-_CORE_RATE, _BUS_RATE = 1e11, 1.2e10
-
+check = lazy_module("gpurbf.layer.backends.cuda.check")
 
 Packed = TypeVar("Packed")
 Prepared = TypeVar("Prepared")
@@ -163,24 +161,33 @@ LOADERS: dict[str, Callable[[], Backend]] = {
     "mkl": _module("blas.mkl"),
     "numpy": _module("blas.numpy_"),
 }
-# What "auto" asks, in order: GPUs where the work outweighs the transfer, the tiles after `cupy`
-# until they are measured on one. On CPUs tiles in vector or matrix instructions were measured
-# faster than every BLAS product tried, in float64 too.
+# What "auto" asks, in order: the tiles after `cupy` until they are measured on a GPU. On CPUs tiles
+# in vector or matrix instructions were measured faster than every BLAS product tried, in float64
+# too.
 GPUS = ["cupy", "numba-cuda"]
 CPUS = ["numba", "mkl", "numpy"]
 
 
-def in_order(gpus: bool) -> Iterator[str]:
-    """The names of backends as "auto" asks for them, those on GPUs only if they are wanted."""
-    if gpus:
-        yield from GPUS
+def cpus_in_order() -> list[str]:
+    """The names of backends on the CPU as "auto" asks for them."""
     from gpurbf.layer.backends.numba import cpu_kernel
 
     try:
         plain = cpu_kernel.choose_kernel()[0] == "generic"
     except BackendUnavailable:  # a kernel was demanded that the backend will refuse
         plain = False
-    yield from sorted(CPUS, key="numba".__eq__) if plain else CPUS
+    return sorted(CPUS, key="numba".__eq__) if plain else CPUS
+
+
+def best_on_host() -> tuple[Backend, list[str]]:
+    """What "auto" takes on the CPU, and the names before it that cannot run."""
+    refused: dict[str, str] = {}
+    for name in cpus_in_order():
+        found = _attempt(LOADERS[name])
+        if isinstance(found, Backend):
+            return found, list(refused)
+        refused[name] = _why(found)
+    raise BackendUnavailable("; ".join(f"{name}: {why}" for name, why in refused.items()))
 
 
 def no_gpu() -> str | None:
@@ -207,7 +214,10 @@ def _no_gpu() -> str | None:
 def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
     """The backend, or the error of its loader, which is kept: a failure may be slow to find."""
     try:
-        return loader()
+        backend = loader()
+        if backend.device:
+            check.require(backend)
+        return backend
     except Exception as error:  # libraries that are half installed fail in every way
         return error
 
@@ -233,8 +243,9 @@ def get_backend(
     ----------
     name : str
         A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
-        variable ``GPURBF_BACKEND``, then the first of ``GPUS`` and ``CPUS`` that can run. Those
-        after it are not asked, so their libraries are not imported.
+        variable ``GPURBF_BACKEND``, then the first of ``GPUS`` that its check trusts, then the
+        first of ``CPUS`` that can run. Those after it are not asked, so their libraries are not
+        imported.
     n_centers : int, optional
         Of the layer: "auto" takes a GPU only for layers of so many centers that the work outweighs
         the transfer of the samples. None: enough.
@@ -263,32 +274,48 @@ def get_backend(
         if name not in LOADERS:
             raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
         return _load(name), reason
-    said, gpus = ["chosen automatically"], no_gpu() is None
-    if gpus and on_host:
-        gpus = False
-        said.append(on_host)
-    elif gpus:
-        least = _centers_worth_a_transfer()
-        gpus = n_centers is None or n_centers >= least
-        said.append(f"a GPU is {'' if gpus else 'not '}worth the transfer from {least} centers on")
-    refused: dict[str, str] = {}
-    for name in in_order(gpus):
+    said, found = ["chosen automatically"], None
+    if no_gpu() is None:
+        found, why = (None, [on_host]) if on_host else _on_gpu(n_centers)
+        said += why
+    if found is None:
+        found, refused = best_on_host()
+        if refused:
+            said.append(f"{', '.join(refused)} cannot run here")
+    return found, "; ".join(said)
+
+
+def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
+    """The first backend on a GPU that is right and worth the transfer; why this one, or none."""
+    said = []
+    for name in GPUS:
+        verdict = check.trusted(name)
+        if verdict.why:
+            said.append(f"{name} is not used: {verdict.why}")
+            continue
+        least = centers_worth_a_transfer(**verdict.rates)
+        worth = n_centers is None or n_centers >= least
+        said.append(
+            f"by its measured rates a GPU is {'' if worth else 'not '}worth the transfer "
+            + (f"from {math.ceil(least):,} centers on" if least < math.inf else "of any samples")
+        )
+        if not worth:
+            break
         found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
-            if refused:
-                said.append(f"{', '.join(refused)} cannot run here")
-            return found, "; ".join(said)
-        refused[name] = _why(found)
-    raise BackendUnavailable("; ".join(f"{name}: {why}" for name, why in refused.items()))
+            return found, said
+        said.append(f"{name} is not used: {_why(found)}")
+    return None, said
 
 
-def _centers_worth_a_transfer() -> int:
-    """Centers m from which copying samples to a GPU takes less time than the layer on the CPU.
+def centers_worth_a_transfer(device: float, host: float, copy: float, **_: float) -> float:
+    """Centers m from which samples are copied and computed in less time than the CPU computes.
 
-    A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations: the layer is worth
-    it from m = 2 bytes x (the CPU's operations) / (the bus's bytes) a second on, whatever n.
+    A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations, which are made at so
+    many a second: 4 n / copy + 2 n m / device < 2 n m / host, whatever n.
     """
-    return int(2 * _CORE_RATE * (os.cpu_count() or 1) / _BUS_RATE)
+    gain = 1 / host - 1 / device
+    return 2 / copy / gain if gain > 0 else math.inf
 
 
 def available_backends() -> dict[str, str | None]:

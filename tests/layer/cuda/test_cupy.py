@@ -1,6 +1,5 @@
 """The cupy backend and the estimators on it, on a strict stand-in for CuPy."""
 
-import os
 import pickle
 import sys
 import types
@@ -277,12 +276,11 @@ def test_batches_travel_between_backends(cupy):
 
 def test_auto_takes_the_gpu_where_the_work_outweighs_the_transfer(cupy, monkeypatch):
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    backend, reason = get_backend("auto", 99)
-    assert backend.xp is np and "not worth the transfer from 100 centers" in reason
-    for n_centers in (100, None):
+    backend, reason = get_backend("auto", 106)
+    assert backend.xp is np and "not worth the transfer from 107 centers" in reason
+    for n_centers in (107, None):
         backend, reason = get_backend("auto", n_centers)
-        assert backend.name == "cupy" and "is worth the transfer from 100 centers" in reason
+        assert backend.name == "cupy" and "is worth the transfer from 107 centers" in reason
     C = data(np.float32, m=120)[1]
     assert HiddenLayer(C, GAUSSIAN).backend.name == "cupy"
     assert HiddenLayer(C[:50], GAUSSIAN).backend.name != "cupy"

@@ -49,7 +49,7 @@ def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
     monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
     A = RNG.normal(size=(rows, 40))[:, ::2]
     copy = np.full(A.shape, np.nan)
-    device._copy(copy, A)
+    device.copy_rows(copy, A)
     np.testing.assert_array_equal(copy, A)
     assert parts == [shared]
 

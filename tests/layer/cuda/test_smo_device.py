@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import standin
 from sklearn.datasets import load_digits
 
 import gpurbf
 from gpurbf.layer import backends
 from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.cuda import check
 from gpurbf.svm import cuda_pairs
 from gpurbf.svm.cuda_pairs import keep_on_host, problems_of
 
@@ -40,15 +42,21 @@ def test_the_plan_is_within_the_memory():
     assert cuda_pairs.plan(N, 4, problems, 2e8) is None
 
 
-@pytest.mark.parametrize("cores", [1, 2, 16])
-def test_auto_takes_a_gpu_for_many_pairs_of_many_samples(cores, monkeypatch):
-    monkeypatch.setattr(cuda_pairs.os, "cpu_count", lambda: cores)
-    assert keep_on_host(60_000, 10, 45) == ""
-    assert "from 4,097 samples" in keep_on_host(4000, 10, 45)
-    for n_classes in (2, 3):
-        assert "4 pairs of classes" in keep_on_host(10**6, n_classes, n_classes * 2 - 3)
+def test_auto_takes_a_gpu_for_svc_only_as_it_was_measured(monkeypatch):
+    def with_rates(**rates):
+        monkeypatch.setattr(check, "kept", lambda name: standin.RIGHT._replace(rates=rates))
+
+    monkeypatch.setattr(check, "kept", lambda name: None)
+    assert "check-gpu --thorough" in keep_on_host(60_000, 45)
+    with_rates(device=1e13, host=1e12, copy=1e10)
+    assert "check-gpu --thorough" in keep_on_host(60_000, 45)
+    with_rates(svc_device=2.0, svc_host=1.0)
+    assert "faster on the CPU" in keep_on_host(60_000, 45)
+    with_rates(svc_device=1.0, svc_host=2.0)
+    assert keep_on_host(6000, 45) == "" == keep_on_host(60_000, 100)
     # A part of the pairs, as a worker of a cluster has it.
-    assert keep_on_host(60_000, 10, 3)
+    for smaller in ((5999, 45), (60_000, 44)):
+        assert "from 6,000 samples and 45 pairs" in keep_on_host(*smaller)
 
 
 def test_what_auto_shall_not_take_is_not_asked(monkeypatch):
@@ -71,9 +79,7 @@ def test_without_numba_cuda_the_CPU_steps_and_it_is_said(cupy):
 
 
 def test_auto_takes_no_gpu_that_cannot_step(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_pairs, "_MAX_HOST_SAMPLES", 0)
-    monkeypatch.setattr(cuda_pairs.os, "cpu_count", lambda: 1)
-    monkeypatch.setattr(backends, "_centers_worth_a_transfer", lambda: 1)
+    monkeypatch.setattr("gpurbf.svm.train.keep_on_host", lambda *_: "")
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     X, y = load_digits(return_X_y=True)
     model = gpurbf.SVC(gamma=1e-3).fit(X[:200], y[:200])

@@ -38,7 +38,7 @@ _SUMMED = 4096
 _MIN_BYTES_PER_THREAD = 1 << 21
 
 
-def _copy(to: np.ndarray, rows: np.ndarray) -> None:
+def copy_rows(to: np.ndarray, rows: np.ndarray) -> None:
     """``to[...] = rows`` by several threads: one does not copy as fast as a bus takes it."""
     n = max(1, min(thread_limit(), len(to), to.nbytes // _MIN_BYTES_PER_THREAD))
 
@@ -107,7 +107,7 @@ class _Lane:
         if self._pending is not None:
             with stage("back and evaluate", "to host"):
                 rows, target, _ = self._pending
-                _copy(rows, target)
+                copy_rows(rows, target)
                 count(nbytes=target.nbytes)
             self._pending = None
 
@@ -117,7 +117,7 @@ class _Lane:
             return self.xp.ascontiguousarray(rows)
         with stage("host to device", "rows"):
             staged = self._buffer(i, rows.shape, rows.dtype)
-            _copy(staged, rows)
+            copy_rows(staged, rows)
             copy = self.xp.empty(rows.shape, rows.dtype)
             copy.set(staged, stream=self.stream)
             count(nbytes=copy.nbytes)

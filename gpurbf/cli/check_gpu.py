@@ -1,0 +1,79 @@
+"""Check every kernel of the GPU backends against NumPy, and time them.
+
+A GPU is checked at its first use, before anything relies on it, and the verdict is kept. This
+command checks again and shows each case. `--thorough` takes more shapes, every profile and SVC, and
+times SVC on both sides: until then `auto` keeps SVC on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from gpurbf.cli import UserError
+from gpurbf.estimators.svc import SVC
+from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host
+from gpurbf.layer.backends.cuda import check
+from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.svm import cuda_pairs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--thorough", action="store_true", help="more cases, and SVC: minutes")
+    parser.add_argument("--backend", choices=GPUS, action="append", help="by default all of them")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print a row for each case as it ends; an error at the end where one is wrong."""
+    failures = []
+    for name in arguments.backend or GPUS:
+        try:
+            backend = LOADERS[name]()
+        except BackendUnavailable as error:
+            failures.append(f"{name}: {error}")
+            continue
+        print(f"{name}: {backend.kernel}", flush=True)
+        verdict = check.judged(backend, _shown(backend, arguments.thorough))
+        if arguments.thorough and not verdict.why:
+            verdict = verdict._replace(rates=verdict.rates | _timed_fits(name))
+        check.keep(name, verdict)
+        for what, value in verdict.rates.items():
+            print(f"  {what:44} {value:.3g}")
+        if verdict.why:
+            failures.append(f"{name}: {verdict.why}")
+        print(f"  {verdict.n_cases} cases, {'wrong' if verdict.why else 'all right'}", flush=True)
+    if failures:
+        raise UserError("; ".join(failures))
+
+
+def _shown(backend: Backend, thorough: bool) -> Iterator[check.Case]:
+    """The cases, each printed when it is known."""
+    cases = check.cases(backend, thorough)
+    if backend.name == "numba-cuda":
+        cases = chain(cases, cuda_pairs.step_cases(backend, thorough))
+    for case in cases:
+        said = case.problem or f"{case.error:8.1e} of {case.tolerance:.0e}"
+        verdict = "WRONG" if case.why else "right"
+        print(f"  {case.kernel:34} {case.data:54} {verdict}  {said}", flush=True)
+        yield case
+
+
+def _timed_fits(name: str) -> dict[str, float]:
+    """Seconds of a fit of SVC there and on the CPU, after one that compiles."""
+    N, classes, n = cuda_pairs.TIMED_FIT
+    rng, y = np.random.default_rng(0), np.arange(N) % classes
+    X: Any = (rng.normal(size=(N, n)) + rng.normal(size=(classes, n))[y]).astype(np.float32)
+    took = {}
+    for side, where in (("svc_device", name), ("svc_host", best_on_host()[0].name)):
+        model = SVC(C=10, backend=where)
+        for _ in range(2):
+            begin = time.perf_counter()
+            model.fit(X, y)
+            took[side] = time.perf_counter() - begin
+    return took

@@ -1,0 +1,355 @@
+"""Whether a GPU computes right: all kernels of a backend against NumPy, before it is used.
+
+    get_backend(name)     `require`: in this process, the loaded backend
+    get_backend("auto")   `trusted`: in a process of its own, with a limit of time, so that a crash
+                          or a hang of a driver costs nothing but the GPU; it is timed as well
+
+The verdict is kept on disk for this machine, device, driver, package and libraries; one that is not
+"right" for a day. `python -m gpurbf check-gpu` checks again and shows each case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpurbf import __version__
+from gpurbf.data.quantize import Quantization
+from gpurbf.layer import backends
+from gpurbf.layer.activation import FORMULAS, PROFILES, Activation, form
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.cuda.device import copy_rows
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.config import config_context
+from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.once import once
+
+# Seconds that a check in a process of its own may take, compiling included.
+LIMIT = 120.0
+# Of H by arithmetic, relative to the largest entry.
+_TOLERANCE = {"exact": 1e-5, "float32": 1e-4, "tf32": 2e-2, "float64": 1e-10}
+# Samples, centers and inputs that fill no tile, no warp and no group of cuBLAS; and more of them.
+_SHAPE = (67, 37, 21)
+_SHAPES = ((1, 1, 1), (7, 16, 17), (300, 130, 784), (1000, 1021, 64), (4097, 513, 33))
+_KERNELS = {
+    "cupy": ("rows, gemm, outputs", "rows, gemm, scores"),
+    "numba-cuda": ("pack, tile to H", "pack, tile to H @ W, sum of shares"),
+}
+# Samples, centers and inputs of the tile that is timed, and bytes of the copy.
+_TIMED, _COPIED = (4096, 2048, 256), 1 << 26
+
+
+class Case(NamedTuple):
+    """Kernels on some data, and their largest error relative to the largest entry."""
+
+    kernel: str
+    data: str
+    error: float
+    tolerance: float
+    problem: str = ""
+
+    @property
+    def why(self) -> str:
+        """What is wrong, if anything is."""
+        if self.problem:
+            return f"{self.kernel}: {self.data}: {self.problem}"
+        if self.error <= self.tolerance:
+            return ""
+        return (
+            f"{self.kernel}: {self.data}: differs by {self.error:.2g} of the largest value, more "
+            f"than {self.tolerance:.2g}"
+        )
+
+
+class Verdict(NamedTuple):
+    """What a check found: ``why`` it failed or "", and ``rates`` by name if it was timed.
+
+    "device", "host": operations a second of a float32 tile; "copy": bytes a second to the device.
+    "svc_device", "svc_host": seconds of a fit, if `check-gpu --thorough` has timed it.
+    """
+
+    device: str
+    date: str
+    why: str
+    n_cases: int
+    rates: dict[str, float]
+
+    @property
+    def said(self) -> str:
+        """For `info`."""
+        rates = "".join(f", {what} {rate:.2g}" for what, rate in self.rates.items())
+        return f"checked {self.date}, {self.n_cases} cases, {self.why or 'all right'}{rates}"
+
+
+def cases(backend: Backend, thorough: bool = False) -> Iterator[Case]:
+    """All kernels of a loaded backend on small data; on more data and every profile."""
+    for shape in (_SHAPE, *(_SHAPES if thorough else ())):
+        yield from _of_shape(backend, shape, None)
+    if not thorough:
+        return
+    for profile in PROFILES:
+        yield from _of_shape(backend, _SHAPE, profile)
+    for streams in (1, 3):
+        with config_context(n_streams=streams, gpu_memory=64):
+            yield from _of_layer(backend, (20_001, 64, 100), "euclidean", "gaussian", "exact")
+
+
+def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
+    """Compare what ``run`` gives with what it expects; an exception is a result too."""
+    try:
+        actual, expected = (np.asarray(to_host(A), np.float64) for A in run())
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        error = float(np.abs(actual - expected).max(initial=0)) / scale
+    except Exception as problem:  # a device fails in every way
+        return Case(kernel, data, np.inf, tolerance, f"{type(problem).__name__}: {problem}")
+    return Case(kernel, data, error if np.isfinite(error) else np.inf, tolerance)
+
+
+def _of_shape(backend: Backend, shape: tuple[int, int, int], profile: str | None) -> Iterator[Case]:
+    metrics = ("euclidean", "dot") if profile is None else ("euclidean",)
+    if backend.name == "numba-cuda":
+        metrics = (*metrics, "manhattan")
+    usual = {"euclidean": "gaussian", "dot": "poly", "manhattan": "laplacian"}
+    for metric in metrics:
+        for precision in ("exact", "float32", "float64", *backend.precisions):
+            yield from _of_layer(backend, shape, metric, profile or usual[metric], precision)
+
+
+def _of_layer(
+    backend: Backend, shape: tuple[int, int, int], metric: str, profile: str, precision: str
+) -> Iterator[Case]:
+    """H from the host, H @ W on the device, and the sums of HᵀH and HᵀT."""
+    (N, m, n), rng, xp = shape, np.random.default_rng(0), backend.xp
+    X, C = (rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m))
+    quantization = Quantization(1.0, 0) if precision == "exact" else None
+    dtype = np.dtype(np.float64 if precision == "float64" else np.float32)
+    if quantization is None:
+        X, C = ((A / 255).astype(dtype) for A in (X, C))
+    s = _distances(X, C, metric)
+    gamma = 1 / max(1e-9, float(np.abs(s[:50]).mean()))
+    activation = Activation(metric, profile, gamma, 0.5, 3)
+    argument = {"root": np.sqrt, "square": np.square}.get(form(activation), np.asarray)(s)
+    if profile in ("laplacian", "triangular") or form(activation) == "square":
+        activation = activation._replace(gamma=1 / max(1e-9, float(argument[:50].mean())))
+    H = FORMULAS[profile](argument, activation)
+    options = {precision: True} if precision in backend.precisions else {}
+    tolerance, data = _TOLERANCE[precision], f"{metric}, {profile}, {precision}, {N} × {m} × {n}"
+    W, T = rng.normal(size=(m, 3)), rng.normal(size=(N, 2))
+    to_H, to_scores = _KERNELS[backend.name]
+
+    @functools.cache
+    def layer() -> Any:
+        return backend.prepare(C, activation, dtype, quantization, **options)
+
+    def activations() -> tuple[Any, Any]:
+        out = np.full((N, m), np.nan, dtype)
+        layer().activations(X, out)
+        return out, H
+
+    def scores() -> tuple[Any, Any]:
+        with backend.allocator():
+            return layer().matvec(xp.asarray(X), layer().pack_weights(W)), H @ W
+
+    def sums() -> tuple[Any, Any]:
+        with backend.allocator():
+            G, B = xp.zeros((m, m)), xp.zeros((m, 2))
+            layer().gram(X, T, np.linspace(1, 2, N), np.zeros(m), G, B)
+        weighted = H * np.linspace(1, 2, N)[:, None]
+        expected = np.hstack([np.tril(weighted.T @ H), weighted.T @ T])
+        return np.hstack([np.tril(to_host(G)), to_host(B)]), expected
+
+    yield case(to_H, data, tolerance, activations)
+    yield case(to_scores, data, tolerance, scores)
+    if metric == "euclidean":
+        yield case("centered, syrk, gemm", data, tolerance, sums)
+
+
+def _distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
+    """The metric's values in float64, squared Euclidean distances, input by input."""
+    from scipy.spatial.distance import cdist
+
+    X, C = X.astype(np.float64), C.astype(np.float64)
+    if metric == "dot":
+        return X @ C.T
+    return cdist(X, C, "sqeuclidean" if metric == "euclidean" else "cityblock")
+
+
+def rates(backend: Backend) -> dict[str, float]:
+    """Operations a second of a tile there and on the CPU, and bytes a second of a copy."""
+    N, m, n = _TIMED
+    rng, xp = np.random.default_rng(0), backend.xp
+    X, C = (rng.normal(size=(rows, n)).astype(np.float32) for rows in (N, m))
+    rows, activation = np.ones(_COPIED, np.uint8), Activation("euclidean", "gaussian", 1 / n)
+
+    def tile(where: Backend, x: Any) -> float:
+        layer = where.prepare(C, activation, np.dtype(np.float32), None)
+        W = layer.pack_weights(np.ones((m, 8), np.float32))
+        return 2.0 * N * m * n / _seconds(xp, lambda: layer.matvec(x, W))
+
+    with backend.allocator():
+        there, x = xp.empty(_COPIED, np.uint8), xp.asarray(X)
+        pinned = np.frombuffer(xp.cuda.alloc_pinned_memory(_COPIED), np.uint8, _COPIED)
+
+        def copy() -> None:
+            copy_rows(pinned, rows)
+            there.set(pinned, stream=xp.cuda.get_current_stream())
+
+        return {
+            "device": tile(backend, x),
+            "copy": _COPIED / _seconds(xp, copy),
+            "host": tile(backends.best_on_host()[0], X),
+        }
+
+
+def _seconds(xp: Any, call: Callable[[], Any]) -> float:
+    """The least of three, after one that compiles."""
+    took = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        call()
+        xp.cuda.get_current_stream().synchronize()
+        took.append(time.perf_counter() - begin)
+    return min(took[1:])
+
+
+def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdict:
+    """The verdict of all these cases; rates where all are right."""
+    n, why, measured = 0, "", {}
+    for one in found:
+        n, why = n + 1, why or one.why
+    if timed and not why:
+        try:
+            measured = rates(backend)
+        except Exception as problem:
+            why = f"timing: {type(problem).__name__}: {problem}"
+    return Verdict(backend.device, _now(), why, n, measured)
+
+
+def require(backend: Backend) -> None:
+    """Raise BackendUnavailable where a loaded backend is wrong; checked now if it never was."""
+    verdict = kept(backend.name)
+    if verdict is None or verdict.device != backend.device:
+        verdict = judged(backend, cases(backend), timed=False)
+        keep(backend.name, verdict)
+    if verdict.why:
+        raise BackendUnavailable(
+            f"{backend.device} computes wrong or not at all with backend={backend.name!r}: "
+            f"{verdict.why} (checked {verdict.date}; `python -m gpurbf check-gpu` checks again)"
+        )
+
+
+@once
+def trusted(name: str) -> Verdict:
+    """The verdict on a backend that is not loaded here, by a process that ends at the limit."""
+    verdict = kept(name)
+    if verdict is None or not (verdict.why or verdict.rates):
+        print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
+        verdict = _elsewhere(name, LIMIT)
+        keep(name, verdict)
+    return verdict
+
+
+def _elsewhere(name: str, limit: float) -> Verdict:
+    code = f"from gpurbf.layer.backends.cuda import check; check.report({name!r})"
+    # It finds what this process finds.
+    paths = os.pathsep.join(path or os.curdir for path in sys.path)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+        )
+        try:
+            status = process.wait(limit)
+            out.seek(0), errors.seek(0)
+            return Verdict(*json.loads(out.readlines()[-1]))
+        except subprocess.TimeoutExpired:
+            why = f"its check did not end within {limit:g} s"
+        except (IndexError, ValueError, TypeError):
+            said = " ".join(errors.read().split()[-40:])
+            why = f"its check ended with status {status}: {said}"
+        finally:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may not let it go
+                process.wait(1)
+    return Verdict("", _now(), why, 0, {})
+
+
+def report(name: str) -> None:
+    """Check and print the verdict as a line of JSON: what runs in a process of its own."""
+    try:
+        backend = backends.LOADERS[name]()
+    except Exception as error:
+        verdict = Verdict("", _now(), f"{type(error).__name__}: {error}", 0, {})
+    else:
+        verdict = judged(backend, cases(backend))
+    print(json.dumps(verdict), flush=True)
+
+
+def kept(name: str) -> Verdict | None:
+    """The verdict on disk for what is here now, if there is one; a failure for a day."""
+    try:
+        verdict = Verdict(*json.loads(_file(name).read_text(encoding="utf-8")))
+        age = datetime.datetime.now() - datetime.datetime.fromisoformat(verdict.date)
+    except (OSError, ValueError, TypeError):
+        return _here.get(_file(name))
+    return None if verdict.why and age.days else verdict
+
+
+# Of this process, where the disk takes none.
+_here: dict[Path, Verdict] = {}
+
+
+def keep(name: str, verdict: Verdict) -> None:
+    """Keep it for later processes, for this one where the disk does not take it."""
+    file = _file(name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        written = file.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(verdict), encoding="utf-8")
+        written.replace(file)
+    except OSError:
+        _here[file] = verdict
+
+
+def _now() -> str:
+    return datetime.datetime.now().isoformat(" ", "minutes")
+
+
+def _file(name: str) -> Path:
+    """Its name says the machine, devices, driver, package and libraries that it is true of."""
+    variables = ("CUDA_VISIBLE_DEVICES", "GPURBF_GPU_KERNEL")
+    facts = [name, platform.node(), *(os.environ.get(key, "") for key in variables), *_facts()]
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "gpurbf" / f"gpu-{name}-{digest}.json"
+
+
+@functools.cache
+def _facts() -> list[str]:
+    found = (f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name)
+    parts = ("cupy", "numba", "nvidia-", "cuda-", "numpy", "llvmlite")
+    facts = [f"gpurbf {__version__}", *sorted(one for one in found if one.startswith(parts))]
+    # What Linux says of driver and devices without a call of the driver.
+    for pattern in ("version", "gpus/*/information"):
+        for file in sorted(Path("/proc/driver/nvidia").glob(pattern)):
+            with contextlib.suppress(OSError):
+                facts.append(file.read_text())
+    return facts

@@ -1,0 +1,189 @@
+"""The GPU proves itself: stand-ins that fail in every way, asked for by name and by `auto`."""
+
+import re
+
+import numpy as np
+import pytest
+import standin
+from standin.samples import GAUSSIAN, data
+
+from gpurbf.cli import main
+from gpurbf.layer import backends
+from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.cuda import check
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.errors import BackendUnavailable
+
+# What a process of its own finds in place of CuPy, and what `outputs` does there.
+SITE = """
+import os, sys, time
+import standin
+from standin.kernels import RawKernel
+
+right = RawKernel.outputs
+modules = standin.make()
+
+def outputs(self, a):
+    right(self, a)
+    {does}
+
+RawKernel.outputs = outputs
+sys.modules.update(modules)
+{also}
+"""
+WRONG = "a.out[0, 0] += 0.5"
+FAILURES = {
+    "wrong": (WRONG, "", r"outputs: euclidean, gaussian, exact, 67 × 37 × 21: differs by 0\.\d+"),
+    "raises": ("raise RuntimeError('illegal')", "", "outputs.*RuntimeError: illegal"),
+    "hangs": ("time.sleep(600)", "", r"did not end within \d+ s"),
+    "crashes": ("os.abort()", "", r"ended with status -6"),
+    "ends": ("os._exit(0)", "", "ended with status 0"),
+    "missing": ("", "sys.modules['cupy'] = None", "no CuPy"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """A cache of its own."""
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    monkeypatch.setattr(check, "_here", {})
+    check.trusted.cache_clear()
+    yield tmp_path
+    check.trusted.cache_clear()
+
+
+@pytest.fixture
+def fresh():
+    """The stand-in, which is checked at its first use."""
+    with standin.installed(checked=True) as module:
+        yield module
+
+
+def elsewhere(monkeypatch, folder, does="", also=""):
+    """Other processes find this stand-in."""
+    text = SITE.format(does=does or "pass", also=also)
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(backends, "no_gpu", lambda: None)
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_auto_takes_the_cpu_and_says_why(monkeypatch, folder, fresh, how, capsys):
+    does, also, why = FAILURES[how]
+    elsewhere(monkeypatch, folder, does, also)
+    if how == "hangs":
+        monkeypatch.setattr(check, "LIMIT", 3.0)
+    X, C = data(np.float32, m=200)
+    layer, expected = (
+        HiddenLayer(C, GAUSSIAN, backend=name) for name in ("auto", backends.cpus_in_order()[0])
+    )
+    assert layer.backend is expected.backend
+    np.testing.assert_array_equal(layer.activations(X), expected.activations(X))
+    assert re.search(f"cupy is not used: .*{why}", layer.describe())
+    assert fresh.gpu.launches == 0
+    # Not asked again, in this process or the next one.
+    monkeypatch.setattr(check, "_elsewhere", lambda *_: pytest.fail("asked again"))
+    check.trusted.cache_clear()
+    get_backend("auto")
+
+
+def test_auto_takes_a_gpu_that_is_right_and_knows_its_rates(monkeypatch, folder, fresh, capsys):
+    elsewhere(monkeypatch, folder)
+    verdict = check.trusted("cupy")
+    assert verdict.why == "" and verdict.n_cases > 15
+    assert set(verdict.rates) == {"device", "host", "copy"} and min(verdict.rates.values()) > 0
+    check.keep("cupy", verdict._replace(rates=standin.RIGHT.rates))
+    check.trusted.cache_clear()
+    monkeypatch.setattr(check, "judged", lambda *_, **__: pytest.fail("checked again"))
+    backend, reason = get_backend("auto", 1000)
+    assert backend.name == "cupy" and "by its measured rates" in reason
+    assert "checks the GPU" in capsys.readouterr().err
+
+
+def wrong_scores(monkeypatch):
+    right = standin.kernels.RawKernel.scores
+
+    def scores(self, a):
+        right(self, a)
+        a.scores[-1] = 0
+
+    monkeypatch.setattr(standin.kernels.RawKernel, "scores", scores)
+
+
+def test_a_name_is_refused_with_kernel_case_and_difference(monkeypatch, fresh, capsys):
+    wrong_scores(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(
+            BackendUnavailable, match=r"scores: euclidean, gaussian.*differs by .*more than"
+        ):
+            get_backend("cupy")
+        monkeypatch.setattr(check, "judged", lambda *_, **__: pytest.fail("checked again"))
+        backends._attempt.cache_clear()
+    assert main(["info"]) == 0
+    assert "scores: euclidean, gaussian" in capsys.readouterr().out
+
+
+def test_what_was_right_is_not_checked_again_until_something_changes(monkeypatch, fresh, capsys):
+    get_backend("cupy")
+    checks, judged = [], check.judged
+    monkeypatch.setattr(check, "judged", lambda *a, **k: checks.append(1) or judged(*a, **k))
+
+    def ask(**gpu):
+        vars(fresh.gpu).update(gpu)
+        backends._attempt.cache_clear()
+        get_backend("cupy")
+        return len(checks)
+
+    assert ask() == 0
+    assert ask(capability=(8, 6)) == 1 and ask() == 1  # another device
+    facts = check._facts()
+    monkeypatch.setattr(check, "_facts", lambda: [*facts, "driver 1"])
+    assert ask() == 2 and ask() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert ask() == 3
+    assert main(["info"]) == 0
+    assert f"; checked {check._now()[:10]} " in capsys.readouterr().out
+
+
+def test_a_failure_is_believed_for_a_day_and_a_damaged_file_never(fresh):
+    verdict = standin.RIGHT._replace(why="wrong", date=check._now())
+    check.keep("cupy", verdict)
+    assert check.kept("cupy") == verdict
+    check.keep("cupy", verdict._replace(date="2020-01-01 00:00"))
+    assert check.kept("cupy") is None
+    check._file("cupy").write_text("[1,", encoding="utf-8")
+    assert check.kept("cupy") is None
+
+
+def test_where_the_disk_takes_nothing_a_process_remembers(monkeypatch, folder):
+    (folder / "cache").write_text("no folder", encoding="utf-8")
+    verdict = standin.RIGHT._replace(date=check._now())
+    check.keep("cupy", verdict)
+    assert check.kept("cupy") == verdict
+
+
+def test_check_gpu_shows_every_case_and_keeps_the_verdict(monkeypatch, fresh, capsys):
+    monkeypatch.setattr(check, "_TIMED", (64, 32, 8))
+    assert main(["check-gpu", "--backend", "cupy"]) == 0
+    printed, verdict = capsys.readouterr().out, check.kept("cupy")
+    assert printed.count(" right ") == verdict.n_cases and "all right" in printed
+    assert set(verdict.rates) == set(standin.RIGHT.rates)
+
+
+def test_check_gpu_shows_what_is_wrong_and_goes_on(monkeypatch, fresh, capsys):
+    wrong_scores(monkeypatch)
+    assert main(["check-gpu"]) == 2
+    out, error = capsys.readouterr()
+    assert out.count("WRONG") < out.count(" right ") < check.kept("cupy").n_cases
+    assert "cupy: rows, gemm, scores" in error and "numba-cuda: " in error
+    assert check.kept("cupy").why
+
+
+def test_thorough_covers_every_profile_and_stays_right(fresh):
+    backend = backends.LOADERS["cupy"]()
+    found = list(check.cases(backend, thorough=True))
+    assert not [case.why for case in found if case.why]
+    for words in (*check.PROFILES, "1 × 1 × 1", "20001 × 64 × 100", "tf32"):
+        assert any(words in case.data for case in found), words
