@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from callers import run_python
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -20,10 +19,7 @@ EXECUTE = "import sys; from execute import execute; execute(sys.argv[1])"
 def test_notebook_runs(path):
     for module in ("nbclient", "nbformat", "ipykernel", "matplotlib"):
         pytest.importorskip(module)
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, path], cwd=path.parent, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(EXECUTE, path, cwd=path.parent)
 
 
 def kept(path):

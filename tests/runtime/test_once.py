@@ -4,9 +4,10 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
-from callers import exit_code_of_a_child, forks
+from callers import exit_code_of_a_child, forks, run_threads
 
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba import activation_kernels, consumers, microkernel_table
@@ -22,8 +23,7 @@ def test_a_value_is_made_once_for_each_argument_whoever_asks():
         made.append(x)
         return [x]
 
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(value, [1, 2] * 8))
+    found = run_threads(*(partial(value, x) for x in [1, 2] * 8))
     assert sorted(made) == [1, 2]
     assert all(one is value(one[0]) for one in found)
     value.cache_clear()
@@ -96,8 +96,7 @@ def test_the_package_has_no_locks_that_a_fork_may_leave_taken():
     renewed = {"gpurbf.runtime.threads", "gpurbf.runtime.blas_threads"}  # by handlers of their own
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "gpurbf" and name not in renewed:
-            assert not [key for key, value in vars(module).items() if isinstance(value, kinds)], (
-                name
-            )
+            held = [key for key, value in vars(module).items() if isinstance(value, kinds)]
+            assert not held, name
     for function in (activation_kernels._compiled, consumers._compiled, microkernel_table.compiled):
         assert isinstance(function, once)
