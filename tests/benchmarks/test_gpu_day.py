@@ -1,49 +1,93 @@
-"""gpu-day without a GPU: a rehearsal that survives its steps and writes as it goes."""
+"""gpu-day: nothing is hidden by a failure, nothing says done that did not run, all in a limit."""
 
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import gpu_day
 from benchmarks.__main__ import main
 from gpurbf.layer.backends import no_gpu
+from tests.layer.cuda.test_check import SITE
 
 
-def step(name, code, limit=60):
-    return gpu_day.Step(name, [sys.executable, "-c", code], limit, {"ABACUS": "beads"})
+def step(name, *codes, limit=60):
+    commands = [[sys.executable, "-c", code] for code in codes]
+    return gpu_day.Step(name, commands, limit, {"ABACUS": "beads"})
+
+
+def results(folder):
+    """The table at the end, and all of the page."""
+    text = (folder / "gpu-day.md").read_text(encoding="utf-8")
+    table = text[text.index("## Summary") :].splitlines()
+    rows = [row.split("|") for row in table if row.startswith("|")][2:]
+    return {row[1].strip(): row[2].strip() for row in rows}, text
 
 
 def test_steps_that_fail_crash_or_hang_stop_nothing(tmp_path, monkeypatch, capsys):
-    page = tmp_path / "new" / "gpu-day.md"
-    # The last one sees what the others have left in the report by then, and not itself.
-    read = f"lines = open({str(page)!r}, encoding='utf-8').read().splitlines(); "
-    read += "print('seen', sum(line.startswith('tic') for line in lines))"
     sleep = "import subprocess, sys; print('tic', flush=True); "
     sleep += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    fine = "import os; print('tic', os.environ['ABACUS'])"
+    crash = "import os; print('tic', flush=True); os.abort()"
     steps = [
-        step("fine", "import os; print('tic', os.environ['ABACUS'])"),
+        step("fine", fine),
         step("raises", "print('tic'); raise ValueError('wrong number of beads')"),
-        step("crashes", "import os; print('tic', flush=True); os.abort()"),
-        step("hangs", sleep, 2),
-        step("last", read),
+        step("hangs", sleep, limit=2),
+        step("beside", fine, crash, fine, f"import sys; sys.exit({gpu_day.NOT_RUN})"),
+        step("last", "print('toc')"),
     ]
     monkeypatch.setattr(gpu_day, "_steps", lambda arguments: steps)
-    assert main(["gpu-day", str(page.parent)]) == 0
-    text = page.read_text(encoding="utf-8")
-    assert "tic beads" in text and "wrong number of beads" in text and "seen 4" in text
-    rows = {row.split("|")[1].strip(): row.split("|")[2] for row in text.splitlines() if "|" in row}
-    assert "done" in rows["fine"] and "done" in rows["last"]
-    assert "failed" in rows["raises"] and "failed" in rows["crashes"]
-    assert "stopped** after 2 s" in rows["hangs"]
+    assert main(["gpu-day", str(tmp_path / "new")]) == 0
+    rows, text = results(tmp_path / "new")
+    assert text.count("tic beads") == 3 and "wrong number of beads" in text and "toc" in text
+    assert rows == {
+        "fine": "done",
+        "raises": "**failed** with status 1",
+        "hangs": "**stopped** after 2 s",
+        "beside": "1 **failed** with status -6, 1 **not run**, 2 done",
+        "last": "done",
+    }
 
 
-def test_a_rehearsal_says_so_and_runs_the_real_steps(tmp_path, capsys):
+def test_what_no_time_is_left_for_says_so(tmp_path, monkeypatch, capsys):
+    steps = [step("long", "import time; time.sleep(600)"), step("late", "print('tic')")]
+    monkeypatch.setattr(gpu_day, "_steps", lambda arguments: steps)
+    assert main(["gpu-day", str(tmp_path), "--within", "2.2"]) == 0
+    rows, text = results(tmp_path)
+    assert rows == {"long": "**stopped** after 2 s", "late": "**not run**: no time left"}
+    assert "tic" not in text
+
+
+def test_without_a_gpu_no_step_is_done(tmp_path, capsys):
     if no_gpu() is None:
         pytest.skip("there is a GPU here")
-    chosen = ("--only", "int8", "--only", "streams")
-    assert main(["gpu-day", str(tmp_path), *chosen]) == 0
-    text = (tmp_path / "gpu-day.md").read_text(encoding="utf-8")
-    assert text.count("not measured on a GPU") == 2 and "not run: no GPU" in text
-    assert text.count("done") == 4 and "versions" not in text
+    steps = [f"--only={name}" for name in ("versions", "ceilings", "svc", "check-gpu")]
+    assert main(["gpu-day", str(tmp_path), "--quick", *steps]) == 0
+    rows, text = results(tmp_path)
+    assert rows.pop("check-gpu") == "**failed** with status 2"
+    assert set(rows.values()) == {"**not run**"}
+    assert text.count("Not measured on a GPU") == 2 and "not run: cupy: no CuPy" in text
     assert main(["gpu-day", str(tmp_path), "--only", "beads"]) == 2
-    assert "no step beads: there are versions, int8" in capsys.readouterr().err
+    assert "no step beads: there are versions, cases" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_whole_day_on_the_stand_in_with_a_kernel_that_crashes(tmp_path, monkeypatch, capsys):
+    """All steps but the tests, whose processes find the stand-in; numba-cuda is not there."""
+    crash = "if self.dtypes['T'] == 'f8': os.abort()"
+    (tmp_path / "sitecustomize.py").write_text(SITE.format(does=crash, also=""), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    steps = gpu_day._steps(SimpleNamespace(quick=True, data_home=None))
+    names = [f"--only={step.name}" for step in steps if step.name != "tests"]
+    assert main(["gpu-day", str(tmp_path / "day"), "--quick", "--within", "540", *names]) == 0
+    rows, text = results(tmp_path / "day")
+    # cuBLAS and the limits are there, Numba's kernels are not; float64 crashes, alone.
+    assert "8-bit products are exact" in text and "copy to the device" in text
+    assert rows["ceilings"] == rows["table cupy"] == "done"
+    for name in ("versions", "svc", "table numba-cuda", "table wgmma", "cases wgmma"):
+        assert rows[name] == "**not run**"
+    assert "**failed** with status -6" in rows["cases"] and " done" in rows["cases"]
+    assert "8 **not run**" in rows["cases"] and "right, " in text
+    assert "failed" in rows["check-gpu"]

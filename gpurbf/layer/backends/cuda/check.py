@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,17 +97,30 @@ class Verdict(NamedTuple):
         return f"checked {self.date}, {self.n_cases} cases, {self.why or 'all right'}{rates}"
 
 
-def cases(backend: Backend, thorough: bool = False) -> Iterator[Case]:
-    """All kernels of a loaded backend on small data; on more data and every profile."""
+def cases(backend: Backend, thorough: bool = False, part: slice = slice(None)) -> Iterator[Case]:
+    """All kernels of a loaded backend on small data; on more data and every profile.
+
+    ``part`` takes some of the layers that are prepared for them.
+    """
+    for shape, metric, profile, precision, settings in [*_layers(backend, thorough)][part]:
+        with config_context(**settings):
+            yield from _of_layer(backend, shape, metric, profile, precision)
+
+
+def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, str, dict]]:
+    """Shape, metric, profile, precision, and settings."""
+    usual = {"euclidean": "gaussian", "dot": "poly", "manhattan": "laplacian"}
+    metrics = usual if backend.name == "numba-cuda" else ("euclidean", "dot")
+    precisions = ("exact", "float32", "float64", *backend.precisions)
     for shape in (_SHAPE, *(_SHAPES if thorough else ())):
-        yield from _of_shape(backend, shape, None)
-    if not thorough:
-        return
-    for profile in PROFILES:
-        yield from _of_shape(backend, _SHAPE, profile)
-    for streams in (1, 3):
-        with config_context(n_streams=streams, gpu_memory=64):
-            yield from _of_layer(backend, (20_001, 64, 100), "euclidean", "gaussian", "exact")
+        for metric, precision in product(metrics, precisions):
+            yield shape, metric, usual[metric], precision, {}
+    if thorough:
+        for profile, precision in product(PROFILES, precisions):
+            yield _SHAPE, "euclidean", profile, precision, {}
+        for streams in (1, 3):
+            few = {"n_streams": streams, "gpu_memory": 64}
+            yield (20_001, 64, 100), "euclidean", "gaussian", "exact", few
 
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
@@ -118,16 +132,6 @@ def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, 
     except Exception as problem:  # a device fails in every way
         return Case(kernel, data, np.inf, tolerance, f"{type(problem).__name__}: {problem}")
     return Case(kernel, data, error if np.isfinite(error) else np.inf, tolerance)
-
-
-def _of_shape(backend: Backend, shape: tuple[int, int, int], profile: str | None) -> Iterator[Case]:
-    metrics = ("euclidean", "dot") if profile is None else ("euclidean",)
-    if backend.name == "numba-cuda":
-        metrics = (*metrics, "manhattan")
-    usual = {"euclidean": "gaussian", "dot": "poly", "manhattan": "laplacian"}
-    for metric in metrics:
-        for precision in ("exact", "float32", "float64", *backend.precisions):
-            yield from _of_layer(backend, shape, metric, profile or usual[metric], precision)
 
 
 def _of_layer(
