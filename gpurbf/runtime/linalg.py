@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -11,13 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
+
+extending = lazy_module("numba.extending")
 
 # From so many rows on BLAS's threads are for a Cholesky factor: before, they wait about as long for
 # each other as they work, and where others compute too a hundred times as long.
 _THREADS = 2500
 # Right-hand sides that are solved for at a time.
-_COLUMNS = 128
+_COLUMNS = 200
 
 
 class Factorizations(NamedTuple):
@@ -59,23 +63,45 @@ def _cholesky(A: np.ndarray) -> np.ndarray:
 
 
 def _factor(A: np.ndarray) -> np.ndarray:
-    try:
+    A, info = np.ascontiguousarray(A, np.float64), np.zeros(1, np.intc)
+    diagonal, m = A.diagonal().copy(), len(A)
+    # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
+    lapack("dpotrf", b"L", m, A, m, info)
+    if info[0]:
         # LAPACK reads and writes the lower triangle: a failure leaves the upper one whole.
-        # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-        diagonal = A.diagonal().copy()
-        return scipy.linalg.cho_factor(A.T, lower=True, overwrite_a=True, check_finite=False)[0]
-    except np.linalg.LinAlgError:
         mirror(A)
         np.fill_diagonal(A, diagonal)
-        raise
+        raise np.linalg.LinAlgError("not positive definite")
+    return A.T
 
 
-def _solve_triangular(L: np.ndarray, B: np.ndarray, **options: Any) -> np.ndarray:
+def _solve_triangular(L: np.ndarray, B: np.ndarray, *, lower: bool, trans: int = 0) -> np.ndarray:
     """Columns of a few at a time, by threads of ours; see :class:`Factorizations`."""
-    solve = partial(scipy.linalg.solve_triangular, L, check_finite=False, **options)
-    parts = [B[:, i : i + _COLUMNS] for i in range(0, max(1, B.shape[1]), _COLUMNS)]
-    return np.concatenate(
-        map_single_threaded_blas([partial(solve, part) for part in parts]), axis=1
+    L, X = np.asfortranarray(L), np.array(B, np.float64, order="F")
+    (m, k), info = X.shape, np.zeros(1, np.intc)  # tells of zeros on the diagonal: there are none
+    rule = b"L" if lower else b"U", b"T" if trans else b"N", b"N", m
+    parts = [X[:, i : i + _COLUMNS] for i in range(0, k, _COLUMNS)]
+    works = [partial(lapack, "dtrtrs", *rule, p.shape[1], L, m, p, m, info) for p in parts]
+    map_single_threaded_blas(works)
+    return X
+
+
+def lapack(name: str, *arguments: bytes | int | np.ndarray) -> None:
+    """Call a function of SciPy's LAPACK without Python's lock, which SciPy's wrappers hold.
+
+    Parameters
+    ----------
+    name : str
+    *arguments
+        All that the function takes in Fortran: letters as bytes, numbers, and arrays of its types
+        in Fortran's order, which it may write to.
+    """
+    address = extending.get_cython_function_address("scipy.linalg.cython_lapack", name)
+    ctypes.CFUNCTYPE(None)(address)(
+        *(
+            ctypes.byref(ctypes.c_int(a)) if isinstance(a, int) else getattr(a, "ctypes", a)
+            for a in arguments
+        )
     )
 
 
