@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpurbf.estimators.svc import SVC
     from gpurbf.patching import patch_sklearn, unpatch_sklearn
     from gpurbf.profiling.profiler import profile
-    from gpurbf.runtime.config import config_context, get_config
+    from gpurbf.runtime.config import config_context, get_config, set_config
     from gpurbf.runtime.errors import BackendUnavailable
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "BackendUnavailable",
     "config_context",
     "get_config",
+    "set_config",
     "datasets",
     "__version__",
 ]
@@ -58,6 +59,7 @@ _HOMES = {
     "BackendUnavailable": "gpurbf.runtime.errors",
     "config_context": "gpurbf.runtime.config",
     "get_config": "gpurbf.runtime.config",
+    "set_config": "gpurbf.runtime.config",
 }
 
 

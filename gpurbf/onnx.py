@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
+from gpurbf.estimators._validation import profile_of
 from gpurbf.estimators.fsvc import FSVC
 from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
@@ -126,8 +127,9 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     if isinstance(model, FSVC) and model.metric == "sqeuclidean":
         # The square stands for the distance, as Manhattan's sum does: not one of the profiles.
         radius = float(model.eval_radius_)
-        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[model.kernel]
-        activation = activation._replace(metric="manhattan", profile=model.kernel, gamma=gamma)
+        kernel = profile_of(model.kernel)
+        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[kernel]
+        activation = activation._replace(metric="manhattan", profile=kernel, gamma=gamma)
     return np.asarray(centers, np.float64), metric, activation
 
 

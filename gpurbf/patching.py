@@ -25,7 +25,7 @@ def patch_sklearn() -> None:
     """Replace ``sklearn.svm.SVC`` by a subclass of it that is trained and evaluated here.
 
     It has scikit-learn's parameters and fitted attributes, and is left to scikit-learn in what
-    :class:`SVC` does not do (``probability=True``); the logger "gpurbf" then says so, once for each
+    :class:`SVC` does not do (sample weights of 0); the logger "gpurbf" then says so, once for each
     reason, as a warning. Models made before, and names imported before, stay as they are, so call
     it first; ``python -m gpurbf run script.py`` does.
 
@@ -82,6 +82,16 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
             return super().decision_function(X)
         return self._evaluated().decision_function(X)
 
+    def _dense_predict_proba(self, X: Any) -> np.ndarray:
+        if self._lacks_classes():
+            return super()._dense_predict_proba(X)
+        return self._evaluated().predict_proba(X)
+
+    def _sparse_predict_proba(self, X: Any) -> np.ndarray:
+        if self._lacks_classes():
+            return super()._sparse_predict_proba(X)
+        return self._evaluated().predict_proba(X)
+
     def _lacks_classes(self) -> bool:
         """Whether scikit-learn has trained fewer classes than it names, some having no weight."""
         return len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ()))
@@ -105,8 +115,6 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
 
 def _not_ours(estimator: Any, sample_weight: Any) -> str:
     """Why scikit-learn's own fit is needed; empty if it is not."""
-    if estimator.probability not in ("deprecated", False):
-        return "probability=True has no counterpart, see CalibratedClassifierCV"
     if sample_weight is not None and not np.all(np.asarray(sample_weight) > 0):
         return "sample weights that are not positive leave classes without a model there"
     return ""

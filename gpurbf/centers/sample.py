@@ -64,21 +64,16 @@ def stratified(
     ----------
     X, n_centers, weights, random_state, **context
         See `random`.
-    y : int array of shape (N,)
-        Class numbers.
+    y : int array of shape (N,) or None
+        Class numbers; without them this is `random`.
 
     Returns
     -------
     indices : ndarray of shape (m,), int64
         Rows of X, class after class.
-
-    Raises
-    ------
-    ValueError
-        If there is no y.
     """
     if y is None:
-        raise ValueError("centers='stratified' draws by class: pass y, or use centers='random'.")
+        return random(X, y, n_centers, weights=weights, random_state=random_state)
     found = Race.drawn(random_state, by_class=True).over(X, y, weights)
     order, labels = found.order(), found.labels
     warn_if_short(n_centers, len(order))

@@ -77,7 +77,7 @@ class FSVC(CallbackSupportMixin, DaskClassifier):
         raw = Blocks.scanned(self, model, X, y, sample_weight)
         model.classes_ = raw.classes
         blocks = raw.with_class_weights(model.class_weight)
-        model._looked_at(blocks)
+        model._keep_quantizations(blocks)
         model.n_samples_seen_ = blocks.n_given
         parts: list[Any] = []
 
@@ -96,8 +96,9 @@ class FSVC(CallbackSupportMixin, DaskClassifier):
             model._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
         with blocks.finite(model):
-            for work in steps(self, (radii, centers, outputs), 3, X, y, "stage", stops=False):
-                work()
+            work = {"radii": radii, "centers": centers, "outputs": outputs}
+            for name in steps(self, work, 3, X, y, stops=False):
+                work[name]()
         self.model_ = model
         return self
 

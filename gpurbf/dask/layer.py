@@ -102,8 +102,8 @@ def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
             "'stratified', or give the centers as an array, for example those of a local fit on a "
             "part of the samples."
         )
-    by_class = rule == "stratified"
+    by_class = rule == "stratified" and y is not None
     known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
-    if not known or (by_class and y is None) or np.array_equal(model.gamma, "median"):
+    if not known or np.array_equal(model.gamma, "median"):
         return (), 0
     return (Race.drawn(copy.deepcopy(check_random_state(model.random_state)), by_class),), n

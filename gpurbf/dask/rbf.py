@@ -93,6 +93,19 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
         """
         return self._lazily("predict_proba", X)
 
+    def predict_log_proba(self, X: Any) -> da.Array:
+        """The logarithms of the probabilities, block by block when they are computed.
+
+        Parameters
+        ----------
+        X : dask array, dask data frame or list of delayed blocks
+
+        Returns
+        -------
+        logarithms : dask array of shape (n_samples, n_classes)
+        """
+        return self._lazily("predict_log_proba", X)
+
 
 def _solver(model: Any, n_centers: int) -> Any:
     """The model's solver, of sums over the samples, for so many centers."""

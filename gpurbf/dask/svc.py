@@ -17,7 +17,7 @@ from gpurbf.data.quantize import Quantization, encode
 from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators.svc import KERNELS, Progress, check_parameters
+from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_probabilities
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.train import PairModels, group_samples, solve_samples
@@ -68,6 +68,11 @@ class SVC(CallbackSupportMixin, DaskClassifier):
             raise ValueError(
                 f"kernel={model.kernel!r} needs the matrix of all samples: on a cluster use one of "
                 f"{list(KERNELS)}."
+            )
+        if with_probabilities(model):
+            raise ValueError(
+                "probability=True trains on the samples of one machine: on a cluster calibrate the "
+                "fitted model_ with sklearn.calibration.CalibratedClassifierCV and FrozenEstimator."
             )
         blocks = Blocks.scanned(self, model, X, y, sample_weight, negative=True, asked=[_RACE])
         model.classes_ = blocks.classes

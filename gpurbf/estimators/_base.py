@@ -7,11 +7,14 @@ the same.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any, TypeVar
 
+import numpy as np
 from sklearn.externals.array_api_compat import array_namespace, device
+from sklearn.utils.metaestimators import available_if
 
 from gpurbf import __version__
 from gpurbf.data.quantize import Quantization
@@ -104,33 +107,43 @@ except ImportError:  # scikit-learn < 1.9
 Item = TypeVar("Item")
 
 
+def say(estimator: Any, text: str, level: int = 1) -> None:
+    """Print a line of progress if the estimator's ``verbose`` is at least that."""
+    if estimator.verbose >= level:
+        print(f"[{type(estimator).__name__}] {text}", flush=True)
+
+
 def steps(
     estimator: Any,
     items: Iterable[Item],
     n_items: int | None,
     X: Any,
     y: Any,
-    name: str = "step",
+    name: str = "",
     *,
     stops: bool = True,
 ) -> Iterator[Item]:
     """The items, each reported as a task of the fit; ends early where a callback asks for it.
 
-    ``name`` is the tasks' name, ``n_items`` None if unknown. ``stops``: whether there is a model
-    after any of them, so that the fit may end early.
+    ``name`` is the tasks' name, by default the item; ``n_items`` is None if unknown. ``stops``:
+    whether there is a model after any of them, so that the fit may end early.
     """
-    if not hasattr(estimator, "_init_callback_context"):
-        yield from items
-        return
-    root = estimator._init_callback_context(max_subtasks=n_items)
-    root.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
-    for item in items:
-        task = root.subcontext(task_name=name)
-        task.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
+    data, root = {"estimator": estimator, "X": X, "y": y}, None
+    if hasattr(estimator, "_init_callback_context"):
+        root = estimator._init_callback_context(max_subtasks=n_items)
+        root.call_on_fit_task_begin(**data)
+    of = "" if n_items is None else f" of {n_items}"
+    for number, item in enumerate(items, 1):
+        began, label = time.perf_counter(), name or str(item)
+        task = None if root is None else root.subcontext(task_name=label)
+        if task is not None:
+            task.call_on_fit_task_begin(**data)
         yield item
-        if task.call_on_fit_task_end(estimator=estimator, X=X, y=y) and stops:
+        say(estimator, f"{label}, {number}{of}: {time.perf_counter() - began:.2f} s")
+        if task is not None and task.call_on_fit_task_end(**data) and stops:
             break
-    root.call_on_fit_task_end(estimator=estimator, X=X, y=y)
+    if root is not None:
+        root.call_on_fit_task_end(**data)
 
 
 def where_X_is(method: Method) -> Method:
@@ -175,6 +188,27 @@ class ScoreMixin:
         found = self.predict(X)  # type: ignore[attr-defined]
         y, found, weights = map(on_host, (y, found, sample_weight))
         return float(accuracy_score(y, found, sample_weight=weights))
+
+
+class LogProbaMixin:
+    """Logarithms of what ``predict_proba`` gives."""
+
+    @available_if(lambda self: self.predict_proba)  # its error says why it is not there
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of the class probabilities.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+
+        Returns
+        -------
+        logarithms : ndarray of shape (n_samples, n_classes)
+            -inf where a probability is 0.
+        """
+        found = self.predict_proba(X)  # type: ignore[attr-defined]
+        with np.errstate(divide="ignore"):
+            return array_namespace(found).log(found)
 
 
 def new_axes(method: str) -> Any:

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from gpurbf.centers.choose import choose_layer
 from gpurbf.data.quantize import Quantization
-from gpurbf.estimators._base import DocLinkMixin, StateMixin
+from gpurbf.estimators._base import DocLinkMixin, StateMixin, say
 from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
@@ -123,6 +123,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         self.__dict__.pop("center_indices_", None)
         if indices is not None:
             self.center_indices_ = indices if isinstance(rows, slice) else rows[indices]
+        say(self, f"{len(self.centers_):,} centers, gamma {self.gamma_:.3g}")
         return layer
 
 

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
-from gpurbf.estimators._base import ScoreMixin, where_X_is
+from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
 from gpurbf.runtime.arrays import beside, chosen, library
@@ -24,7 +24,7 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
 _ROWS_COMPARED = 64
 
 
-class RBFOutputsMixin(ScoreMixin, ChosenLayerMixin):
+class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     """Linear outputs of a chosen layer: what they are trained on, and what is said from them."""
 
     # A parameter and what fit sets.

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn import get_config  # type: ignore[attr-defined]
 from sklearn.externals.array_api_compat import array_namespace, is_array_api_obj
 from sklearn.utils._array_api import _convert_to_numpy
@@ -32,6 +33,29 @@ from gpurbf.runtime.stages import count, staged
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
 
+
+# What users choose by name, for their editors and type checkers.
+Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"]
+Precision = Literal["auto", "exact", "float32", "tf32", "float64"]
+Metric = Literal["euclidean", "manhattan"]
+Kernel = (
+    Literal[
+        "gaussian",
+        "rbf",
+        "laplacian",
+        "triangular",
+        "multiquadric",
+        "inverse-multiquadric",
+        "thin-plate",
+    ]
+    | Callable[[Any], Any]
+)
+Gamma = Literal["scale", "auto", "median"] | float
+Centers = (
+    Literal["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"] | ArrayLike
+)
+ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
+RandomState = int | np.random.RandomState | None
 
 # Weights whose squares, sums and reciprocals are float64 numbers; zero is one besides.
 _LEAST, _MOST = 1e-300, 1e100
@@ -344,10 +368,8 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
-    if not callable(estimator.kernel) and estimator.kernel not in (*PROFILES, "rbf"):
-        raise ValueError(
-            f"Unknown kernel {estimator.kernel!r}: use one of {list(PROFILES)} or a function of d²."
-        )
+    if not callable(estimator.kernel):
+        check_option("kernel", profile_of(estimator.kernel), PROFILES, "or a function of d²")
     check_option("metric", estimator.metric, METRICS)
     check_option("precision", estimator.precision, PRECISIONS)
     check_gamma(estimator.gamma, ("scale", "auto", "median"))
@@ -366,6 +388,11 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not np.isfinite(centers).all():
         raise ValueError("centers contains NaN or infinity.")
     return centers
+
+
+def profile_of(kernel: Any) -> Any:
+    """The kernel, "gaussian" where it is called "rbf"."""
+    return "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:

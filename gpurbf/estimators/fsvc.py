@@ -6,7 +6,7 @@ import functools
 import numbers
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -27,11 +27,16 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
+    Backend,
+    ClassWeight,
+    Precision,
+    RandomState,
     TrainingData,
     check_finite,
     check_samples,
     class_mass,
     finite,
+    profile_of,
     stream_data,
     training_data,
     with_class_weights,
@@ -47,6 +52,7 @@ from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.threads import limited
 from gpurbf.solvers import iterates, make_solver
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -70,7 +76,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     overlap : float, default=1.0
         Activity below which a sample is novel.
     kernel : {"gaussian", "triangular"}, default="gaussian"
-        Unit phi(d): exp(-d² / (2 r²)) or max(0, 1 - d / (sqrt(2 pi) r)).
+        Unit phi(d): exp(-d² / (2 r²)), also called ``"rbf"``, or max(0, 1 - d / (sqrt(2 pi) r)).
     metric : {"euclidean", "manhattan", "sqeuclidean"}, default="euclidean"
         Distance d: with its root, the sum of absolute differences, or (SFSVC) the square in place
         of the distance.
@@ -108,12 +114,16 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Arithmetic of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
         Centers are the same on every backend, those of the pass sample by sample in float64.
+    n_jobs : int or None, default=None
+        Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
         Seed of the order and of the samples held out.
     outside : {"nearest", "zero"}, default="nearest"
         Scores of a sample that activates no center: ``"nearest"``, the output weights of its
         nearest center, whose class a growing radius would give it; ``"zero"``, 0 for every class,
         so that the first one is predicted, as published.
+    verbose : bool or int, default=False
+        Print a line of progress for each step of ``fit``; see also ``set_callbacks``.
 
     Attributes
     ----------
@@ -167,24 +177,26 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     def __init__(
         self,
-        radius: Any = "auto",
+        radius: float | Literal["auto", "ratio"] = "auto",
         *,
         overlap: float = 1.0,
-        kernel: str = "gaussian",
-        metric: str = "euclidean",
-        selection: str = "error",
-        eval_radius: Any = "auto",
-        solver: Any = "ridge",
+        kernel: Literal["gaussian", "rbf", "triangular"] = "gaussian",
+        metric: Literal["euclidean", "manhattan", "sqeuclidean"] = "euclidean",
+        selection: Literal["error", "pass", "per-class"] = "error",
+        eval_radius: float | Literal["auto"] | None = "auto",
+        solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge",
         learning_rate: float = 0.1,
         n_epochs: int = 10,
         alpha: float = 1e-6,
         shuffle: bool = True,
         max_centers: int | None = None,
-        class_weight: Any = None,
-        backend: str = "auto",
-        precision: str = "auto",
-        random_state: Any = None,
-        outside: str = "nearest",
+        class_weight: ClassWeight = None,
+        backend: Backend = "auto",
+        precision: Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: RandomState = None,
+        outside: Literal["nearest", "zero"] = "nearest",
+        verbose: bool | int = False,
     ) -> None:
         self.radius = radius
         self.overlap = overlap
@@ -201,8 +213,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self.class_weight = class_weight
         self.backend = backend
         self.precision = precision
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.outside = outside
+        self.verbose = verbose
 
     @classmethod
     def published(
@@ -210,8 +224,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         radius: float,
         *,
         overlap: float = 1.0,
-        kernel: str = "triangular",
-        metric: str = "manhattan",
+        kernel: Literal["gaussian", "rbf", "triangular"] = "triangular",
+        metric: Literal["euclidean", "manhattan", "sqeuclidean"] = "manhattan",
         learning_rate: float = 0.0,
         n_epochs: int = 1,
         **parameters: Any,
@@ -248,7 +262,12 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     @classmethod
     def sfsvc(
-        cls, radius: float, *, overlap: float = 1.0, kernel: str = "gaussian", **parameters: Any
+        cls,
+        radius: float,
+        *,
+        overlap: float = 1.0,
+        kernel: Literal["gaussian", "rbf", "triangular"] = "gaussian",
+        **parameters: Any,
     ) -> FSVC:
         """SFSVC of 2018: a pass over each class, the squared Euclidean distance, no training.
 
@@ -306,7 +325,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         check_fsvc_parameters(self)
         for attribute in ("_normal", "_selection", "coef_", "radius_path_"):
             self.__dict__.pop(attribute, None)
-        self._learn(training_data(self, X, y, sample_weight), goes_on=False)
+        data = training_data(self, X, y, sample_weight)
+        with limited(self.n_jobs):
+            self._learn(data, goes_on=False)
         return self
 
     @transaction
@@ -350,7 +371,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 "fit keeps no sums to add to: the outputs are trained anew from this chunk on. "
                 "Call partial_fit from the first chunk on instead."
             )
-        self._learn(data, goes_on=True)
+        with limited(self.n_jobs):
+            self._learn(data, goes_on=True)
         return self
 
     @where_X_is
@@ -439,7 +461,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         solver = check_fsvc_solver(self, goes_on)
         weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
         order = self._order(X, codes, weights, first, self.shuffle and not goes_on)
-        self._looked_at(X, first)
+        self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
         places = seen + np.arange(data.n_samples)[data.rows]
         self.n_samples_seen_ = seen + data.n_samples
@@ -447,7 +469,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
         with finite(self, X):
             # There is no model before the last of them, so none can be asked to be the last.
-            for name in steps(self, stages, 3, X, y, "stage", stops=False):
+            for name in steps(self, stages, 3, X, y, stops=False):
                 if name == "radii" and first:
                     solver = self._find_radii(X, codes, order, solver)
                 elif name == "centers":
@@ -475,7 +497,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             keys = row_hashes(X, seed)
         return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
 
-    def _looked_at(self, X: Any, first: bool = True) -> None:
+    def _keep_quantizations(self, X: Any, first: bool = True) -> None:
         """Keep the quantizations that all samples so far allow, whatever batches they came in."""
         found = quantizations_of(X, self._pass_precision())
         known = None if first else self._stream_quantizations
@@ -493,7 +515,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
-        unit = Unit(self.kernel, self.metric, radius)
+        unit = Unit(profile_of(self.kernel), self.metric, radius)
         arithmetic, n_classes = self._pass_arithmetic(), len(self.classes_)
         return Selection(
             self.selection, arithmetic, unit, self.overlap, n_classes, self.max_centers
@@ -536,7 +558,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 len(order.stream),
                 n_classes=len(self.classes_),
                 kind=self.selection,
-                kernel=self.kernel,
+                kernel=profile_of(self.kernel),
                 overlap=self.overlap,
                 solver=solver,
                 max_centers=self.max_centers,
@@ -627,7 +649,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         X = check_samples(self, X)
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
-        scores = self._layer().matvec(X, W)
+        with limited(self.n_jobs):
+            scores = self._layer().matvec(X, W)
         check_finite(self, X, outputs=scores)
         scores, silent = scores[:, :-1], scores[:, -1] == 0
         if silent.any():  # which is one number
@@ -667,7 +690,7 @@ def check_fsvc_parameters(estimator: Any) -> None:
             "eval_radius", eval_radius, ("auto",), numbers.Real, 0, above=True, also=also
         )
     check_number("overlap", estimator.overlap, numbers.Real, 0, above=True)
-    check_option("kernel", estimator.kernel, KERNELS)
+    check_option("kernel", profile_of(estimator.kernel), KERNELS)
     check_option("metric", estimator.metric, METRICS)
     check_option("selection", estimator.selection, SELECTIONS)
     check_option("outside", estimator.outside, ("nearest", "zero"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -12,6 +12,13 @@ from gpurbf.data.samples import BOUNDED, holds_squares
 from gpurbf.estimators._base import transaction, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
+    Backend,
+    Centers,
+    Gamma,
+    Kernel,
+    Metric,
+    Precision,
+    RandomState,
     check_finite,
     check_samples,
     check_weights,
@@ -20,6 +27,7 @@ from gpurbf.estimators._validation import (
     on_host,
 )
 from gpurbf.runtime.arrays import is_resident
+from gpurbf.runtime.threads import limited
 
 
 class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -27,11 +35,12 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Parameters
     ----------
-    n_centers : int, "auto" or "all", default=100
+    n_centers : int, "auto" or "all", default="auto"
         Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
         are fewer, ``"all"``: all distinct samples; not used when `centers` is an array.
-    centers : str or array-like of shape (m, n_features), default="random"
-        A rule of ``gpurbf.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class),
+    centers : str or array-like of shape (m, n_features), default="stratified"
+        A rule of ``gpurbf.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class; without y
+        the same as ``"random"``),
         ``"kmeans"``, ``"kmeans-class"``, ``"fsvc"``, ``"fsvc-class"``; or the centers themselves.
     kernel : str or callable, default="gaussian"
         With d the metric's distance: ``"gaussian"`` (or ``"rbf"``) exp(-gamma d²),
@@ -51,8 +60,12 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ``"auto"``: distances of small-integer data are exact, other data are computed in their own
         float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
         ``"float32"``, ``"float64"`` and, with backend ``"cupy"``, ``"tf32"`` force that arithmetic.
+    n_jobs : int or None, default=None
+        Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
         Seed of the center rule and of the sample for ``gamma="median"``.
+    verbose : bool or int, default=False
+        Print a line when the centers are chosen.
 
     Attributes
     ----------
@@ -83,15 +96,17 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def __init__(
         self,
-        n_centers: int | str = 100,
+        n_centers: int | Literal["auto", "all"] = "auto",
         *,
-        centers: Any = "random",
-        kernel: Any = "gaussian",
-        metric: str = "euclidean",
-        gamma: Any = "scale",
-        backend: str = "auto",
-        precision: str = "auto",
-        random_state: Any = None,
+        centers: Centers = "stratified",
+        kernel: Kernel = "gaussian",
+        metric: Metric = "euclidean",
+        gamma: Gamma = "scale",
+        backend: Backend = "auto",
+        precision: Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: RandomState = None,
+        verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers
         self.centers = centers
@@ -100,7 +115,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.gamma = gamma
         self.backend = backend
         self.precision = precision
+        self.n_jobs = n_jobs
         self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:
@@ -134,7 +151,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             rows = np.flatnonzero(weights)
             X, weights = X[rows], weights[rows]
             codes = None if codes is None else codes[rows]
-        with finite(self, X):
+        with limited(self.n_jobs), finite(self, X):
             self._choose_layer(X, codes, weights, rows)
         return self
 
@@ -159,7 +176,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         check_is_fitted(self)
         X = check_samples(self, X)
-        H = self._layer().activations(X)
+        with limited(self.n_jobs):
+            H = self._layer().activations(X)
         # H is larger than X: bounded profiles of what has room for its squares are not looked at.
         if self._activation.profile not in BOUNDED or not (
             X.dtype == np.uint8 or (not is_resident(X) and holds_squares(H.dtype, X, self.centers_))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,7 +16,20 @@ from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
-from gpurbf.estimators._validation import finite, stream_data, training_data, with_class_weights
+from gpurbf.estimators._validation import (
+    Backend,
+    Centers,
+    ClassWeight,
+    Gamma,
+    Kernel,
+    Metric,
+    Precision,
+    RandomState,
+    finite,
+    stream_data,
+    training_data,
+    with_class_weights,
+)
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
@@ -150,6 +163,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
         Seed of the center rule.
+    verbose : bool or int, default=False
+        Print a line of progress for each step of ``fit``; see also ``set_callbacks``.
 
     Attributes
     ----------
@@ -207,20 +222,21 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     def __init__(
         self,
-        n_centers: int | str = "auto",
+        n_centers: int | Literal["auto", "all"] = "auto",
         *,
-        centers: Any = "stratified",
-        kernel: Any = "gaussian",
-        metric: str = "euclidean",
-        gamma: Any = "scale",
-        solver: Any = "auto",
+        centers: Centers = "stratified",
+        kernel: Kernel = "gaussian",
+        metric: Metric = "euclidean",
+        gamma: Gamma = "scale",
+        solver: Literal["auto", "ridge", "cg", "lms", "one-hot"] | Any = "auto",
         alpha: float = 1e-6,
         fit_intercept: bool = True,
-        class_weight: Any = None,
-        backend: str = "auto",
-        precision: str = "auto",
+        class_weight: ClassWeight = None,
+        backend: Backend = "auto",
+        precision: Precision = "auto",
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
+        verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers
         self.centers = centers
@@ -235,6 +251,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.precision = precision
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     @with_callbacks

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -23,7 +23,20 @@ from gpurbf.estimators._base import (
     with_callbacks,
 )
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
-from gpurbf.estimators._validation import check_finite, finite, training_data, with_class_weights
+from gpurbf.estimators._validation import (
+    Backend,
+    Centers,
+    ClassWeight,
+    Gamma,
+    Kernel,
+    Metric,
+    Precision,
+    RandomState,
+    check_finite,
+    finite,
+    training_data,
+    with_class_weights,
+)
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.checks import check_number, check_option
@@ -57,7 +70,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         Penalties to try, relative to the mean diagonal of HᵀH, > 0. None: 20 from 1e-6 to 1, each
         about twice the one before.
     gammas : array-like of shape (n_gammas,), default=(1.0,)
-        Widths to try, as multiples of what `gamma` means; with ``gamma=1.0`` the numbers
+        Widths to try, as multiples of what `gamma` means; with ``gamma=1.0`` they are the numbers
         themselves. Each takes one more pass over the samples.
     scoring : str, callable or None, default=None
         Score of the outputs of samples left out, the larger the better: a name of
@@ -89,6 +102,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
         Seed of the center rule.
+    verbose : bool or int, default=False
+        Print a line of progress for each step of ``fit``; see also ``set_callbacks``.
 
     Attributes
     ----------
@@ -96,6 +111,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         The penalty chosen.
     gamma_ : float
         The width chosen, as a number.
+    best_params_ : dict
+        Both, as parameters of :class:`RBFClassifier`.
     best_score_ : float
         The score of these two.
     cv_results_ : dict of ndarrays
@@ -139,22 +156,23 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 
     def __init__(
         self,
-        n_centers: int | str = "auto",
+        n_centers: int | Literal["auto"] = "auto",
         *,
-        alphas: Any = None,
-        gammas: Any = (1.0,),
-        scoring: Any = None,
-        n_left_out: int | str | None = "auto",
-        centers: Any = "stratified",
-        kernel: Any = "gaussian",
-        metric: str = "euclidean",
-        gamma: Any = "scale",
+        alphas: Sequence[float] | np.ndarray | None = None,
+        gammas: Sequence[float] | np.ndarray = (1.0,),
+        scoring: str | Callable[..., float] | None = None,
+        n_left_out: int | Literal["auto"] | None = "auto",
+        centers: Centers = "stratified",
+        kernel: Kernel = "gaussian",
+        metric: Metric = "euclidean",
+        gamma: Gamma = "scale",
         fit_intercept: bool = True,
-        class_weight: Any = None,
-        backend: str = "auto",
-        precision: str = "auto",
+        class_weight: ClassWeight = None,
+        backend: Backend = "auto",
+        precision: Precision = "auto",
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
+        verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers
         self.alphas = alphas
@@ -171,6 +189,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self.precision = precision
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     @with_callbacks
@@ -298,6 +317,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
         self.alpha_, self.gamma_ = float(alphas[best.best]), best.layer.activation.gamma
+        self.best_params_ = {"alpha": self.alpha_, "gamma": self.gamma_}
         self.best_score_ = float(best.scores[best.best])
         self.cv_results_ = {
             "param_gamma": np.repeat(

@@ -6,30 +6,37 @@ import functools
 import inspect
 import numbers
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.svm import SVC as ScikitLearnSVC
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from gpurbf.data.samples import FORCED, quantize_or_keep
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
     DocLinkMixin,
+    LogProbaMixin,
     ScoreMixin,
     StateMixin,
+    say,
     transaction,
     where_X_is,
     with_callbacks,
 )
 from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._validation import (
+    Backend,
+    ClassWeight,
+    Precision,
+    RandomState,
     check_finite,
     check_gamma,
     check_labels,
@@ -48,31 +55,60 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse_layer import SparseLayer
 from gpurbf.runtime.arrays import beside, chosen, to_host
 from gpurbf.runtime.checks import check_number, check_option
-from gpurbf.runtime.errors import warn
+from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
+from gpurbf.svm.platt import N_FOLDS, coupled, fit_sigmoids, pair_probabilities
 from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 # scikit-learn's names of kernels in terms of the hidden layer.
 KERNELS = {
     "rbf": ("euclidean", "gaussian"),
+    "gaussian": ("euclidean", "gaussian"),
     "laplacian": ("manhattan", "laplacian"),
     "linear": ("dot", "linear"),
     "poly": ("dot", "poly"),
     "sigmoid": ("dot", "sigmoid"),
 }
 # Set by fit under the same name, and with the same meaning, in both classes.
-_SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
+_SAME = (
+    "classes_",
+    "class_weight_",
+    "shape_fit_",
+    "fit_status_",
+    "n_iter_",
+    "_gamma",
+    "_probA",
+    "_probB",
+)
 _IF_THERE = ("n_features_in_", "feature_names_in_")
 # scikit-learn's place for the samples that a kernel function is called with.
 _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 # Pairs that a warning names.
 _NAMED = 5
+# Whether the installed scikit-learn has deprecated `probability`, as 1.9 and later have.
+_DEPRECATED = ScikitLearnSVC().get_params().get("probability", "deprecated") == "deprecated"
+_CALIBRATED = "CalibratedClassifierCV(SVC(), ensemble=False)"
+
+
+def with_probabilities(estimator: Any) -> bool:
+    """Whether an SVC is to have probabilities."""
+    return estimator.probability not in (False, "deprecated")
+
+
+def _has_probabilities(estimator: Any) -> bool:
+    if not with_probabilities(estimator):
+        raise AttributeError(
+            "predict_proba is not available when probability=False: use "
+            f"sklearn.calibration.{_CALIBRATED}, or fit with probability=True."
+        )
+    return True
 
 
 class SVC(
+    LogProbaMixin,
     ScoreMixin,
     DocLinkMixin,
     StateMixin,
@@ -91,7 +127,8 @@ class SVC(
     C : float, default=1.0
         Weight of the errors against the margin, > 0; ``numpy.inf`` allows no errors.
     kernel : {"rbf", "laplacian", "linear", "poly", "sigmoid", "precomputed"} or callable
-        ``callable(X, Y)`` returns the kernel matrix between rows of X and of Y. Default "rbf".
+        ``callable(X, Y)`` returns the kernel matrix between rows of X and of Y. Default "rbf", also
+        called "gaussian".
     degree : int, default=3
         Degree of the "poly" kernel.
     gamma : {"scale", "auto"} or float, default="scale"
@@ -102,8 +139,10 @@ class SVC(
     shrinking : bool, default=True
         Accepted for scikit-learn's sake. The working sets leave out what shrinking would, and the
         gradient of all samples is kept exact, so there is nothing to switch off.
-    probability : bool, default=False
-        Accepted for scikit-learn's sake, which is removing it; only False.
+    probability : bool, default="deprecated"
+        Whether ``fit`` trains probabilities too: five more models, each without a fifth of the
+        samples. Deprecated with scikit-learn 1.9, as there; the default means False. The successor
+        is ``CalibratedClassifierCV(SVC(), ensemble=False)``.
     tol : float, default=1e-3
         Largest violation of the optimality conditions in the end, as in LIBSVM.
     cache_size : float, default=200
@@ -119,7 +158,7 @@ class SVC(
     break_ties : bool, default=False
         Whether ``predict`` breaks ties of votes by ``decision_function`` (only "ovr").
     random_state : int, RandomState or None, default=None
-        Accepted for scikit-learn's sake; nothing here is random.
+        Seed of the folds of ``probability=True``; nothing else is random.
     backend : str, default="auto"
         Where the kernel is evaluated, see :func:`gpurbf.layer.backends.get_backend`. Sparse data
         too wide to be made dense are evaluated by SciPy's sparse products, which only "auto"
@@ -154,6 +193,8 @@ class SVC(
         0 if all pairs converged, else 1.
     shape_fit_ : tuple of int
         Shape of X.
+    probA_, probB_ : ndarray of shape (n_pairs,)
+        Parameters of each pair's sigmoid; empty without ``probability=True``.
     backend_, backend_info_ : str
         The backend that ran ("none" where the kernel is a matrix), and with which kernel,
         arithmetic and reason.
@@ -163,8 +204,10 @@ class SVC(
 
     Notes
     -----
-    There is no ``predict_proba``: wrap the classifier in
-    ``CalibratedClassifierCV(SVC(), ensemble=False)``.
+    Probabilities are LIBSVM's: for each pair a sigmoid of its output, fitted on outputs for samples
+    left out in five folds, and then pairwise coupling, so their largest may be of another class
+    than ``predict`` gives. Folds are drawn class by class, the same ones for all pairs. Sigmoids
+    count samples, not their weights.
 
     ``dual_coef_`` and ``intercept_`` tell what ``fit`` found and are read by nobody: to change
     them, or numbers in them, changes no prediction. In scikit-learn that is so too, but for
@@ -185,29 +228,34 @@ class SVC(
     True
     """
 
+    kernel: Any
+    _fitted_kernel: Any
     # What no pickle carries: the layer and weights of predictions.
     _cache: dict[str, _Prepared]
+    # Until a fit with probability=True.
+    _probA = _probB = np.empty(0)
 
     def __init__(
         self,
         *,
         C: float = 1.0,
-        kernel: Any = "rbf",
+        kernel: Literal["rbf", "gaussian", "laplacian", "linear", "poly", "sigmoid", "precomputed"]
+        | Callable[..., Any] = "rbf",
         degree: int = 3,
-        gamma: Any = "scale",
+        gamma: Literal["scale", "auto"] | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,
-        probability: bool = False,
+        probability: bool | Literal["deprecated"] = "deprecated",
         tol: float = 1e-3,
         cache_size: float = 200,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         verbose: bool | int = False,
         max_iter: int = 10_000_000,
-        decision_function_shape: str = "ovr",
+        decision_function_shape: Literal["ovr", "ovo"] = "ovr",
         break_ties: bool = False,
-        random_state: Any = None,
-        backend: str = "auto",
-        precision: str = "auto",
+        random_state: RandomState = None,
+        backend: Backend = "auto",
+        precision: Precision = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.C = C
@@ -276,10 +324,17 @@ class SVC(
             self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
         C = self.class_weight_[codes]
         C = (C if weights is None else C * weights) * self.C
+        if masked:
+            X = X[np.ix_(used, used)] if self._has_matrix() else X[used]
+        pairs, more = list(combinations(self.classes_, 2)), N_FOLDS * with_probabilities(self)
+        progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):
-            models = self._train(X, used, codes, weights, C)
-        support = models.support if isinstance(used, slice) else used[models.support]
-        self._keep(support, None if self._given() else X[support], models)
+            models = self._train(X, codes, weights, C, progress)
+            support = used[models.support] if masked else models.support
+            self._keep(support, None if self._given() else X[models.support], models)
+            if more:
+                self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
+        progress.finish()
         return self
 
     @staged("read and validate", "X")
@@ -309,14 +364,15 @@ class SVC(
 
     @staged("prepare", "samples gathered")
     def _train(
-        self, X: Any, used: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray
+        self,
+        X: Any,
+        codes: np.ndarray,
+        weights: np.ndarray | None,
+        C: np.ndarray,
+        progress: Progress,
     ) -> PairModels:
         """The trained pairs for the samples in use."""
-        names = list(combinations(self.classes_, 2))
-        given = callable(self.kernel) or self.kernel == "precomputed"
-        if not isinstance(used, slice):
-            X = X[np.ix_(used, used)] if given else X[used]
-        progress = Progress(self, names, X, self.classes_[codes])
+        given = self._has_matrix()
         data, self._activation, self._gamma, self._quantizations = X, None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
@@ -333,7 +389,7 @@ class SVC(
                 )
             warn_if_sparse_takes_long(X.values)
         try:
-            models = train_pairs(
+            return train_pairs(
                 X,
                 codes,
                 C,
@@ -353,8 +409,31 @@ class SVC(
                 "The dual coefficients or intercepts are not finite. The input data may contain "
                 f"large values and need to be preprocessed. {overflow(self, data, 'Kernel values')}"
             ) from None
-        progress.finish()
-        return models
+
+    def _fit_sigmoids(
+        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, progress: Progress
+    ) -> np.ndarray:
+        """Parameters of the pairs' sigmoids, from models like this one of four fifths of X."""
+        parameters = {
+            "probability": "deprecated",
+            "kernel": "precomputed" if self._given() else self.kernel,
+            "gamma": self._gamma,
+            "class_weight": dict(enumerate(self.class_weight_)),
+            "verbose": False,
+            "n_jobs": None,
+        }
+        model = SVC(**self.get_params(deep=False) | parameters)
+
+        def outputs(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+            given = self._given()
+            w = None if weights is None else weights[train]
+            model.fit(X[np.ix_(train, train)] if given else X[train], codes[train], w)
+            found = model._outputs(X[np.ix_(test, train)] if given else X[test])
+            progress.fold_ended()
+            return found
+
+        with quiet():  # what such a model may warn of, this one has
+            return fit_sigmoids(codes, check_random_state(self.random_state), outputs)
 
     def _resolve(self, X: Any, weights: Any) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""
@@ -387,6 +466,7 @@ class SVC(
         self.fit_status_ = int(not all(solution.converged for solution in solutions))
         self.backend_ = models.backend
         self.backend_info_ = models.description
+        self._probA = self._probB = np.empty(0)
         self._cache = {}
 
     @where_X_is
@@ -437,6 +517,28 @@ class SVC(
                 points = votes(outputs, n_classes)
             return chosen(self.classes_, points.argmax(axis=1))
 
+    @available_if(_has_probabilities)
+    @where_X_is
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities; there with ``probability=True`` only.
+
+        Parameters
+        ----------
+        X : array-like or CSR of shape (n_samples, n_features)
+            For "precomputed" the kernel matrix (n_samples, n_training_samples).
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        check_is_fitted(self)
+        if not self._probA.size:
+            raise NotFittedError(
+                "predict_proba is not available when fitted with probability=False: fit again."
+            )
+        won = pair_probabilities(to_host(self._outputs(X)), self._probA, self._probB)
+        return coupled(won, len(self.classes_))
+
     def to_sklearn(self) -> ScikitLearnSVC:
         """Convert the fitted model to scikit-learn's class, for code that knows only that.
 
@@ -454,6 +556,7 @@ class SVC(
         """
         check_is_fitted(self)
         kernel = self._fitted_kernel
+        kernel = "rbf" if isinstance(kernel, str) and kernel == "gaussian" else kernel
         if not callable(kernel) and kernel not in _THEIR_KERNELS:
             raise ValueError(
                 f"scikit-learn's SVC has no kernel {kernel!r}: to_sklearn takes one of "
@@ -486,8 +589,7 @@ class SVC(
         result.intercept_ = sign * result._intercept_
         result._n_support = np.ascontiguousarray(self.n_support_, np.int32)
         result._num_iter = self.n_iter_
-        result._sparse, result._effective_probability = sparse, False
-        result._probA = result._probB = np.empty(0)
+        result._sparse, result._effective_probability = sparse, bool(self._probA.size)
         if callable(kernel):
             setattr(result, _X_FIT, self._X_fit)
         return result
@@ -499,7 +601,7 @@ class SVC(
         Parameters
         ----------
         model : sklearn.svm.SVC
-            Fitted. Probabilities, if it has any, stay with it.
+            Fitted.
 
         Returns
         -------
@@ -588,6 +690,22 @@ class SVC(
         coef.flags.writeable = False
         return coef
 
+    @property
+    def probA_(self) -> np.ndarray:
+        """Factors of the pairs' outputs in their sigmoids; empty without ``probability=True``."""
+        _warn_deprecated("Attribute `probA_`")
+        return self._probA
+
+    @property
+    def probB_(self) -> np.ndarray:
+        """Constants of the pairs' sigmoids; empty without ``probability=True``."""
+        _warn_deprecated("Attribute `probB_`")
+        return self._probB
+
+    def _has_matrix(self) -> bool:
+        """Whether fit is given, or makes, the matrix of all kernel values."""
+        return callable(self.kernel) or self.kernel == "precomputed"
+
     def _given(self) -> bool:
         """Whether the kernel of the model is a matrix, not a function of the hidden layer."""
         return self._activation is None
@@ -665,7 +783,19 @@ def _parameters(model: Any, cls: type) -> dict[str, Any]:
     """The parameters of a model that the other class has too."""
     known = inspect.signature(cls).parameters
     own = model.get_params(deep=False)
-    return {name: value for name, value in own.items() if name in known and name != "probability"}
+    if not with_probabilities(model):  # whose default differs between versions
+        own.pop("probability", None)
+    return {name: value for name, value in own.items() if name in known}
+
+
+def _warn_deprecated(what: str) -> None:
+    """Say what scikit-learn says, if the installed version says it."""
+    if _DEPRECATED:
+        warn(
+            f"{what} was deprecated in 1.9 and will be removed in version 1.11. "
+            f"Use `{_CALIBRATED}` instead of `SVC(probability=True)`",
+            FutureWarning,
+        )
 
 
 def _copy(source: Any, target: Any) -> None:
@@ -698,10 +828,11 @@ class _Prepared(NamedTuple):
 
 
 class Progress:
-    """Hears of every working set and every solved pair, from the solver's threads.
+    """Hears of every solved pair and every fold, from the solver's threads.
 
-    Pairs are tasks of scikit-learn's callbacks, working sets their sub-tasks; a callback that asks
-    to stop at a working set ends its pair, at a pair all pairs that have not begun.
+    Each is a task of scikit-learn's callbacks: a progress bar is one line for the whole fit. A
+    callback that asks to stop ends all pairs that have not begun. Where there is one pair alone,
+    its working sets are the tasks, and a callback can end it.
 
     Parameters
     ----------
@@ -710,50 +841,55 @@ class Progress:
         Class labels of each pair.
     X, y
         For the callbacks.
+    n_folds : int, default=0
+        Models to be trained for probabilities.
     """
 
-    def __init__(self, estimator: Any, pairs: Sequence[Any], X: Any, y: Any) -> None:
-        self.estimator, self.pairs = estimator, pairs
+    def __init__(
+        self, estimator: Any, pairs: Sequence[Any], X: Any, y: Any, n_folds: int = 0
+    ) -> None:
+        self.estimator, self.pairs = estimator, [f"{a!s} vs {b!s}" for a, b in pairs]
         self._data = {"estimator": estimator, "X": X, "y": y}
         self._lock = threading.Lock()
-        self._tasks: dict[int, Any] = {}
+        self._n_folds, self._folds = n_folds, 0
         self._unfinished: list[str] = []
         self._root = None
+        self._of_sets = len(pairs) + n_folds == 1
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(
-                max_subtasks=len(pairs), sequential_subtasks=False
+                max_subtasks=None if self._of_sets else len(pairs) + n_folds,
+                sequential_subtasks=self._of_sets,
             )
             self._root.call_on_fit_task_begin(**self._data)
         self._heard = self._root is not None and bool(getattr(estimator, "_skl_callbacks", None))
 
     def stepped(self, p: int, steps: int, violation: float) -> bool:
         """A working set of pair p begins; True to end the pair."""
-        if not self._heard and self.estimator.verbose < 2:
+        if not (self._heard and self._of_sets) and self.estimator.verbose < 2:
             return False
         with self._lock:
-            if self.estimator.verbose > 1:
-                print(
-                    f"[SVC] {self._name(p)}: {steps} steps, violation {violation:.3g}", flush=True
-                )
-            if not self._heard:
-                return False
-            step = self._task(p).subcontext(task_name="working set")
-            step.call_on_fit_task_begin(**self._data)
-            return step.call_on_fit_task_end(**self._data)
+            say(self.estimator, f"{self.pairs[p]}: {steps} steps, violation {violation:.3g}", 2)
+            return self._of_sets and self._ended("working set")
 
     def solved(self, p: int, solution: Any) -> bool:
         """Pair p is done; True to begin no other."""
         with self._lock:
-            if self.estimator.verbose:
-                print(
-                    f"[SVC] {self._name(p)}: {solution.steps} steps, violation "
-                    f"{solution.violation:.3g}, duality gap {solution.gap:.3g}, "
-                    f"{np.count_nonzero(solution.beta)} support vectors",
-                    flush=True,
-                )
+            say(
+                self.estimator,
+                f"{self.pairs[p]}: {solution.steps} steps, violation {solution.violation:.3g}, "
+                f"duality gap {solution.gap:.3g}, {np.count_nonzero(solution.beta)} support "
+                "vectors",
+            )
             if not solution.converged:
-                self._unfinished.append(f"{self._name(p)} by {solution.violation:.3g}")
-            return self._heard and self._task(p).call_on_fit_task_end(**self._data)
+                self._unfinished.append(f"{self.pairs[p]} by {solution.violation:.3g}")
+            return not self._of_sets and self._ended(self.pairs[p], p)
+
+    def fold_ended(self) -> None:
+        """A model for probabilities has been trained."""
+        self._folds += 1
+        name = f"probabilities, fold {self._folds} of {self._n_folds}"
+        say(self.estimator, name)
+        self._ended(name, len(self.pairs) + self._folds)
 
     def finish(self) -> None:
         """End the callbacks' task and warn of the pairs that did not converge."""
@@ -771,16 +907,13 @@ class Progress:
             ConvergenceWarning,
         )
 
-    def _name(self, p: int) -> str:
-        return f"({self.pairs[p][0]!s}, {self.pairs[p][1]!s})"
-
-    def _task(self, p: int) -> Any:
-        """The pair's task, begun when it is first heard of."""
-        if p not in self._tasks and self._root is not None:
-            task = self._root.subcontext(task_name="class pair", task_id=p, max_subtasks=None)
-            task.call_on_fit_task_begin(**self._data)
-            self._tasks[p] = task
-        return self._tasks[p]
+    def _ended(self, name: str, task_id: int | None = None) -> bool:
+        """Tell the callbacks of a task that is done; True if one asks to stop."""
+        if not self._heard:
+            return False
+        task = self._root.subcontext(task_name=name, task_id=task_id)  # type: ignore[union-attr]
+        task.call_on_fit_task_begin(**self._data)
+        return bool(task.call_on_fit_task_end(**self._data))
 
 
 def check_parameters(estimator: Any) -> None:
@@ -791,11 +924,10 @@ def check_parameters(estimator: Any) -> None:
     ValueError, TypeError
         Naming the parameter, what it got and what it takes.
     """
-    if estimator.probability not in (False, "deprecated"):
-        raise ValueError(
-            f"SVC has no probability={estimator.probability!r}: wrap it, as scikit-learn advises, "
-            "in sklearn.calibration.CalibratedClassifierCV(SVC(...), ensemble=False)."
-        )
+    if estimator.probability != "deprecated":
+        if not isinstance(estimator.probability, (bool, np.bool_)):
+            raise TypeError(f"probability must be True or False, got {estimator.probability!r}.")
+        _warn_deprecated("The `probability` parameter")
     if estimator.C != np.inf:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
     if not callable(estimator.kernel):

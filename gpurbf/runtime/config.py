@@ -29,11 +29,8 @@ def get_config() -> dict[str, Any]:
     return _settings.get().copy()
 
 
-@contextmanager
-def config_context(**settings: Any) -> Iterator[None]:
-    """Change settings inside a ``with`` block, in this thread only.
-
-    Python without its global lock hands them on to threads that are started in the block.
+def set_config(**settings: Any) -> None:
+    """Change settings in this thread, until they are changed again.
 
     Parameters
     ----------
@@ -48,9 +45,8 @@ def config_context(**settings: Any) -> Iterator[None]:
 
     Examples
     --------
-    >>> from gpurbf import config_context
-    >>> with config_context(backend="numpy", memory=64):
-    ...     pass
+    >>> from gpurbf import set_config
+    >>> set_config(memory=256)
     """
     if unknown := sorted(set(settings) - set(_DEFAULTS)):
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
@@ -60,8 +56,28 @@ def config_context(**settings: Any) -> Iterator[None]:
     n_streams = settings.get("n_streams", 1)
     if not isinstance(n_streams, numbers.Integral) or n_streams not in range(1, 17):
         raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
+    _settings.set(_settings.get() | settings)
+
+
+@contextmanager
+def config_context(**settings: Any) -> Iterator[None]:
+    """Change settings inside a ``with`` block, in this thread only.
+
+    Python without its global lock hands them on to threads that are started in the block.
+
+    Parameters
+    ----------
+    **settings
+        Those of :func:`set_config`, which says what is refused.
+
+    Examples
+    --------
+    >>> from gpurbf import config_context
+    >>> with config_context(backend="numpy", memory=64):
+    ...     pass
+    """
     before = _settings.get()
-    _settings.set(before | settings)
+    set_config(**settings)
     try:
         yield
     finally:

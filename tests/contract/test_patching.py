@@ -89,14 +89,28 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
 
 
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
-@pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
-def test_unsupported_parameters_are_left_to_scikit_learn_and_logged_once(patched, caplog):
+@pytest.mark.parametrize(
+    ("make", "kernel"),
+    [(np.asarray, "rbf"), (sp.csr_matrix, "rbf"), (np.asarray, lambda a, b: a @ b.T)],
+    ids=["dense", "sparse", "function"],
+)
+def test_probabilities_are_ours(patched, ours_only, make, kernel):
+    parameters = {"kernel": kernel, "probability": True, "random_state": 0}
+    model, own = (cls(**parameters).fit(make(X), Y) for cls in (patched, gpurbf.SVC))
+    found = model.predict_proba(make(X))
+    assert np.array_equal(found, own.predict_proba(make(X)))
+    np.testing.assert_allclose(own.to_sklearn().predict_proba(make(X)), found, atol=2e-3)
+    np.testing.assert_allclose(model.predict_log_proba(make(X)), np.log(found))
+    model.set_params(probability=False)
+    assert not hasattr(model, "predict_proba")
+
+
+def test_what_is_left_to_scikit_learn_is_logged_once(patched, caplog):
     with caplog.at_level(logging.WARNING, "gpurbf"):
-        model = patched(probability=True).fit(X[:100], Y[:100])
-        patched(probability=True).fit(X[:100], Y[:100])
-    assert model.predict_proba(X).shape == (500, 10)
+        model = patched().fit(X, Y, Y != 4)
+        patched().fit(X, Y, Y != 4)
     (record,) = caplog.records
-    assert "probability=True" in record.message and "CalibratedClassifierCV" in record.message
+    assert "sample weights that are not positive" in record.message
     assert np.array_equal(model.predict(X), ORIGINAL.predict(model, X))
 
 

@@ -24,10 +24,10 @@ pytestmark = [
     # Their tests have filters of their own; ours turn every warning into an error.
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
 OTHERS = "tests another class"
-PROBABILITY = "SVC has no `probability`, see docs/svc.md"
 REPEATED = (
     "iris holds a sample twice; equal samples become one before the solver runs, except where only "
     "kernel values are given, so the two solutions agree to tol, not to 6 digits"
@@ -35,25 +35,16 @@ REPEATED = (
 NOT_APPLICABLE = {
     "test_svm": {
         "test_svr": OTHERS,
-        "test_probability": PROBABILITY,
-        "test_hasattr_predict_proba": PROBABILITY,
-        "test_probability_raises_futurewarning": PROBABILITY,
-        "test_svc_nusvc_probA_probB_deprecated": PROBABILITY,
         "test_precomputed": REPEATED,
         "test_svc_clone_with_callable_kernel": REPEATED,
     },
-    "test_sparse": {
-        "test_unsorted_indices": PROBABILITY,
-        "test_sparse_svc_clone_with_callable_kernel": PROBABILITY,
-    },
+    "test_sparse": {},
 }
 LINES_LEFT_OUT = (
     # A mark that is not registered here.
     "@pytest.mark.thread_unsafe\n",
     # Used by a test of another class only.
     "from sklearn.svm.tests import test_svm\n",
-    # What test_sparse.test_svc asks for beside what it tests.
-    "        probability=True,\n",
 )
 
 

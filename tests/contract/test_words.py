@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer, config_context
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, config_context
 
 X, Y = load_iris(return_X_y=True)
 CALLS = {
@@ -32,19 +32,14 @@ def test_no_message_shows_numpys_types(name):
 
 
 def test_probability_names_its_successor_which_works():
-    with pytest.raises(ValueError, match="CalibratedClassifierCV"):
-        SVC(probability=True).fit(X, Y)
-    model = CalibratedClassifierCV(SVC(probability=False), ensemble=False).fit(X, Y)
+    with pytest.warns(FutureWarning, match="CalibratedClassifierCV"):
+        assert SVC(probability=True).fit(X, Y).predict_proba(X).shape == (150, 3)
+    with pytest.raises(AttributeError) as error:
+        SVC().predict_proba  # noqa: B018
+    assert "CalibratedClassifierCV" in str(error.value.__cause__)
+    model = CalibratedClassifierCV(SVC(), ensemble=False).fit(X, Y)
     assert model.predict_proba(X).shape == (150, 3)
     assert SVC(probability="deprecated").fit(X, Y).score(X, Y) > 0.9
-
-
-@pytest.mark.parametrize("estimator", [RBFClassifier, RBFLayer])
-def test_rbf_is_another_word_for_gaussian(estimator):
-    models = [estimator(9, kernel=name, random_state=0).fit(X, Y) for name in ("rbf", "gaussian")]
-    method = "transform" if estimator is RBFLayer else "decision_function"
-    np.testing.assert_array_equal(*(getattr(model, method)(X) for model in models))
-    assert models[0].kernel == "rbf"
 
 
 def test_a_frame_of_sparse_columns_is_predicted_as_it_is_fitted():

@@ -335,8 +335,8 @@ class Recorder(Callback):
     ("model", "name", "n_tasks"),
     [
         (on_dask.RBFClassifier(20, random_state=0), "hidden layer", 3),
-        (on_dask.SVC(), "class pair", 45),
-        (on_dask.FSVC(20.0), "stage", 3),
+        (on_dask.SVC(), "3 vs 8", 1),
+        (on_dask.FSVC(20.0), "centers", 1),
     ],
 )
 def test_callbacks_hear_of_blocks_and_pairs(client, model, name, n_tasks):

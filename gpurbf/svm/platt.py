@@ -1,0 +1,128 @@
+"""Probabilities of SVC, as LIBSVM has them: a sigmoid for each pair of classes, then coupling.
+
+Lin, Lin and Weng, "A note on Platt's probabilistic outputs for support vector machines", 2007. Wu,
+Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling", 2004, the
+second of their methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import scipy.optimize
+from scipy.special import expit
+
+# Parts of the samples that are left out in turn.
+N_FOLDS = 5
+# A pair's probabilities are no nearer to 0 and 1, as in LIBSVM.
+_CERTAIN = 1e-7
+# Numbers of the systems of linear equations that are solved together.
+_MAX_NUMBERS = 1 << 22
+
+
+def fit_sigmoids(
+    codes: np.ndarray,
+    random_state: np.random.RandomState,
+    outputs: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """A and B (2, n_pairs) of every pair, from outputs of models that did not see the sample.
+
+    Folds are drawn class by class. A pair whose class is not in the training part has the output 1
+    or -1 for its other class, as in LIBSVM.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (N,)
+        Class numbers, each of 0 … max present.
+    random_state : RandomState
+        Draws the folds.
+    outputs : callable
+        ``outputs(train, test)`` trains on some samples and returns the pairs' outputs for others.
+    """
+    N, n_classes = len(codes), int(codes.max()) + 1
+    first, second = np.triu_indices(n_classes, 1)
+    # The pairs of each class, by the other class.
+    pairs = np.zeros((n_classes, n_classes), np.intp)
+    pairs[first, second] = pairs[second, first] = np.arange(len(first))
+    pairs = np.array([np.delete(own, c) for c, own in enumerate(pairs)])
+    fold = np.empty(N, np.intp)
+    fold[np.lexsort((random_state.permutation(N), codes))] = np.arange(N) % N_FOLDS
+    held_out = np.empty((N, n_classes - 1))  # a sample's outputs of the pairs of its class
+    for k in range(N_FOLDS):
+        train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+        known = np.bincount(codes[train], minlength=n_classes) > 0
+        found = np.tile(known[first] - known[second].astype(float), (len(test), 1))
+        if known.sum() > 1 and len(test):
+            found[:, known[first] & known[second]] = outputs(train, test)
+        held_out[test] = np.take_along_axis(found, pairs[codes[test]], axis=1)
+    members = [np.flatnonzero(codes == c) for c in range(n_classes)]
+    sigmoids = [
+        fit_sigmoid(held_out[members[a], b - 1], held_out[members[b], a])
+        for a, b in combinations(range(n_classes), 2)
+    ]
+    return np.ascontiguousarray(np.transpose(sigmoids))
+
+
+def fit_sigmoid(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """A and B of 1 / (1 + exp(A f + B)), the probability of the first class at the output f.
+
+    Parameters
+    ----------
+    first, second : ndarray
+        Outputs of samples of the first and of the second class of a pair.
+    """
+    n_first, n_second = len(first), len(second)
+    f = np.concatenate([first, second])
+    # Platt's targets, which keep A finite where the classes are separated.
+    t = np.repeat([(n_first + 1) / (n_first + 2), 1 / (n_second + 2)], [n_first, n_second])
+    F = np.stack([f, np.ones_like(f)])
+
+    def log_loss(line: np.ndarray) -> tuple[float, np.ndarray]:
+        z = line @ F
+        return float(np.sum(t * z + np.logaddexp(0, -z))), F @ (t - expit(-z))
+
+    def hessian(line: np.ndarray) -> np.ndarray:
+        p = expit(-(line @ F))
+        return (F * (p * (1 - p))) @ F.T
+
+    start = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
+    found = scipy.optimize.minimize(
+        log_loss, start, jac=True, hess=hessian, method="trust-exact", options={"gtol": 1e-5}
+    )
+    return found.x
+
+
+def pair_probabilities(outputs: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """The probability (N, n_pairs) of the first class of each pair, from the pairs' outputs."""
+    return np.clip(expit(-(A * outputs + B)), _CERTAIN, 1 - _CERTAIN)
+
+
+def coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
+    """Probabilities of the classes (N, n_classes) from those of the first class of each pair.
+
+    They minimise the sum over all pairs (i, j) of (r_ji p_i - r_ij p_j)², and sum to 1. LIBSVM ends
+    its iterations at differences of 0.005 / n_classes; these solve the equations.
+    """
+    p = np.empty((len(r), n_classes))
+    rows = max(1, _MAX_NUMBERS // (n_classes + 1) ** 2)
+    for start in range(0, len(r), rows):
+        p[start : start + rows] = _coupled(r[start : start + rows], n_classes)
+    p = np.maximum(p, np.finfo(float).tiny)  # none is negative but by rounding
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def _coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
+    first, second = np.triu_indices(n_classes, 1)
+    squares = np.zeros((len(r), n_classes, n_classes))
+    squares[:, first, second], squares[:, second, first] = (1 - r) ** 2, r**2
+    # Q p + b = 0 and sum(p) = 1, where b is the multiplier of the constraint.
+    system = np.ones((len(r), n_classes + 1, n_classes + 1))
+    system[:, first, second] = system[:, second, first] = -r * (1 - r)
+    diagonal = np.arange(n_classes)
+    system[:, diagonal, diagonal] = squares.sum(axis=2)
+    system[:, -1, -1] = 0
+    right = np.zeros((n_classes + 1, 1))
+    right[-1] = 1
+    return np.linalg.solve(system, right)[:, :-1, 0]

@@ -1,0 +1,137 @@
+"""Probabilities of SVC: Platt's sigmoids and their coupling, as LIBSVM's."""
+
+import numpy as np
+import pytest
+import sklearn.svm
+from sklearn.calibration import _sigmoid_calibration
+from sklearn.datasets import load_digits
+from sklearn.metrics import log_loss
+
+from gpurbf import SVC
+from gpurbf.svm.platt import N_FOLDS, coupled, fit_sigmoid, fit_sigmoids, pair_probabilities
+
+pytestmark = pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarning")
+X, Y = load_digits(return_X_y=True)
+X_TRAIN, Y_TRAIN, X_TEST, Y_TEST = X[:1000], Y[:1000], X[1000:], Y[1000:]
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
+def test_a_sigmoid_is_that_of_scikit_learns_calibration(scale):
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=500)
+    first = f + rng.normal(size=500) > 0.3
+    found = fit_sigmoid(scale * f[first], scale * f[~first])
+    np.testing.assert_allclose(found, _sigmoid_calibration(scale * f, first), rtol=1e-4)
+
+
+def test_separated_or_constant_outputs_have_finite_sigmoids():
+    one = np.ones(1)
+    np.testing.assert_allclose(fit_sigmoid(one, -one), [-np.log(2), 0], atol=1e-6)
+    for first, second in ((np.ones(3), np.ones(5)), (np.zeros(3), np.zeros(5))):
+        A, B = fit_sigmoid(first, second)
+        targets = (3 * 4 / 5 + 5 * 1 / 7) / 8
+        np.testing.assert_allclose(pair_probabilities(first, A, B), targets, rtol=1e-5)
+
+
+def test_coupling_finds_the_classes_that_made_the_pairs():
+    p = np.random.default_rng(0).dirichlet(np.ones(5), 20)
+    first, second = np.triu_indices(5, 1)
+    r = p[:, first] / (p[:, first] + p[:, second])
+    np.testing.assert_allclose(coupled(r, 5), p, atol=1e-12)
+
+
+def test_coupling_minimises_its_sum():
+    rng = np.random.default_rng(0)
+    r = rng.uniform(size=(1, 6))
+    first, second = np.triu_indices(4, 1)
+
+    def loss(p):
+        return np.sum(((1 - r) * p[:, first] - r * p[:, second]) ** 2)
+
+    p = coupled(r, 4)
+    for _ in range(100):
+        step = rng.normal(size=(1, 4)) * 1e-3
+        assert loss(p + step - step.mean()) >= loss(p)
+
+
+def test_no_output_is_of_a_model_that_saw_the_sample():
+    codes = np.random.default_rng(0).integers(0, 3, 50)
+    seen = []
+
+    def outputs(train, test):
+        assert not set(train) & set(test)
+        # Each class has its share in every fold.
+        shares = [np.bincount(codes[part], minlength=3) for part in (test, train)]
+        assert (np.abs(N_FOLDS * shares[0] - shares[0] - shares[1]) < N_FOLDS).all()
+        seen.extend(test)
+        return np.zeros((len(test), 3))
+
+    assert fit_sigmoids(codes, np.random.RandomState(0), outputs).shape == (2, 3)
+    assert sorted(seen) == list(range(50))
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["classes", "binary"])
+def test_the_same_sigmoids_give_scikit_learns_probabilities(binary):
+    y = Y_TRAIN < 5 if binary else Y_TRAIN
+    theirs = sklearn.svm.SVC(probability=True, random_state=0).fit(X_TRAIN, y)
+    ours = SVC.from_sklearn(theirs)
+    # LIBSVM ends its iterations at differences of 0.005 / n_classes.
+    expected = theirs.predict_proba(X_TEST)
+    np.testing.assert_allclose(ours.predict_proba(X_TEST), expected, atol=5e-3)
+    np.testing.assert_array_equal(ours.to_sklearn().predict_proba(X_TEST), expected)
+    np.testing.assert_array_equal(ours.probA_, theirs.probA_)
+    np.testing.assert_array_equal(ours.probB_, theirs.probB_)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", lambda a, b: a @ b.T])
+def test_probabilities_are_as_good_as_scikit_learns(kernel):
+    losses = [
+        log_loss(Y_TEST, model.fit(X_TRAIN, Y_TRAIN).predict_proba(X_TEST))
+        for cls in (SVC, sklearn.svm.SVC)
+        for model in [cls(kernel=kernel, probability=True, random_state=0)]
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_random_state_makes_them_reproducible():
+    def fitted(seed):
+        return SVC(probability=True, random_state=seed).fit(X[:200], Y[:200])
+
+    models = [fitted(0), fitted(0), fitted(1)]
+    a, b, c = (model.predict_proba(X_TEST) for model in models)
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+    assert np.array_equal(models[0].decision_function(X_TEST), models[2].decision_function(X_TEST))
+    np.testing.assert_allclose(a.sum(axis=1), 1)
+    np.testing.assert_allclose(models[0].predict_log_proba(X_TEST), np.log(a))
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (1, 2, 3), (1, 30)])
+def test_classes_of_one_sample_have_probabilities(counts):
+    y = np.repeat(np.arange(len(counts)), counts)
+    P = SVC(probability=True).fit(X[: len(y)], y).predict_proba(X)
+    assert np.isfinite(P).all() and (P > 0).all() and P.shape == (len(X), len(counts))
+
+
+def test_weights_class_weights_and_given_kernels_reach_the_folds():
+    weights = np.random.default_rng(0).uniform(0.1, 2, 300) * (np.arange(300) % 7 > 0)
+    options = {"C": 0.3, "class_weight": {1: 5.0, 2: 0.2}, "probability": True, "random_state": 0}
+    A, K = X[:300] / 16, X[:300] @ X[:300].T / 256
+    y = np.minimum(Y[:300], 3)
+    given = SVC(kernel="precomputed", **options).fit(K, y, weights)
+    linear = SVC(kernel="linear", **options).fit(A, y, weights)
+    np.testing.assert_allclose(given.probA_, linear.probA_, rtol=0.02)
+    some = weights > 0
+    again = SVC(kernel="linear", **options).fit(A[some], y[some], weights[some])
+    np.testing.assert_array_equal(again.predict_proba(A), linear.predict_proba(A))
+
+
+def test_a_fit_without_probabilities_forgets_them():
+    model = SVC(probability=True).fit(X[:100], Y[:100])
+    model.set_params(probability=False).fit(X[:100], Y[:100])
+    assert not hasattr(model, "predict_proba") and not model.probA_.size
+    with pytest.raises(AttributeError, match="predict_log_proba") as error:
+        model.predict_log_proba  # noqa: B018
+    reasons = []
+    while error := getattr(error, "value", error).__cause__:
+        reasons.append(str(error))
+    assert "CalibratedClassifierCV(SVC(), ensemble=False)" in reasons[-1]
