@@ -12,6 +12,8 @@ from gpurbf import BackendUnavailable
 from gpurbf.layer.backends.cuda import numba_cuda
 from gpurbf.layer.backends.cuda.memory import Device
 from gpurbf.runtime.jit import cuda_api
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import Recorder
 
 pytestmark = pytest.mark.skipif(cuda_api.SIMULATED, reason="Numba's simulator compiles nothing")
 
@@ -107,3 +109,10 @@ def test_shares_are_summed_in_float64_whatever_the_result_is(cupy, dtype):
     out = cupy.empty((3, 2), dtype)
     tiles.add(cupy.asarray(shares), out)
     np.testing.assert_array_equal(out.get(), 2)
+
+
+def test_a_kernel_of_a_device_is_itself_where_a_profile_records():
+    """A profile wraps kernels that run without Python's lock; these are launched with a grid."""
+    pack = lazy_module("gpurbf.layer.backends.cuda.kernels.pack")
+    with Recorder():
+        assert pack.pack[1, (32, 4)].dispatcher is pack.pack

@@ -64,11 +64,12 @@ def test_a_call_from_the_host_waits_once_a_tile_in_flight(cupy):
 
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what
 # is on the device: what docs/notes/cuda.md says. More is a step back.
-# RBFClassifier was at (43, 20, 12) before rounding of H was measured on the data.
+# RBFClassifier was at (43, 20, 12) before rounding of H was measured on the data, and has one more
+# of each, as FSVC's ridge has, since the trace of HᵀH tells a spread from rounding.
 COUNTS = {
-    "RBFClassifier": ((44, 26, 16), (3, 3, 1), (8, 4, 1)),
+    "RBFClassifier": ((45, 27, 17), (3, 3, 1), (8, 4, 1)),
     "RBFClassifier, lms": ((69, 19, 14), (3, 3, 1), (8, 4, 1)),
-    "FSVC": ((60, 28, 14), (3, 3, 1), (8, 4, 2)),
+    "FSVC": ((57, 25, 15), (3, 3, 1), (8, 4, 2)),
     "SVC": ((11, 4, 4), (11, 3, 1), (12, 5, 1)),
     "RBFLayer": ((0, 0, 0), (3, 2, 1), (3, 0, 0)),
 }
