@@ -24,6 +24,7 @@ from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.fsvc.units import WIDTH
+from gpurbf.layer.activation import form
 from gpurbf.svm.ovo import pair_weights
 
 try:
@@ -44,8 +45,6 @@ except ImportError as error:
 
 __all__: list[str] = []
 
-# The distance itself is what these profiles are of; the others take its square.
-_OF_DISTANCE = ("laplacian", "triangular")
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -88,13 +87,13 @@ class _Graph:
 
     def activations(self, distances: Any, activation: Any) -> Any:
         """H from what `distances` gives."""
-        metric, profile, gamma, coef0, degree = activation
+        _, profile, gamma, coef0, degree = activation
         if callable(profile):
             raise ValueError("A kernel that is a function cannot be converted to ONNX.")
         t = distances
-        if profile in _OF_DISTANCE and metric == "euclidean":
+        if form(activation) == "root":
             t = self.Sqrt(t)
-        elif profile not in _OF_DISTANCE and metric == "manhattan":
+        elif form(activation) == "square":
             t = self.Mul(t, t)
         if profile == "linear":
             return t

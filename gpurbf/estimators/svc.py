@@ -52,7 +52,7 @@ from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, chosen, to_host
 from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.errors import quiet, warn

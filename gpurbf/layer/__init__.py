@@ -4,6 +4,6 @@ layer.py       HiddenLayer: hands samples, as codes or numbers, to a backend
 protocol.py    Layer: what center rules and solvers ask of a hidden layer
 activation.py  metrics and profiles;  distance.py  distances out of products
 gamma.py       the kernel's scale from the data
-sparse_layer.py  layers of CSR data too wide to be made dense
+sparse.py      CSR samples: rows with few entries, and layers too wide to be made dense
 backends/      the switch, and a folder a family: numba/ (tiles), blas/ (matrix products), cuda/
 """

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.row_blocks import read_ahead, split
 from gpurbf.data.samples import FORCED, Samples, by_row, quantize_or_keep
+from gpurbf.layer import sparse
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
-from gpurbf.layer.backends.blas import sparse
-from gpurbf.layer.backends.blas.sparse import SparseProductLayer, sparse_or_dense
 from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.errors import BackendUnavailable
@@ -117,7 +117,7 @@ class HiddenLayer:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
         self._sparse_centers: Any = None
         if sp.issparse(C):
-            self._sparse_centers = sparse_or_dense(C)
+            self._sparse_centers = sparse.sparse_or_dense(C)
             C = C.toarray() if sp.issparse(self._sparse_centers) else self._sparse_centers
         elif not isinstance(C, Samples):
             C = np.asarray(to_host(C))
@@ -168,7 +168,7 @@ class HiddenLayer:
     def sparse_centers(self) -> Any:
         """See :class:`gpurbf.layer.protocol.Layer`."""
         if self._sparse_centers is None:  # threads that come at once make one each, all the same
-            self._sparse_centers = sparse_or_dense(self._numbers())
+            self._sparse_centers = sparse.sparse_or_dense(self._numbers())
         return self._sparse_centers
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import timeit
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
-from gpurbf.runtime import clock
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import FENCES
 from gpurbf.runtime.threads import parallel_for, thread_limit
@@ -89,7 +89,7 @@ def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
         for fence in FENCES:
             fence()
 
-    return clock.best(whole, runs)
+    return min(timeit.repeat(whole, number=1, repeat=runs))
 
 
 @functools.cache
@@ -119,7 +119,7 @@ def peak(name: str) -> float:
     n_threads, steps, best = thread_limit(), 1000, 0.0
     for _ in range(_PEAK_RUNS):
         run = functools.partial(_run, name, steps)
-        took = clock.seconds(functools.partial(parallel_for, run, n_threads))
+        took = timeit.timeit(functools.partial(parallel_for, run, n_threads), number=1)
         best = max(best, n_threads * steps * peak_kernels.operations_a_step(name) / took)
         steps = max(1000, int(steps * _PEAK_SECONDS / took))
     return best

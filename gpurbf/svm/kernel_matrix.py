@@ -17,7 +17,7 @@ from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends import LayersAmong, get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.cuda_pairs import steps_on_device

@@ -14,7 +14,7 @@ from gpurbf.data.samples import FORCED, Samples, quantize_or_keep
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, row_products
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
-from gpurbf.layer.sparse_layer import SparseLayer
+from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, is_resident
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.rounding import arithmetic

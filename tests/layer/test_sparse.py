@@ -9,8 +9,8 @@ from scipy.sparse import random_array
 from sklearn.base import clone
 
 from gpurbf import SVC, RBFClassifier, config_context
+from gpurbf.layer import sparse
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.blas import sparse
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.ridge.fixed_point import fixed_point

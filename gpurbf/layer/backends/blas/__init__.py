@@ -1,1 +1,1 @@
-"""The backends by matrix product on a CPU: `numpy` and `mkl`, and products of sparse rows."""
+"""The backends by matrix product on a CPU: `numpy` and `mkl`."""

@@ -12,6 +12,7 @@ import functools
 import importlib.metadata
 import os
 import sys
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
-from gpurbf.runtime import clock
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
 
@@ -165,7 +165,7 @@ def quantization_rates() -> dict[str, float]:
         B = product.pack(shifted(C, product.c_shift, product.c_dtype))
         out = np.empty((len(X), len(C)), product.out_dtype)
         multiply = functools.partial(product.multiply, A, B, out)
-        rates[name] = 2 * X.size * len(C) / clock.best(multiply, 4)
+        rates[name] = 2 * X.size * len(C) / min(timeit.repeat(multiply, number=1, repeat=4))
     return rates
 
 

@@ -1,0 +1,227 @@
+"""CSR samples: what is zero is not multiplied, in a hidden layer and where centers are CSR too.
+
+Not a backend to be asked for by name: any backend of the CPU leaves rows with few entries to
+`SparseProductLayer`. A row costs its entries times those of the centers in the same inputs, or
+times the centers where these are dense; tiles of dense rows cost inputs times centers, forty times
+as fast. Nothing is shifted, which would fill the zeros: products and their sums are float64
+instead, entry by entry in a row's order, so that both kinds of centers give the same bits.
+
+Too much for memory dense: `SparseLayer` keeps SVC's support vectors as CSR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gpurbf.data.samples import Samples
+from gpurbf.layer.activation import FORMULAS, Activation
+from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
+from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.layer.distance import Coefficients, evaluate
+from gpurbf.runtime.checks import check_result
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import staged
+from gpurbf.runtime.threads import parallel_rows
+
+kernels = lazy_module("gpurbf.layer._sparse_kernels")
+
+
+# Wide enough to matter, and entries so few that products of them alone are faster: 1/32 of a row.
+_WIDE, _DENSER = 1024, 32
+_ROWS = 64
+# Of a part of H of a `SparseLayer`.
+_BYTES = 8 << 20
+
+
+def sparse_rows(X: Any) -> np.ndarray | None:
+    """Which rows (N,) of CSR samples are left to these products; None for any other array.
+
+    Which of the two a row is depends on that row alone.
+    """
+    if not sp.issparse(X) or X.shape[1] < _WIDE:
+        return None
+    found: np.ndarray = np.diff(X.indptr) * _DENSER <= X.shape[1]
+    return found if found.any() else None
+
+
+def sparse_or_dense(X: Any) -> Any:
+    """X (N, n), dense or CSR, as CSR if rows are wide and almost all entries zero, else dense.
+
+    Which of the two depends on the values, not on how they are stored.
+    """
+    N, n = X.shape
+    if sp.issparse(X):
+        return X if n >= _WIDE and X.count_nonzero() * _DENSER <= N * n else X.toarray()
+    few = n >= _WIDE and np.count_nonzero(X) * _DENSER <= X.size
+    return sp.csr_array(X) if few else X
+
+
+def _entries(A: Any) -> tuple[np.ndarray, ...]:
+    """Places and values of CSR or CSC as the kernel takes them: of one type each, read only."""
+    found = []
+    for array, dtype in ((A.indptr, np.intp), (A.indices, np.intp), (A.data, np.float64)):
+        found.append(array.astype(dtype, copy=False).view())
+        found[-1].flags.writeable = False
+    return tuple(found)
+
+
+class Columns:
+    """Centers C (m, n), CSR, by inputs: an entry of a sample meets the few of its column."""
+
+    def __init__(self, C: Any) -> None:
+        self.shape, self._own = C.shape, _entries(C.tocsc())
+        self.nbytes = sum(array.nbytes for array in self._own)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def products(self, A: Any, out: np.ndarray) -> None:
+        """Write A Cᵀ (N, m), for A (N, n) CSR; on the thread that calls."""
+
+        out[:] = 0
+        kernels.add_products(*_entries(A), *self._own, out)
+
+
+def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
+    def task(rows: slice) -> None:
+        if isinstance(B, Columns):
+            B.products(A[rows], out[rows])
+        else:
+            out[rows] = A[rows] @ B.T
+
+    parallel_rows(task, A.shape[0], _ROWS)
+
+
+def _centers(C: Any) -> Any:
+    """C (m, n), in memory by inputs: an entry of a sample meets its column of all centers."""
+    return np.ascontiguousarray(C.T).T
+
+
+_PRODUCT = Gemm(
+    "float64", np.float64, np.float64, np.float64, 0, 0, _multiply, _centers, centered=False
+)
+
+
+def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
+    """Squared norms of rows, which nothing is taken off; dense ones are not copied."""
+    if sp.issparse(A):
+        return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
+    return np.einsum("ij,ij->i", A, A, dtype=dtype)
+
+
+class SparseProductLayer(MatrixProductLayer):
+    """Samples are CSR, products dense, and centers (m, n) as `sparse_or_dense` has them.
+
+    For numbers, not codes, of any metric but Manhattan.
+    """
+
+    def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
+        super().__init__(_PRODUCT, lambda H: H.T @ H, C, activation, dtype, None)
+        if sp.issparse(self.distance.centers):
+            self.distance = self.distance._replace(centers=Columns(self.distance.centers))
+
+    def moved(
+        self,
+        product: Gemm,
+        A: Any,
+        shift: Any,
+        dtype: Any,
+        coefficients: Coefficients,
+        terms_dtype: Any,
+    ) -> tuple[Any, np.ndarray]:
+        """A, from which nothing is taken, as the product reads it, and the terms of its rows."""
+        A = A.astype(dtype, copy=False)
+        terms = evaluate(coefficients, A, _squares, np.float64)
+        return A if sp.issparse(A) else product.pack(A), terms
+
+
+class SparseLayer:
+    """H[i, j] = phi(d(x_i, c_j)) in float64 for CSR centers C (m, n), without a dense copy of them.
+
+    It has of :class:`HiddenLayer` what SVC asks for. |x - c|² comes from the norms and the product,
+    as in scikit-learn's and LIBSVM's sparse kernels.
+    """
+
+    dtype = np.dtype(np.float64)
+    xp: ModuleType = np
+
+    def __init__(self, C: Any, activation: Activation) -> None:
+        self.centers = _csr(C)
+        self.activation = activation
+        self._columns = Columns(self.centers)
+        self._norms = _squares(self.centers, 2, np.float64)
+
+    def allocator(self) -> AbstractContextManager[None]:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        return nullcontext()
+
+    def free_bytes(self) -> float:
+        """See :class:`gpurbf.layer.protocol.Layer`."""
+        return math.inf
+
+    def describe(self) -> str:
+        """The backend in use and the reason, its products and the arithmetic, in a line."""
+        return "scipy (the data are too wide to be made dense), sparse products, float64"
+
+    @staged("hidden layer", "sparse products")
+    def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """H, shape (N, m), for X dense, CSR or Samples of them."""
+        X = _csr(X)
+        shape = X.shape[0], self.centers.shape[0]
+        if out is None:
+            check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
+        H = np.empty(shape) if out is None else out
+
+        def part(rows: slice) -> None:
+            H[rows] = self._values(X[rows])
+
+        self._by_parts(part, X.shape[0])
+        return H
+
+    @staged("hidden layer", "sparse products")
+    def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
+        """H @ W, shape (N, k)."""
+        shape = X.shape[0], W.shape[1]
+        check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
+        X, S = _csr(X), np.empty(shape)
+
+        def part(rows: slice) -> None:
+            S[rows] = row_products(self._values(X[rows]), W)
+
+        self._by_parts(part, X.shape[0])
+        return S
+
+    def _by_parts(self, work: Callable[[slice], None], N: int) -> None:
+        """Some rows after the other, on all free threads: SciPy's products let others work."""
+        rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
+        parallel_rows(work, N, rows)
+
+    def _values(self, X: Any) -> np.ndarray:
+        if self.activation.metric == "manhattan":
+            from sklearn.metrics.pairwise import laplacian_kernel
+
+            return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
+        value = np.empty((X.shape[0], self.centers.shape[0]))
+        self._columns.products(X, value)
+        if self.activation.metric == "euclidean":
+            value *= -2
+            value += _squares(X, 2, np.float64)[:, None]
+            value += self._norms
+            np.maximum(value, 0, out=value)
+        return FORMULAS[str(self.activation.profile)](value, self.activation)
+
+
+def _csr(X: Any) -> sp.csr_array:
+    """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice."""
+    X = sp.csr_array(X.values if isinstance(X, Samples) else X, dtype=np.float64)
+    if X.indices.dtype != np.int32 and max(X.nnz, *X.shape) < 2**31:
+        indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+        X = sp.csr_array((X.data, indices, indptr), shape=X.shape)
+    return X
