@@ -59,11 +59,11 @@ _WIDEST = ("RBFClassifier", "numba-cuda", "100,000", "1000.00", "1000.00", "100.
 
 # An estimator for a training set of N samples and a backend.
 ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
+    "svc": lambda N, backend: gpurbf.SVC(C=10, backend=backend),
     "rbf": lambda N, backend: gpurbf.RBFClassifier(
         min(4000, N // 2), backend=backend, random_state=0
     ),
     "fsvc": lambda N, backend: gpurbf.FSVC(backend=backend, random_state=0),
-    "svc": lambda N, backend: gpurbf.SVC(C=10, backend=backend),
 }
 
 
@@ -76,42 +76,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="DIR holds IDX files, gzip or plain, under MNIST's names; data with a name are "
         "looked for in $GPURBF_TEST_DATA first (default: digits)",
     )
-    parser.add_argument("--estimator", default="rbf", choices=[*ESTIMATORS, "all"])
+    parser.add_argument("--estimator", default="all", choices=[*ESTIMATORS, "all"])
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
     parser.add_argument(
         "--out", default="gpurbf-out", metavar="DIR", help="for pictures (default: ./gpurbf-out)"
     )
+    parser.add_argument(
+        "--verbose", action="store_true", help="say on stderr what is being done, and what ran"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fit and score the estimators asked for; print a table and draw pictures."""
+    """Fit and score the estimators asked for; print a table, then draw pictures."""
     try:
         get_backend(arguments.backend)  # refused now rather than after the data are read
     except ValueError as error:  # an environment variable names what is not there
         raise UserError(str(error)) from error
+    log = say if arguments.verbose else _silent
+    log(f"reading {arguments.data}")
     task = _load(arguments.data)
     names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
     N, height, width = task.train.shape
-    say(
+    print(
         f"{task.title}: {N:,} training and {len(task.test):,} test images of {height} × {width}, "
-        f"{len(np.unique(task.y_train))} classes"
+        f"{len(np.unique(task.y_train))} classes\n",
+        flush=True,
     )
-    notes: list[str] = []
+    results: dict[str, Result] = {}
     for name in names:
         try:
-            row, about = _classify(name, task, arguments)
+            result = _classify(name, task, arguments.backend, log)
         except ValueError as error:  # data that an estimator refuses, one class only for instance
             raise UserError(str(error)) from error
         # Of a table whose columns are as wide as any row makes them, the lines not printed yet.
-        lines = markdown_table(_HEADER, [_WIDEST, row]).splitlines()
-        print(*(lines[3:] if notes else [*lines[:2], lines[3]]), sep="\n", flush=True)
-        notes += about
-    print(*dict.fromkeys(notes), sep="\n")
+        lines = markdown_table(_HEADER, [_WIDEST, result.row]).splitlines()
+        print(*(lines[3:] if results else [*lines[:2], lines[3]]), sep="\n", flush=True)
+        results[name] = result
+    log("drawing")
+    drawn = [_drawn(task, name, result, arguments.out) for name, result in results.items()]
+    print("", *dict.fromkeys(drawn), sep="\n")
 
 
 def _load(name: str) -> Task:
     """The data of that name, or in that folder."""
-    say(f"reading {name}")
     try:
         if name in DATA:
             return DATA[name]()
@@ -125,40 +132,29 @@ def _load(name: str) -> Task:
     return Task(Path(name).name or name, train, y_train, test, y_test)
 
 
-def _classify(
-    name: str, task: Task, arguments: argparse.Namespace
-) -> tuple[tuple[str, ...], tuple[str, str]]:
-    """A row of the table, and notes on what ran and where the picture is."""
-    X_train, X_test = (images.reshape(len(images), -1) for images in (task.train, task.test))
-    estimator = ESTIMATORS[name](len(X_train), arguments.backend)
+class Result(NamedTuple):
+    """A fitted estimator, its labels for the test images, and its row of the table."""
+
+    estimator: Any
+    predicted: np.ndarray
+    row: tuple[str, ...]
+
+
+def _classify(name: str, task: Task, backend: str, log: Callable[[str], None]) -> Result:
+    """Fit, predict and score one estimator."""
+    X_train, X_test = _rows(task.train), _rows(task.test)
+    estimator = ESTIMATORS[name](len(X_train), backend)
     title = type(estimator).__name__
-    say(f"{title}: preparing; the first time, kernels are compiled")
-    _prepare(name, X_train, task.y_train, arguments.backend)
-    say(f"{title}: fitting")
+    log(f"{title}: preparing")
+    _prepare(name, X_train, task.y_train, backend)
+    log(f"{title}: fitting")
     started = time.perf_counter()
     estimator.fit(X_train, task.y_train)
     fitted = time.perf_counter()
-    say(f"{title}: predicting")
+    log(f"{title}: predicting")
     predicted = estimator.predict(X_test)
     done = time.perf_counter()
-    accuracy = f"{100 * np.mean(predicted == task.y_test):.2f}"
-    say(f"{title}: drawing")
-    path = Path(arguments.out) / f"{task.title}-{name}.png"
-    try:
-        draw(
-            path,
-            f"{title} on {task.title}: {accuracy} % right",
-            task.test,
-            task.y_test,
-            predicted,
-            estimator.classes_,
-            estimator.decision_function(X_test),
-        )
-        drawn = f"picture: {path}"
-    except ImportError as error:
-        drawn = str(error)
-    except OSError as error:
-        raise UserError(f"--out {arguments.out}: {error}") from error
+    log(f"{title} ran on {estimator.backend_info_}")
     is_svc = isinstance(estimator, gpurbf.SVC)
     row = (
         title,
@@ -166,9 +162,33 @@ def _classify(
         f"{len(estimator.support_ if is_svc else estimator.centers_):,}",
         f"{fitted - started:.2f}",
         f"{done - fitted:.2f}",
-        accuracy,
+        f"{100 * np.mean(predicted == task.y_test):.2f}",
     )
-    return row, (f"{title} ran on {estimator.backend_info_}", drawn)
+    return Result(estimator, predicted, row)
+
+
+def _drawn(task: Task, name: str, result: Result, out: str) -> str:
+    """Draw the picture of a result; where it is, or why there is none."""
+    path = Path(out) / f"{task.title}-{name}.png"
+    try:
+        draw(
+            path,
+            f"{result.row[0]} on {task.title}: accuracy {result.row[-1]} %",
+            task.test,
+            task.y_test,
+            result.predicted,
+            result.estimator.classes_,
+            result.estimator.decision_function(_rows(task.test)),
+        )
+    except ImportError as error:
+        return str(error)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error}") from error
+    return f"picture: {path}"
+
+
+def _rows(images: np.ndarray) -> np.ndarray:
+    return images.reshape(len(images), -1)
 
 
 def _prepare(name: str, X: np.ndarray, y: np.ndarray, backend: str) -> None:
@@ -182,6 +202,10 @@ def _prepare(name: str, X: np.ndarray, y: np.ndarray, backend: str) -> None:
 def say(text: str) -> None:
     """Progress, on stderr so that the table can be piped."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
 
 
 SIDE = 5  # the images shown fill a square of this many a side
