@@ -251,7 +251,7 @@ class HiddenLayer:
         """W to be packed; those of the last call, if they are the same numbers, as mostly."""
         if isinstance(W, OutputWeights):
             return W
-        if self.xp is not np:
+        if is_resident(W):
             return OutputWeights(W)
         last = self._last_weights
         if last is None or not np.array_equal(last.W, W):

@@ -345,7 +345,7 @@ def make(capacity=1 << 30):
         device=types.SimpleNamespace(get_cublas_handle=lambda: 1),
         cublas=Cublas(gpu),
         runtime=types.SimpleNamespace(
-            memGetInfo=lambda: (gpu.free(), capacity),
+            memGetInfo=gpu.memory,
             getDevice=lambda: gpu.device,
             driverGetVersion=lambda: 13000,
             getDeviceProperties=lambda _: {

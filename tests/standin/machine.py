@@ -40,7 +40,7 @@ class Gpu:
         self.copies, self.hazards, self.calls, self.pools = [], [], [], []
         self.kernels = []
         # Of kernels and library calls; waits of the host; blocks that the driver was asked for.
-        self.launches = self.synchronizations = self.mapped = 0
+        self.launches = self.synchronizations = self.mapped = self.asked = 0
         self.live = weakref.WeakValueDictionary()
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
         self.known_to_host = {}
@@ -82,6 +82,10 @@ class Gpu:
     def synchronize(self):
         for stream in self.streams:
             stream.synchronize()
+
+    def memory(self):
+        self.asked += 1
+        return self.free(), self.capacity
 
     def free(self):
         return self.capacity - sum(pool.total for pool in self.pools)

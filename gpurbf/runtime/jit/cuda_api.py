@@ -70,11 +70,16 @@ def argument(array):
     return array if SIMULATED else cuda.as_cuda_array(array, sync=False)
 
 
-def current_stream():
-    """CuPy's current stream as Numba launches on it; 0 is the default stream of both."""
+def current_pointer():
+    """The number of CuPy's current stream; 0 is the default stream."""
     if SIMULATED:
         return 0
     import cupy
 
-    pointer = cupy.cuda.get_current_stream().ptr
+    return cupy.cuda.get_current_stream().ptr
+
+
+def current_stream():
+    """CuPy's current stream as Numba launches on it."""
+    pointer = current_pointer()
     return cuda.external_stream(pointer) if pointer else 0

@@ -40,14 +40,14 @@ def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
     assert counted(cupy.gpu, lambda: layer.gram(x, T, out=sums)) == (2 * 6, [1, 0, 0])
 
 
-def test_a_chunk_that_stays_in_the_cache_is_two_launches_more(cupy):
-    cupy.gpu.l2 = 0.5 * (1 << 20)
-    X, C = data(np.uint8, N=5000, m=60)
+@pytest.mark.parametrize("l2, rows", [(1 << 19, 8192), (4 << 20, 11_392)])
+def test_a_further_chunk_is_two_launches_more(cupy, l2, rows):
+    """A chunk stays in the cache, or is some thousand rows: eight of them are MNIST."""
+    cupy.gpu.l2 = l2
+    X, C = data(np.uint8, N=20_000, m=60)
     layer = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy")
     x, W = cupy.asarray(X), OutputWeights(cupy.asarray(np.ones((60, 10))))
-    rows = int(0.7 * cupy.gpu.l2 / 64 / 4) // 128 * 128
-    chunks = -(-5000 // rows)
-    assert chunks > 3
+    chunks = -(-20_000 // rows)
     assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (1 + 2 * chunks, NOTHING_ELSE)
     sizes = {call[2] for call in cupy.gpu.calls}
     assert max(sizes) == rows
@@ -58,8 +58,20 @@ def test_a_call_from_the_host_waits_once_a_tile_in_flight(cupy):
     X, C = data(np.uint8, N=1000)
     layer = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy")
     W = np.ones((37, 10))
-    # Samples and weights in, scores out.
-    assert counted(cupy.gpu, lambda: layer.matvec(X, W)) == (3, [3, 1, 0])
+    # Samples in, scores out.
+    assert counted(cupy.gpu, lambda: layer.matvec(X, W)) == (3, [2, 1, 0])
+
+
+def test_a_call_asks_once_for_the_memory_that_is_free_and_packs_weights_once(cupy):
+    cupy.gpu.l2 = 50 << 20
+    X, C = data(np.uint8, N=1000)
+    layer, W = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy"), np.ones((37, 10))
+    layer.matvec(X, W)
+    asked, crossed = cupy.gpu.asked, cupy.gpu.bytes("in")
+    layer.matvec(X, W)
+    assert cupy.gpu.asked - asked == 1 and cupy.gpu.bytes("in") - crossed == X.nbytes
+    S = layer.matvec(X, 2 * W)
+    np.testing.assert_allclose(S, 2 * layer.matvec(X, W), rtol=1e-6)
 
 
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what

@@ -43,8 +43,9 @@ _INT8_FEATURES = 131_071
 # cuBLAS takes 8-bit operands whose rows, and 32-bit results whose rows, are whole groups of 4
 # numbers; 16 bytes are what its tensor cores read, of 8-bit numbers and of TF32.
 _GROUP, _TF32_GROUP = 16, 4
-# Of the L2 cache, what products fill that are read at once; and the rows of the least chunk.
-_CACHED, _LEAST = 0.7, 256
+# Of the L2 cache, what products fill that are read at once; and the rows of the least chunk: by
+# estimate its memory traffic takes less time than the launches of more chunks.
+_CACHED, _LEAST = 0.7, 8192
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
@@ -144,7 +145,7 @@ class CublasLayer:
         return packed, terms
 
     def _chunk(self) -> int:
-        """Rows whose products stay in L2 until they are activated."""
+        """Rows whose products are activated together: those that stay in L2, or some thousand."""
         row = max(1, len(self.distance.centers)) * np.dtype(self.product.out_dtype).itemsize
         return max(_LEAST, int(_CACHED * self.device.cache / row) // 128 * 128)
 

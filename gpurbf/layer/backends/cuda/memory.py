@@ -65,13 +65,13 @@ class Memory:
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
         self.pool = xp.cuda.MemoryPool()
-        # The largest size that the pool had at the end of a call, before what is free went back.
-        self.peak = 0
         self._process, self._device = os.getpid(), xp.cuda.runtime.getDevice()
         self._local = threading.local()
 
     def budget(self) -> int:
-        """Bytes that the pool may take of the device."""
+        """Bytes that the pool may take of the device; asked for once a call."""
+        if getattr(self._local, "budget", None) is not None:
+            return self._local.budget
         megabytes = get_config()["gpu_memory"] or _environment_megabytes()
         if megabytes:
             return int(megabytes * 2**20)
@@ -97,20 +97,19 @@ class Memory:
                 f"{self._device}, which it met first: use cupy.cuda.Device({self._device}), or a "
                 f"process for each device, started with CUDA_VISIBLE_DEVICES={device}."
             )
-        if getattr(self._local, "inside", False):
+        if getattr(self._local, "budget", None) is not None:  # within another one
             yield
             return
         budget = self.budget()
         if self.pool.total_bytes() > budget:
             self.pool.free_all_blocks()
         self.pool.set_limit(size=budget)
-        self._local.inside = True
+        self._local.budget = budget
         try:
             with self.xp.cuda.using_allocator(self.pool.malloc):
                 yield
         finally:
-            self._local.inside = False
-            self.peak = max(self.peak, self.pool.total_bytes())
+            self._local.budget = None
 
     def streams(self, count: int) -> list[Any]:
         """Streams of this thread; each call reuses their memory."""

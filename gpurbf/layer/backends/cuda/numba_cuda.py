@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -37,6 +38,8 @@ cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 
 # Packed rows are padded to whole tiles of any shape.
 _PADDED = 128
+# Bytes of packed samples that are kept, with what a launch is given for them, for the next call.
+_KEPT = 1 << 27
 # Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
 _LAUNCH_ROWS = 65_535 * 64
 # Shares of the centers that are considered, more where there are few bands of samples.
@@ -56,6 +59,23 @@ class Tiles(NamedTuple):
     sums: Callable[..., None]
     codes: str
     stated: Callable[[], Tile] = forced_tile
+
+
+class Packed(NamedTuple):
+    """Packed rows and their terms; as `pack` and as the tiles are given them."""
+
+    rows: Any
+    terms: Any
+    packing: tuple[Any, Any]
+    tiling: tuple[Any, Any]
+
+    @classmethod
+    def of(cls, rows: Any, terms: Any) -> Packed:
+        """A view of an array takes tens of microseconds to make: as few as there can be."""
+        words = rows.view(np.int32) if rows.dtype == np.uint8 else rows
+        argument = cuda_api.argument
+        given, term = argument(rows), argument(terms)
+        return cls(rows, terms, (given, term), (given if words is rows else argument(words), term))
 
 
 class CudaTileLayer:
@@ -91,11 +111,15 @@ class CudaTileLayer:
         self.factor = unit(metric, quantization)
         self.shape = _stated(tiles.stated(), self.product)  # None: each launch chooses
         self._shift = cuda_api.argument(shift)
-        centers, columns = self._pack(C, terms.column)
-        self.width = centers.shape[1] * centers.dtype.itemsize  # of a packed row, bytes
+        length = registers.SLICE // self._packed_dtype.itemsize
+        self._length = max(1, -(-n // length)) * length
+        self.width = self._length * self._packed_dtype.itemsize  # of a packed row, bytes
+        centers = self._made(self.m, self.m)
+        self._pack(C, terms.column, centers)
         # The arrays live as long as the layer; kernels take them as arguments.
-        self._memory = shift, centers, columns
-        self._centers, self._terms = map(cuda_api.argument, (centers, columns))
+        self._memory = shift, centers
+        self._centers, self._terms = centers.tiling
+        self._samples = threading.local()
         # What a kernel is given for out, weights and sums that it ignores.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
         self._nothing = tuple(map(cuda_api.argument, nothing))
@@ -111,27 +135,36 @@ class CudaTileLayer:
         apart = 0 if self.fused else 2 * self.m * self.dtype.itemsize
         return Needs(self.width + 16 + apart)
 
-    def _pack(
-        self, X: Any, coefficients: Coefficients, padded_terms: bool = False
-    ) -> tuple[Any, Any]:
+    def _made(self, N: int, n_terms: int) -> Packed:
+        """Memory for N packed rows, in whole tiles, and their terms."""
+        xp, padded = self.tiles.xp, -(-N // _PADDED) * _PADDED
+        rows = xp.empty((padded, self._length), self._packed_dtype)
+        return Packed.of(rows, xp.empty(n_terms or padded, self._terms_dtype))
+
+    def _packed_samples(self, N: int) -> Packed:
+        """Memory for so many samples, that of this thread's last call on this stream if it fits."""
+        kept, stream = self._samples.__dict__, str(cuda_api.current_pointer())
+        packed = kept.pop(stream, None)
+        if packed is None or len(packed.rows) != -(-N // _PADDED) * _PADDED:
+            packed = None  # given back before there is other memory
+            packed = self._made(N, 0)
+        if packed.rows.nbytes <= _KEPT:
+            kept[stream] = packed
+        return packed
+
+    def _pack(self, X: Any, coefficients: Coefficients, to: Packed) -> None:
         """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
-        xp, dtype = self.tiles.xp, self._packed_dtype
+        xp = self.tiles.xp
         if X.dtype not in (np.uint8, np.float32, np.float64):
             X = X.astype(np.float64)
         N, n = X.shape
-        length = registers.SLICE // dtype.itemsize
-        width = max(1, -(-n // length)) * length
-        packed = xp.empty((-(-N // _PADDED) * _PADDED, width), dtype)
-        terms = xp.empty(len(packed) if padded_terms else N, self._terms_dtype)
         if N:
             # An array without elements has no address: one without inputs is all padding.
             source = xp.ascontiguousarray(X) if n else xp.zeros((N, 1), X.dtype)
-            grid = min(-(-len(packed) // pack.ROWS), 65_535)
+            grid = min(-(-len(to.rows) // pack.ROWS), 65_535)
             pack.pack[grid, (pack.LANES, pack.ROWS), cuda_api.current_stream()](
-                cuda_api.argument(source), self._shift, *map(float, coefficients),
-                cuda_api.argument(packed), cuda_api.argument(terms),
-            )  # fmt: skip
-        return (packed.view(np.int32) if dtype == np.uint8 else packed), terms
+                cuda_api.argument(source), self._shift, *map(float, coefficients), *to.packing
+            )
 
     def _choose(self, N: int) -> Any:
         """The shape of the tiles: large ones where there are enough for the device."""
@@ -148,7 +181,8 @@ class CudaTileLayer:
         """Run the tiles on all rows of X: H into ``out``, or shares of H @ W in float64."""
         tiles, N = self.tiles, len(X)
         shape = self._choose(N)
-        A, row_terms = self._pack(X, self.row, padded_terms=True)
+        samples = self._packed_samples(N)
+        self._pack(X, self.row, samples)
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
         given, sums = list(self._nothing), None
         if W is None:
@@ -169,8 +203,7 @@ class CudaTileLayer:
         gamma, coef0, degree = float(a.gamma), float(a.coef0), int(a.degree)
         epilogue = Epilogue(self.alpha, self.factor, *numbers, gamma, coef0, degree)
         kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), shared](
-            cuda_api.argument(A), self._centers, cuda_api.argument(row_terms), self._terms,
-            epilogue, *given,
+            samples.tiling[0], self._centers, samples.tiling[1], self._terms, epilogue, *given
         )  # fmt: skip
         return sums
 

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.cuda.kernels import warps
 from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, pairs
 from gpurbf.svm._smo_kernels import kkt_violation, solve_block
@@ -300,3 +301,12 @@ def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
             thread.join()
         expected = keys.max(), np.flatnonzero(keys == keys.max())[-1]
         assert results == [expected] * 32
+
+
+def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monkeypatch):
+    there = Backend("simulated", np, "", None, device="simulated")  # type: ignore[arg-type]
+    (case,) = cuda_pairs.step_cases(there)
+    assert case.why == "" and "31, 20, 26 samples" in case.data
+    monkeypatch.setattr(cuda_pairs.Rounds, "states", lambda self, ps: [(None, None) for _ in ps])
+    (case,) = cuda_pairs.step_cases(there)
+    assert case.why.startswith("select, gather, inner, update: ")
