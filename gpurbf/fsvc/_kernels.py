@@ -70,23 +70,23 @@ def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
     overlap, margin
         See `walk`.
     apart : bool
-        Whether only centers of a sample's own class count in its activity.
+        Whether a center raises the activity of samples of its own class only.
     room : int
         How many centers there may be.
     A : float64 array of shape (S, k), zeros
-        Activity by class of center, filled.
+        Activity by class of center, or of all (k = 1), filled.
     taken : bool array of shape (S,)
         Set for the samples chosen.
     """
     S, k = A.shape
     for i in range(S):
-        activity, rival = A[i, y[i]], 0.0
+        own = y[i] if k > 1 else 0
+        activity, rival = A[i, own], 0.0
         for j in range(k):
-            if j != y[i]:
+            if j != own:
+                activity += A[i, j]
                 rival = max(rival, A[i, j])
-                if not apart:
-                    activity += A[i, j]
-        lead = A[i, y[i]] - rival
+        lead = A[i, own] - rival
         if activity >= overlap or not (lead < margin * activity or lead <= 0.0):
             continue
         taken[i] = True
@@ -94,5 +94,7 @@ def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
         if room == 0:
             return
         for q in range(i + 1, S):
+            if apart and y[q] != y[i]:
+                continue
             d = np.float64(D[i, q])
-            A[q, y[i]] += np.exp(scale * d * d) if gaussian else max(0.0, 1.0 - d / scale)
+            A[q, own] += np.exp(scale * d * d) if gaussian else max(0.0, 1.0 - d / scale)

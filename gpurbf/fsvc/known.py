@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from gpurbf.data.samples import holds_squares
 from gpurbf.fsvc.order import Order, held_out
@@ -33,7 +34,7 @@ class Sample(NamedTuple):
     D_valid: np.ndarray
     y: np.ndarray
     y_valid: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray | None
     weights_valid: np.ndarray
 
 
@@ -59,7 +60,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
         distances(X[stream[validation]], C, metric, **options),
         labels[training],
         labels[validation],
-        w[training],
+        None if (w == 1).all() else w[training],
         w[validation],
     )
 
@@ -93,7 +94,8 @@ def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.nd
 
 def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> np.ndarray:
     """The centers that the pass takes from the sample, as row numbers."""
-    A = np.zeros((len(sample.y), sample.y.max() + 1))
+    # Only "error" looks at the activity of every class.
+    A = np.zeros((len(sample.y), sample.y.max() + 1 if kind == "error" else 1))
     taken = np.zeros(len(sample.y), bool)
     gaussian = unit.kernel == "gaussian"
     kernels.pass_over(
@@ -163,7 +165,9 @@ class KnownLayer:
         with stage("output training", "HᵀH"):
             if G is not None:
                 G += H.T @ H
-            B += H.T @ T.astype(self.dtype)
-            count(operations=H.size * (m + 1 + 2 * T.shape[1]), kind="float32")
+            # Of many classes most targets are zero.
+            nonzero = sp.csr_array(T)
+            B += (nonzero.T @ H).T
+            count(operations=H.size * (m + 1) + 2 * nonzero.nnz * m, kind="float32")
             count(nbytes=H.nbytes + 2 * 8 * m * m)
         return G, B

@@ -95,6 +95,7 @@ def tune(
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
     w = sample.weights_valid / sample.weights_valid.sum()
+    size_valid = w @ np.square(T_valid).sum(axis=1)
 
     def result(layer: KnownLayer, W: np.ndarray, epoch: int) -> _Result:
         if np.abs(W).max() > _MAX_WEIGHT:
@@ -103,7 +104,7 @@ def tune(
         predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
-        loss = 1 - fit**2 / (size * (w @ np.square(T_valid).sum(axis=1))) if size > 0 else 1.0
+        loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
         return _Result(float(w @ (predicted == sample.y_valid)), float(loss), epoch)
 
     def evaluate(centers: np.ndarray, r: float) -> _Result:
