@@ -18,6 +18,7 @@ from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
 from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_probabilities
+from gpurbf.layer.backends import GPUS
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.train import PairModels, group_samples, solve_samples
@@ -81,7 +82,10 @@ class SVC(CallbackSupportMixin, DaskClassifier):
         weighted = blocks.with_class_weights(model.class_weight, bounds=True)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
-        work = PairWork.of(len(model.classes_), _TASKS_PER_THREAD * blocks.tasks.n_threads)
+        if model.backend in GPUS:  # all that it is to do at once, for pairs step side by side there
+            work = PairWork.at_once(len(model.classes_), len(blocks.tasks.threads))
+        else:
+            work = PairWork.of(len(model.classes_), _TASKS_PER_THREAD * blocks.tasks.n_threads)
         pieces = _pieces(weighted, work.parts)  # on their way while gamma is found
         with limited(self.n_jobs):
             model._activation = model._resolve(blocks, blocks.weights)
@@ -125,7 +129,9 @@ class SVC(CallbackSupportMixin, DaskClassifier):
 
         # Dask takes all tasks of a name to cost the same, and would give a thread too many at once.
         threads: list[str | None]
-        threads = [worker for worker, n in tasks.threads.items() for _ in range(n)] or [None]
+        alone = model.backend in GPUS
+        threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]
+        threads = threads or [None]
         slots = (threads * _TASKS_AHEAD)[: len(left)]
         ends = distributed.as_completed([begin(worker) for worker in slots])
         for ended in ends.batches():
@@ -162,6 +168,13 @@ class PairWork(NamedTuple):
         between = [[(a, b) for a in one for b in other] for one, other in combinations(parts, 2)]
         within = [[pair] for part in parts for pair in combinations(part, 2)]
         return cls(parts, between + within)
+
+    @classmethod
+    def at_once(cls, n_classes: int, n_workers: int) -> PairWork:
+        """A task for each worker: pairs of all classes, as many as for the others."""
+        pairs = list(combinations(range(n_classes), 2))
+        tasks = [pairs[i::n_workers] for i in range(min(max(1, n_workers), len(pairs)))]
+        return cls([[c] for c in range(n_classes)], tasks)
 
     def parts_of(self, pairs: list[tuple[int, int]]) -> list[int]:
         """The parts that have the classes of these pairs."""

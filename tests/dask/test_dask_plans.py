@@ -68,3 +68,14 @@ def test_without_dask_the_error_names_the_line_that_installs_it():
     code = "import sys; sys.modules['distributed'] = None; import gpurbf.dask"
     errors = run_python(code, check=False).stderr
     assert 'pip install ".[dask]"' in errors and "ImportError" in errors
+
+
+@pytest.mark.parametrize("n_classes, n_workers, n_tasks", [(2, 3, 1), (3, 1, 1), (10, 8, 8)])
+def test_a_worker_with_a_gpu_has_all_its_pairs_at_once(n_classes, n_workers, n_tasks):
+    work = PairWork.at_once(n_classes, n_workers)
+    pairs = sorted(pair for own in work.tasks for pair in own)
+    assert pairs == [(a, b) for a in range(n_classes) for b in range(a + 1, n_classes)]
+    lengths = [len(own) for own in work.tasks]
+    assert len(lengths) == n_tasks and max(lengths) - min(lengths) <= 1
+    for own in work.tasks:
+        assert work.parts_of(own) == sorted({c for pair in own for c in pair})

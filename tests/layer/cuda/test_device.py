@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import joblib
 import numpy as np
 import pytest
 import reference
@@ -13,7 +14,7 @@ from standin.samples import GAUSSIAN, RNG, close, data
 import gpurbf
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.cuda import device
+from gpurbf.layer.backends.cuda import device, memory
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
 from gpurbf.runtime.stages import FENCES, Recorder
@@ -273,6 +274,35 @@ def test_another_device_is_refused_by_name(cupy):
     cupy.gpu.device = 1
     with pytest.raises(gpurbf.BackendUnavailable, match=r"device 1 .*VISIBLE_DEVICES=1"):
         layer.activations(X)
+
+
+@pytest.mark.parametrize(
+    "name, threads, share",
+    [
+        ("LokyProcess-3", "1", 8),
+        ("LokyProcess-1", "3", 2),
+        ("LokyProcess-1", "", 1),
+        ("MainProcess", "1", 1),
+    ],
+)
+def test_workers_of_joblib_share_the_memory_as_they_share_the_cores(
+    cupy, monkeypatch, name, threads, share
+):
+    """Each knows how many threads joblib leaves to it; Parallel sets these as tested below."""
+    there = memory.memory_of(cupy)
+    whole = there.budget()
+    monkeypatch.setattr(memory.multiprocessing.current_process(), "_name", name)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    assert there.budget() == whole // share
+
+
+def test_joblib_tells_its_workers_their_number(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    n_jobs = min(2, joblib.cpu_count())
+    found = joblib.Parallel(n_jobs)(joblib.delayed(memory.processes)() for _ in range(2))
+    assert found == [n_jobs] * 2 or n_jobs == 1
 
 
 @pytest.mark.parametrize("megabytes", [None, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ class Memory:
         if megabytes:
             return int(megabytes * 2**20)
         free, _ = self.xp.cuda.runtime.memGetInfo()
-        return int(_SHARE * (free + self.pool.total_bytes()))
+        return int(_SHARE * (free + self.pool.total_bytes()) / processes())
 
     @contextmanager
     def allocator(self) -> Iterator[None]:
@@ -126,6 +127,19 @@ class Memory:
         """Rows of a tile that fit, so many lanes at work."""
         fits = needs.rows((self.free_bytes() - fixed) / lanes, more)
         return int(max(1, min(N, fits)))
+
+
+def processes() -> int:
+    """Processes that share the device: those of joblib, by the part of the cores that each has.
+
+    joblib's workers know their number only by the threads that it leaves to each of them.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if not (multiprocessing.current_process().name.startswith("Loky") and threads.isdigit()):
+        return 1
+    from joblib import cpu_count
+
+    return max(1, cpu_count() // max(1, int(threads)))
 
 
 def _environment_megabytes() -> float:

@@ -304,7 +304,7 @@ def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
 
 
 def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monkeypatch):
-    there = Backend("simulated", np, "", None, device="simulated")  # type: ignore[arg-type]
+    there = Backend("simulated", np, "", None, free_bytes=lambda: 1e9)  # type: ignore[arg-type]
     (case,) = cuda_pairs.step_cases(there)
     assert case.why == "" and "31, 20, 26 samples" in case.data
     monkeypatch.setattr(cuda_pairs.Rounds, "states", lambda self, ps: [(None, None) for _ in ps])
