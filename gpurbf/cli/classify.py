@@ -262,21 +262,33 @@ def draw(
     left, right = figure.subfigures(1, 2, squeeze=False)[0]
     labels = np.union1d(classes, y)
     _confusion(left, confusion_matrix(y, predicted, labels=labels), labels)
-    axes = right.subplots(SIDE, SIDE)
     mistakes = worst_mistakes(y, predicted, classes, scores)
     shown = np.append(mistakes, closest_calls(y, predicted, scores))[: SIDE**2]
     few = len(mistakes) < len(shown)
-    right.suptitle(
+    axis = right.subplots()
+    axis.set_axis_off()
+    axis.set_title(
         ("all mistakes (red), then the closest calls" if few else "worst mistakes")
         + ": true → predicted"
     )
-    for axis in axes.flat:
-        axis.set_axis_off()
-    smooth = "bicubic" if max(images.shape[1:]) < _SMALL else None
-    for axis, i in zip(axes.flat, shown):
-        axis.imshow(images[i], cmap="gray_r", interpolation=smooth)
+    # One image of all: axes for each take longer.
+    height, width = images.shape[1:]
+    gap = 1 + height // 4  # for the line above each
+    sheet = np.zeros((SIDE * (height + gap) + gap, SIDE * (width + gap)))
+    for place, i in zip(np.ndindex(SIDE, SIDE), shown):
+        top, left_ = place[0] * (height + gap) + gap, place[1] * (width + gap)
+        sheet[top : top + height, left_ : left_ + width] = images[i]
         color = "firebrick" if few and y[i] != predicted[i] else "black"
-        axis.set_title(f"{y[i]} → {predicted[i]}", fontsize=9, color=color)
+        axis.text(
+            left_ + width / 2,
+            top - 1,
+            f"{y[i]} → {predicted[i]}",
+            fontsize=9,
+            color=color,
+            ha="center",
+        )
+    smooth = "bicubic" if max(height, width) < _SMALL else None
+    axis.imshow(sheet, cmap="gray_r", interpolation=smooth)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
 

@@ -89,7 +89,8 @@ class StateMixin:
                 state[name] = tuple(Quantization(*quantization) for quantization in quantizations)
         if (normal := state.get("_normal")) is not None:
             state["_normal"] = NormalEquations.from_plain(normal)
-        super().__setstate__(state)  # type: ignore[misc]
+        # Parameters that its version did not have mean what they mean by default.
+        super().__setstate__(vars(type(self)()) | state)  # type: ignore[misc]
 
 
 try:

@@ -25,7 +25,7 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf.centers import CENTERS, COUNTS
 from gpurbf.data.exact_sums import exact_sum
-from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
+from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES, Profile
 from gpurbf.runtime.arrays import is_resident, library, to_host
 from gpurbf.runtime.checks import check_option, check_option_or_number, plain
 from gpurbf.runtime.stages import count, staged
@@ -35,21 +35,8 @@ DTYPES = (np.float64, np.float32, np.uint8)
 
 
 # What users choose by name, for their editors and type checkers.
-Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"]
-Precision = Literal["auto", "exact", "float32", "tf32", "float64"]
-Metric = Literal["euclidean", "manhattan"]
-Kernel = (
-    Literal[
-        "gaussian",
-        "rbf",
-        "laplacian",
-        "triangular",
-        "multiquadric",
-        "inverse-multiquadric",
-        "thin-plate",
-    ]
-    | Callable[[Any], Any]
-)
+Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"] | str  # or their own
+Kernel = Profile | Literal["rbf"] | Callable[[Any], Any]
 Gamma = Literal["scale", "auto", "median"] | float
 Centers = (
     Literal["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"] | ArrayLike

@@ -29,7 +29,6 @@ from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
     Backend,
     ClassWeight,
-    Precision,
     RandomState,
     TrainingData,
     check_finite,
@@ -46,7 +45,7 @@ from gpurbf.fsvc.order import Order, as_drawn, as_given
 from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Selection
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
-from gpurbf.layer.activation import PRECISIONS
+from gpurbf.layer.activation import PRECISIONS, Precision
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number

@@ -16,8 +16,6 @@ from gpurbf.estimators._validation import (
     Centers,
     Gamma,
     Kernel,
-    Metric,
-    Precision,
     RandomState,
     check_finite,
     check_samples,
@@ -26,6 +24,7 @@ from gpurbf.estimators._validation import (
     finite,
     on_host,
 )
+from gpurbf.layer.activation import Metric, Precision
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.threads import limited
 

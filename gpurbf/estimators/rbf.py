@@ -22,14 +22,13 @@ from gpurbf.estimators._validation import (
     ClassWeight,
     Gamma,
     Kernel,
-    Metric,
-    Precision,
     RandomState,
     finite,
     stream_data,
     training_data,
     with_class_weights,
 )
+from gpurbf.layer.activation import Metric, Precision
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn

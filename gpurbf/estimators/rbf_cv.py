@@ -29,14 +29,13 @@ from gpurbf.estimators._validation import (
     ClassWeight,
     Gamma,
     Kernel,
-    Metric,
-    Precision,
     RandomState,
     check_finite,
     finite,
     training_data,
     with_class_weights,
 )
+from gpurbf.layer.activation import Metric, Precision
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.checks import check_number, check_option

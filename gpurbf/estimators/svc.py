@@ -35,7 +35,6 @@ from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._validation import (
     Backend,
     ClassWeight,
-    Precision,
     RandomState,
     check_finite,
     check_gamma,
@@ -47,7 +46,7 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
-from gpurbf.layer.activation import PRECISIONS, Activation
+from gpurbf.layer.activation import PRECISIONS, Activation, Precision
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma

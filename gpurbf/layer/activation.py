@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -23,16 +23,20 @@ class Activation(NamedTuple):
         return (self.metric, self.profile) == ("dot", "linear")
 
 
-METRICS = ("euclidean", "manhattan")
-PROFILES = (
+# What users choose by name.
+Metric = Literal["euclidean", "manhattan"]
+Profile = Literal[
     "gaussian",
     "laplacian",
     "triangular",
     "multiquadric",
     "inverse-multiquadric",
     "thin-plate",
-)
-PRECISIONS = ("auto", "exact", "float32", "tf32", "float64")
+]
+Precision = Literal["auto", "exact", "float32", "tf32", "float64"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 # The distance itself is what these want; the other profiles of a distance take its square.
 OF_DISTANCE = frozenset({"laplacian", "triangular"})
