@@ -11,11 +11,10 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn import get_config  # type: ignore[attr-defined]
 from sklearn.externals.array_api_compat import array_namespace, is_array_api_obj
 from sklearn.utils._array_api import _convert_to_numpy
@@ -25,7 +24,7 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf.centers import CENTERS, COUNTS
 from gpurbf.data.exact_sums import exact_sum
-from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES, Profile
+from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
 from gpurbf.runtime.arrays import is_resident, library, to_host
 from gpurbf.runtime.checks import check_option, check_option_or_number, plain
 from gpurbf.runtime.stages import count, staged
@@ -33,16 +32,6 @@ from gpurbf.runtime.stages import count, staged
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
 
-
-# What users choose by name, for their editors and type checkers.
-Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"] | str  # or their own
-Kernel = Profile | Literal["rbf"] | Callable[[Any], Any]
-Gamma = Literal["scale", "auto", "median"] | float
-Centers = (
-    Literal["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"] | ArrayLike
-)
-ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
-RandomState = int | np.random.RandomState | None
 
 # Weights whose squares, sums and reciprocals are float64 numbers; zero is one besides.
 _LEAST, _MOST = 1e-300, 1e100

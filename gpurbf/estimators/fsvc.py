@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import quantizations_of, with_room
+from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
     ScoreMixin,
@@ -27,9 +28,6 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
-    Backend,
-    ClassWeight,
-    RandomState,
     TrainingData,
     check_finite,
     check_samples,
@@ -45,7 +43,7 @@ from gpurbf.fsvc.order import Order, as_drawn, as_given
 from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Selection
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
-from gpurbf.layer.activation import PRECISIONS, Precision
+from gpurbf.layer.activation import PRECISIONS
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number
@@ -179,8 +177,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         radius: float | Literal["auto", "ratio"] = "auto",
         *,
         overlap: float = 1.0,
-        kernel: Literal["gaussian", "rbf", "triangular"] = "gaussian",
-        metric: Literal["euclidean", "manhattan", "sqeuclidean"] = "euclidean",
+        kernel: choices.Unit = "gaussian",
+        metric: choices.Distance = "euclidean",
         selection: Literal["error", "pass", "per-class"] = "error",
         eval_radius: float | Literal["auto"] | None = "auto",
         solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge",
@@ -189,11 +187,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         alpha: float = 1e-6,
         shuffle: bool = True,
         max_centers: int | None = None,
-        class_weight: ClassWeight = None,
-        backend: Backend = "auto",
-        precision: Precision = "auto",
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
         n_jobs: int | None = None,
-        random_state: RandomState = None,
+        random_state: choices.RandomState = None,
         outside: Literal["nearest", "zero"] = "nearest",
         verbose: bool | int = False,
     ) -> None:
@@ -218,81 +216,57 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self.verbose = verbose
 
     @classmethod
-    def published(
-        cls,
-        radius: float,
-        *,
-        overlap: float = 1.0,
-        kernel: Literal["gaussian", "rbf", "triangular"] = "triangular",
-        metric: Literal["euclidean", "manhattan", "sqeuclidean"] = "manhattan",
-        learning_rate: float = 0.0,
-        n_epochs: int = 1,
-        **parameters: Any,
-    ) -> FSVC:
+    def published(cls, radius: float, *, learning_rate: float = 0.0, **parameters: Any) -> FSVC:
         """The recipe as published: samples in the order given, votes or LMS, plain argmax.
 
         Parameters
         ----------
         radius : float
-        overlap, kernel, metric
-            See the class; the defaults are those of the later papers.
         learning_rate : float, default=0.0
             0: "no tuning", every center votes for its own class.
-        n_epochs : int, default=1
         **parameters
-            Others of the class, such as `backend`.
+            Others of the class; the defaults of `kernel` ("triangular"), `metric` ("manhattan") and
+            `n_epochs` (1) are those of the later papers.
 
         Returns
         -------
         model : FSVC
         """
-        return cls(
-            radius,
-            overlap=overlap,
-            kernel=kernel,
-            metric=metric,
-            solver="lms" if learning_rate else "one-hot",
-            learning_rate=learning_rate,
-            n_epochs=n_epochs,
-            shuffle=False,
-            outside="zero",
-            **{"selection": "pass", "eval_radius": None} | parameters,
-        )
+        published = {
+            "kernel": "triangular",
+            "metric": "manhattan",
+            "selection": "pass",
+            "eval_radius": None,
+            "solver": "lms" if learning_rate else "one-hot",
+            "n_epochs": 1,
+            "shuffle": False,
+            "outside": "zero",
+        }
+        return cls(radius, learning_rate=learning_rate, **published | parameters)
 
     @classmethod
-    def sfsvc(
-        cls,
-        radius: float,
-        *,
-        overlap: float = 1.0,
-        kernel: Literal["gaussian", "rbf", "triangular"] = "gaussian",
-        **parameters: Any,
-    ) -> FSVC:
+    def sfsvc(cls, radius: float, **parameters: Any) -> FSVC:
         """SFSVC of 2018: a pass over each class, the squared Euclidean distance, no training.
 
         Parameters
         ----------
         radius : float
-        overlap, kernel
-            See the class.
         **parameters
-            Others of the class, such as `backend`.
+            Others of the class, such as `overlap` and `kernel`.
 
         Returns
         -------
         model : FSVC
         """
-        return cls(
-            radius,
-            overlap=overlap,
-            kernel=kernel,
-            metric="sqeuclidean",
-            selection="per-class",
-            solver="one-hot",
-            shuffle=False,
-            outside="zero",
-            **{"eval_radius": None} | parameters,
-        )
+        published = {
+            "metric": "sqeuclidean",
+            "selection": "per-class",
+            "eval_radius": None,
+            "solver": "one-hot",
+            "shuffle": False,
+            "outside": "zero",
+        }
+        return cls(radius, **published | parameters)
 
     @transaction
     @with_callbacks

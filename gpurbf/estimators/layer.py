@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.samples import BOUNDED, holds_squares
+from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import transaction, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
-    Backend,
-    Centers,
-    Gamma,
-    Kernel,
-    RandomState,
     check_finite,
     check_samples,
     check_weights,
@@ -24,7 +20,6 @@ from gpurbf.estimators._validation import (
     finite,
     on_host,
 )
-from gpurbf.layer.activation import Metric, Precision
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.threads import limited
 
@@ -95,16 +90,16 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def __init__(
         self,
-        n_centers: int | Literal["auto", "all"] = "auto",
+        n_centers: choices.Count = "auto",
         *,
-        centers: Centers = "stratified",
-        kernel: Kernel = "gaussian",
-        metric: Metric = "euclidean",
-        gamma: Gamma = "scale",
-        backend: Backend = "auto",
-        precision: Precision = "auto",
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
         n_jobs: int | None = None,
-        random_state: RandomState = None,
+        random_state: choices.RandomState = None,
         verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers

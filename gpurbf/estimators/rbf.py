@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,21 +14,15 @@ from sklearn.utils.metaestimators import available_if
 from gpurbf.centers.choose import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
+from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import (
-    Backend,
-    Centers,
-    ClassWeight,
-    Gamma,
-    Kernel,
-    RandomState,
     finite,
     stream_data,
     training_data,
     with_class_weights,
 )
-from gpurbf.layer.activation import Metric, Precision
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
@@ -221,20 +215,20 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     def __init__(
         self,
-        n_centers: int | Literal["auto", "all"] = "auto",
+        n_centers: choices.Count = "auto",
         *,
-        centers: Centers = "stratified",
-        kernel: Kernel = "gaussian",
-        metric: Metric = "euclidean",
-        gamma: Gamma = "scale",
-        solver: Literal["auto", "ridge", "cg", "lms", "one-hot"] | Any = "auto",
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
+        solver: choices.Solver = "auto",
         alpha: float = 1e-6,
         fit_intercept: bool = True,
-        class_weight: ClassWeight = None,
-        backend: Backend = "auto",
-        precision: Precision = "auto",
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
         n_jobs: int | None = None,
-        random_state: RandomState = None,
+        random_state: choices.RandomState = None,
         verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers
@@ -298,7 +292,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             elif solver.needs == "products":
                 T = one_hot(codes, len(self.classes_))
                 places = own_centers(X, self._layer())
-                found = solver.iterations(solver.system(self._layer(), X, T, weights, places))
+                system = solver.system(self._layer(), X, T, weights, places)
+                if getattr(system, "layer", None) is not self._layer():  # float32 is too coarse
+                    self._keep_layer(system.layer)
+                found = solver.iterations(system)
                 name = "conjugate gradients"
                 # The last of them: a queue of one, as the whole of them is never there.
                 self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.centers.choose import center_finder
 from gpurbf.centers.sample import Race
 from gpurbf.data.row_blocks import read_ahead
+from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
     new_axes,
@@ -24,18 +25,11 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import (
-    Backend,
-    Centers,
-    ClassWeight,
-    Gamma,
-    Kernel,
-    RandomState,
     check_finite,
     finite,
     training_data,
     with_class_weights,
 )
-from gpurbf.layer.activation import Metric, Precision
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.protocol import activations
 from gpurbf.runtime.checks import check_number, check_option
@@ -157,20 +151,20 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self,
         n_centers: int | Literal["auto"] = "auto",
         *,
-        alphas: Sequence[float] | np.ndarray | None = None,
-        gammas: Sequence[float] | np.ndarray = (1.0,),
+        alphas: choices.Values | None = None,
+        gammas: choices.Values = (1.0,),
         scoring: str | Callable[..., float] | None = None,
         n_left_out: int | Literal["auto"] | None = "auto",
-        centers: Centers = "stratified",
-        kernel: Kernel = "gaussian",
-        metric: Metric = "euclidean",
-        gamma: Gamma = "scale",
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
         fit_intercept: bool = True,
-        class_weight: ClassWeight = None,
-        backend: Backend = "auto",
-        precision: Precision = "auto",
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
         n_jobs: int | None = None,
-        random_state: RandomState = None,
+        random_state: choices.RandomState = None,
         verbose: bool | int = False,
     ) -> None:
         self.n_centers = n_centers

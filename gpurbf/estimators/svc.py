@@ -20,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from gpurbf.data.samples import FORCED, quantize_or_keep
+from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
     DocLinkMixin,
@@ -33,9 +34,6 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._validation import (
-    Backend,
-    ClassWeight,
-    RandomState,
     check_finite,
     check_gamma,
     check_labels,
@@ -46,7 +44,7 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
-from gpurbf.layer.activation import PRECISIONS, Activation, Precision
+from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma
@@ -71,16 +69,7 @@ KERNELS = {
     "sigmoid": ("dot", "sigmoid"),
 }
 # Set by fit under the same name, and with the same meaning, in both classes.
-_SAME = (
-    "classes_",
-    "class_weight_",
-    "shape_fit_",
-    "fit_status_",
-    "n_iter_",
-    "_gamma",
-    "_probA",
-    "_probB",
-)
+_SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
 _IF_THERE = ("n_features_in_", "feature_names_in_")
 # scikit-learn's place for the samples that a kernel function is called with.
 _X_FIT = "_BaseLibSVM__Xfit"
@@ -247,14 +236,14 @@ class SVC(
         probability: bool | Literal["deprecated"] = "deprecated",
         tol: float = 1e-3,
         cache_size: float = 200,
-        class_weight: ClassWeight = None,
+        class_weight: choices.ClassWeight = None,
         verbose: bool | int = False,
         max_iter: int = 10_000_000,
         decision_function_shape: Literal["ovr", "ovo"] = "ovr",
         break_ties: bool = False,
-        random_state: RandomState = None,
-        backend: Backend = "auto",
-        precision: Precision = "auto",
+        random_state: choices.RandomState = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.C = C
@@ -798,6 +787,7 @@ def _warn_deprecated(what: str) -> None:
 
 
 def _copy(source: Any, target: Any) -> None:
+    target._probA, target._probB = source._probA, source._probB
     for name in _SAME + tuple(name for name in _IF_THERE if hasattr(source, name)):
         setattr(target, name, getattr(source, name))
 
