@@ -120,7 +120,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         nearest center, whose class a growing radius would give it; ``"zero"``, 0 for every class,
         so that the first one is predicted, as published.
     verbose : bool or int, default=False
-        Print a line of progress for each step of ``fit``; see also ``set_callbacks``.
+        Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
+        with ``sklearn.callback`` of scikit-learn 1.9.
 
     Attributes
     ----------

@@ -96,7 +96,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     random_state : int, RandomState or None, default=None
         Seed of the center rule.
     verbose : bool or int, default=False
-        Print a line of progress for each step of ``fit``; see also ``set_callbacks``.
+        Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
+        with ``sklearn.callback`` of scikit-learn 1.9.
 
     Attributes
     ----------

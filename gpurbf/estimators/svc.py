@@ -138,7 +138,9 @@ class SVC(
     class_weight : dict, "balanced" or None, default=None
         Factors of C by class, > 0. "balanced" gives classes equal weight, sample weights included.
     verbose : bool or int, default=False
-        Print a line for each pair; above 1 for each working set.
+        Print a line for each pair of classes; above 1 for each working set.
+        ``set_callbacks(ProgressBar())`` draws a bar instead, with ``sklearn.callback`` of
+        scikit-learn 1.9.
     max_iter : int, default=10_000_000
         Maximum number of steps per pair of classes (LIBSVM's own limit); -1 for no limit.
     decision_function_shape : {"ovr", "ovo"}, default="ovr"
