@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import subprocess
 from pathlib import Path
 
 from benchmarks.report import Report
@@ -57,10 +58,15 @@ def run_benchmark(name: str, quick: bool, data_home: str | None, folder: Path) -
 
 
 def _conditions(name: str, quick: bool) -> str:
-    """List the machine, the versions and the command of a run."""
+    """The machine, the versions, the code and the command of a run, folded under one line."""
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip()
     facts = machine.hardware() | {
         "versions": ", ".join(f"{key} {value}" for key, value in machine.versions().items()),
         "date": datetime.date.today().isoformat(),
+        "commit": commit or "unknown",
         "command": f"python -m benchmarks {name}" + " --quick" * quick,
     }
-    return "\n".join(f"* {key}: {value}" for key, value in facts.items())
+    title = "Measured {date} on {processor}, {threads}, commit {commit}: machine and versions"
+    lines = "\n".join(f"* {key}: {value}" for key, value in facts.items())
+    return f"<details>\n<summary>{title.format(**facts)}</summary>\n\n{lines}\n\n</details>"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.domains.python import PythonDomain
 
 from gpurbf import __version__
 
@@ -69,6 +70,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "gpurbf"},
     "navbar_align": "left",
+    "header_links_before_dropdown": 8,
     "show_prev_next": False,
     "show_toc_level": 2,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
@@ -96,6 +98,9 @@ if reachable("https://scikit-learn.org/stable/objects.inv"):
 html_math_renderer = "mathml"
 
 
+MEMBERS = ("method", "property", "attribute")
+
+
 def visit_math(translator, node):
     translator.body.append(tex2mathml(node.astext()))
     raise nodes.SkipNode
@@ -114,7 +119,16 @@ def links_within_the_site(app, page, source):
     source[0] = re.sub(r"\]\(\.\./docs/", "](/", text)
 
 
+class Python(PythonDomain):
+    """What has a page of its own is found by the search once: as that page."""
+
+    def get_objects(self):
+        for *found, kind, page, anchor, priority in super().get_objects():
+            yield *found, kind, page, anchor, priority if kind in MEMBERS else -1
+
+
 def setup(app):
+    app.add_domain(Python, override=True)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", links_within_the_site)
     shutil.copytree(

@@ -27,7 +27,7 @@ def measured():
 def draw(path):
     """Bars of fit and predict, a row a package."""
     rows, facts = measured()
-    names = [f"{name}\n{accuracy:.2f} % right" for name, _, _, accuracy in rows]
+    names = [f"{name}\n{accuracy:.2f} % accuracy" for name, _, _, accuracy in rows]
     with plt.style.context(["default", "gpurbf.figures"]):
         plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gpurbf"})
         plt.rcParams["font.sans-serif"] = ["DejaVu Sans", "Verdana", "Arial", "Helvetica"]

@@ -80,6 +80,59 @@ def test_the_figure_of_the_readme_shows_what_the_benchmark_measured(tmp_path):
     assert written == kept, "run python docs/draw_mnist.py"
 
 
+def numbers(text):
+    """The numbers of a text, and their decimals; of "10,000" 10000, of "1.0e-06" as it is."""
+    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?", text)
+    found = [number.rstrip(",").replace(",", "") for number in found]
+    return [(float(number), len(number.partition(".")[2])) for number in found]
+
+
+def stands_in(value, decimals, measured):
+    """Whether a number is a measured one, as it is or rounded, or a thousandth of one, rounded."""
+    exact = {number for number, _ in measured}
+    return value in exact | {round(n / unit, decimals) for n in exact for unit in (1, 1000)}
+
+
+def results(*names):
+    """All numbers that benchmarks wrote into their pages."""
+    pages = [(ROOT / "docs" / "benchmarks" / f"{name}.md").read_text("utf-8") for name in names]
+    return numbers(" ".join(page.partition(BEGIN)[2].partition(END)[0] for page in pages))
+
+
+def findings():
+    """Each claim of README, the start page and the benchmarks, and the pages that it rests on."""
+    index = (ROOT / "docs" / "benchmarks" / "index.md").read_text(encoding="utf-8")
+    for page, text in re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \|$", index, re.MULTILINE):
+        if page not in ("gpu", "scaling"):
+            whole = (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text(encoding="utf-8")
+            title, finding = whole.split("\n\n")[:2]
+            yield pytest.param(title + finding, [page], id=page)
+            yield pytest.param(text, [page], id=f"{page}-index")
+    for page, first, last in (("README", "* **Same", "* **More"), ("docs/index", "On 13", "[Ben")):
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        evidence = text[text.index(first) : text.index(last)]
+        yield pytest.param(evidence, ["svc", "pipelines"], id=page)
+
+
+@pytest.mark.parametrize("claim, pages", findings())
+def test_figures_in_words_are_those_of_the_tables(claim, pages):
+    measured = results(*pages)
+    missing = [number for number in numbers(claim) if not stands_in(*number, measured)]
+    assert numbers(claim) and not missing, missing
+
+
+def test_variables_of_the_environment_are_those_that_the_package_reads():
+    def named(files):
+        return set(re.findall(r"GPURBF_[A-Z_]+", " ".join(f.read_text("utf-8") for f in files)))
+
+    package, tests = (named((ROOT / part).rglob("*.py")) for part in ("gpurbf", "tests"))
+    assert package <= named(PAGES) <= package | tests
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
 def test_nobody_is_sent_to_a_package_index_for_this_package():
     files = [*PAGES, *(ROOT / "gpurbf").rglob("*.py")]
     wrong = [name(f) for f in files if re.search(r"pip install \W*gpurbf", f.read_text("utf-8"))]

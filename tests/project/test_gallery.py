@@ -9,6 +9,7 @@ from gpurbf import datasets
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+HOW_TO = sorted((ROOT / "examples" / "how_to").glob("plot_*.py"))
 OURS, THEIRS = "from gpurbf import SVC\n", "from sklearn.svm import SVC\n"
 
 
@@ -59,6 +60,17 @@ def test_only_the_import_differs_and_the_output_does_not(path, show):
     assert ours.strip() and ours == theirs
 
 
+@pytest.mark.parametrize("path", HOW_TO, ids=name)
+def test_how_to_examples_do_what_they_say(path, show):
+    source = path.read_text(encoding="utf-8")
+    if "sklearn.callback" in source:
+        pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+    printed = show(source, path)
+    scores = [float(score) for score in re.findall(r"accuracy ([\d.]+)", printed)]
+    assert all(score > 75 for score in scores)
+    assert scores or re.search(r"output training +HᵀH", printed)
+
+
 def beyond(stem):
     path = ROOT / "examples" / "beyond" / f"plot_{stem}.py"
     return path.read_text(encoding="utf-8"), path
@@ -80,7 +92,7 @@ def test_virtual_support_vectors_without_mnist_say_so_and_help(show, no_mnist):
 def test_virtual_support_vectors_reach_what_the_page_promises(show, mnist, monkeypatch):
     monkeypatch.setattr(datasets, "load_mnist", lambda data_home=None: mnist)
     _, after = wrong(show(*beyond("virtual_support_vectors")))
-    assert after <= 95  # 99.1 %, rounded
+    assert after <= 60  # 99.40 %
 
 
 @pytest.mark.slow
