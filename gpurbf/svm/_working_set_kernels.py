@@ -149,27 +149,26 @@ def remember(point, beta, f):
 
 
 @_compiled
-def mirror_rows(K, begin, end):
-    """Columns begin … end of K (n, n) are its rows begin … end; the square of both is right.
+def mirror_rows(K, begin, end, first, last):
+    """Write columns begin … end of rows first … last of K (n, n), which are rows begin … end.
 
     Written tile by tile, so that both sides stay in the first cache.
     """
     begin_kernel()
     word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
-    for first, last in ((0, begin), (end, len(K))):
-        for top in range(first, last, _TILE):
-            for left in range(begin, end, _TILE):
-                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
-                if (bottom - top) % 4 or (right - left) % 4:
-                    for i in range(top, bottom):
-                        for j in range(left, right):
-                            K[i, j] = K[j, i]
-                    continue
-                for i in range(top, bottom, 4):
-                    for j in range(left, right, 4):
-                        source = address + j * stride + i * K.itemsize
-                        target = address + i * stride + j * K.itemsize
-                        transpose4(word, source, stride, target, stride)
+    for top in range(first, last, _TILE):
+        for left in range(begin, end, _TILE):
+            bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+            if (bottom - top) % 4 or (right - left) % 4:
+                for i in range(top, bottom):
+                    for j in range(left, right):
+                        K[i, j] = K[j, i]
+                continue
+            for i in range(top, bottom, 4):
+                for j in range(left, right, 4):
+                    source = address + j * stride + i * K.itemsize
+                    target = address + i * stride + j * K.itemsize
+                    transpose4(word, source, stride, target, stride)
     end_kernel()
 
 
@@ -188,27 +187,26 @@ def scatter(members, inside, beta):
 
 
 @_short
-def place(members, slot_of, owner, used, filled, clock, vacant, final):
-    """Slots of the members, the first `filled` ones; those that were in none, and where they are.
+def place(members, samples, row, slot_of, owner, used, clock, vacant, final):
+    """Rows of the members in memory, of as many as there are slots (`row` has each slot's).
 
     Vacant slots are taken in order, then the longest unused: if that is final. Else nothing is done
     where some would have to give way, and how many comes first of the results, 0 where none does.
+    The other results: the members' rows, the samples of those that were in no slot, their rows.
     """
-    absent = 0
+    absent, filled = 0, len(row)
     for i in members:
         absent += slot_of[i] < 0
     if absent > vacant and not final:
         return absent - vacant, members[:0], members[:0], members[:0]
     members = members[:filled]
     slots, n = slot_of[members], 0
-    missing = np.empty_like(members)
-    for k in range(len(members)):
-        missing[n] = members[k]
-        if slots[k] < 0:
+    for s in slots:
+        if s < 0:
             n += 1
         else:
-            used[slots[k]] = clock
-    where, found = np.empty(n, np.intp), 0
+            used[s] = clock
+    where, missing, found = np.empty(n, np.intp), np.empty(n, np.intp), 0
     # Of those used last at this time some give way, of those before it all; vacant ones: -1.
     last, equal = -1, n
     if n > vacant:
@@ -234,11 +232,14 @@ def place(members, slot_of, owner, used, filled, clock, vacant, final):
             found += 1
     found = 0
     for k in range(len(members)):
-        if slots[k] < 0:
+        s = slots[k]
+        if s < 0:
             s = where[found]
-            slots[k], owner[s], used[s], slot_of[members[k]] = s, members[k], clock, s
+            owner[s], used[s], slot_of[members[k]] = members[k], clock, s
+            missing[found], where[found] = samples[members[k]], row[s]
             found += 1
-    return 0, slots, missing[:n], where
+        slots[k] = row[s]
+    return 0, slots, missing, where
 
 
 @_short

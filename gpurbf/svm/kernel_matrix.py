@@ -268,6 +268,8 @@ class KernelRows:
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied before, a few at a time."""
+        if places is not None and (np.diff(places) == 1).all():
+            out, places = out[places[0] : places[-1] + 1], None
         rows = max(1, len(samples)) if places is None else _COPIED_ROWS
         for start in range(0, len(samples), rows):
             part = samples[start : start + rows]

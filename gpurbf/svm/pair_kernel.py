@@ -11,13 +11,15 @@ import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Below so many products one thread is done before a second has started.
 _MIN_PRODUCTS_PER_THREAD = 1 << 19
+# Rows of a block that are mirrored at a time: those of a small one before a thread has started.
+_MIRRORED_ROWS = 256
 # Rows that a device converts to float64 at a time.
 _DEVICE_ROWS = 512
 
@@ -157,8 +159,8 @@ class EvaluatedPair:
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members], valid until the next call.
 
-        All but the fresh members are those of the last call, in their places. In float64 if it is
-        to be wide, and so are the next ones then.
+        All but the fresh members, which are the first or the last ones, are those of the last
+        call, in their places. In float64 if it is to be wide, and so are the next ones then.
         """
         n, samples = len(members), working_set_kernels.pick(self.samples, members)
         if wide:
@@ -167,7 +169,14 @@ class EvaluatedPair:
             self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
-        working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop)
+        begin, end = fresh.start, fresh.stop
+        kept = 0 if begin else end  # the first row of those that stay
+
+        def mirror(rows: slice) -> None:
+            first, last = kept + rows.start, kept + rows.stop
+            working_set_kernels.mirror_rows(self._block, begin, end, first, last)
+
+        parallel_rows(mirror, n - (end - begin), _MIRRORED_ROWS)
         return self._block
 
     def whole(self) -> MatrixPair:

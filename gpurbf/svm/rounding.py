@@ -17,11 +17,14 @@ import numpy as np
 from gpurbf.data.samples import Samples
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import parallel_rows
 
 # Below so many samples float64 takes no time either.
 _MIN_FLOAT32_SAMPLES = 1000
 # Rows of each kind that are compared, and columns.
 _PROBED_ROWS, _PROBED_COLUMNS = 32, 256
+# Rows whose distances from the mean are taken at a time.
+_NORM_ROWS = 1024
 # Standard deviations that errors are taken for, and the part of the tolerance that they may be.
 _DEVIATIONS, _MAX_TOLERANCE_PART = 3.0, 0.25
 
@@ -66,9 +69,12 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     spread = np.arange(0, N, max(1, N // _PROBED_COLUMNS))[:_PROBED_COLUMNS]
     center = np.asarray(X.values[spread], np.float64).mean(axis=0)
     norms = np.empty(N)
-    for start in range(0, N, _PROBED_COLUMNS):
-        part = X.values[start : start + _PROBED_COLUMNS] - center
-        norms[start : start + _PROBED_COLUMNS] = np.einsum("ij,ij->i", part, part)
+
+    def measure(rows: slice) -> None:
+        part = X.values[rows] - center
+        norms[rows] = np.einsum("ij,ij->i", part, part)
+
+    parallel_rows(measure, N, _NORM_ROWS)
     far = np.argpartition(norms, N - min(N, _PROBED_ROWS))[-_PROBED_ROWS:]
     rows = np.concatenate([spread[:: max(1, len(spread) // _PROBED_ROWS)], far])
     columns = np.concatenate([spread, far])

@@ -98,24 +98,19 @@ class RowCache:
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
         self._clock += 1
-        wanted, *found = self._place(members, False)
+        wanted, places, missing, where = self._place(members, False)
         if wanted:
             self._grow(wanted)
-            _, *found = self._place(members, True)
-        slots, missing, filled = found
+            _, places, missing, where = self._place(members, True)
         self._vacant = max(0, self._vacant - len(missing))
         if len(missing):
-            samples, where = self._samples[missing], self._row[filled]
-            if (np.diff(where) == 1).all():
-                self.kernel.values(samples, self.columns, self.rows[where[0] : where[-1] + 1])
-            else:
-                self.kernel.values(samples, self.columns, self.rows, where)
-        return self._row[slots]
+            self.kernel.values(missing, self.columns, self.rows, where)
+        return places
 
     def _place(self, members: np.ndarray, final: bool) -> Any:
         return working_set_kernels.place(
-            members, self._slot_of, self._owner, self._used,
-            len(self._row), self._clock, self._vacant, final,
+            members, self._samples, self._row, self._slot_of, self._owner, self._used,
+            self._clock, self._vacant, final,
         )  # fmt: skip
 
     def _grow(self, wanted: int) -> None:

@@ -56,21 +56,23 @@ def test_no_set_is_chosen_where_none_is_wanted():
 def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
     rng = np.random.default_rng(0)
     slot_of, owner, used = np.full(30, -1), np.full(12, -1), np.full(12, -1)
-    vacant = len(owner)
+    vacant, row, samples = len(owner), np.cumsum(rng.integers(1, 4, 12)), rng.permutation(30) + 100
     for clock in range(1, 60):
         members = rng.permutation(30)[: rng.integers(1, 13)]
         absent, before, last = slot_of[members] < 0, owner.copy(), used.copy()
-        given = members, slot_of, owner, used, len(owner), clock, vacant
-        wanted, slots, missing, where = _working_set_kernels.place(*given, False)
+        given = members, samples, row, slot_of, owner, used, clock, vacant
+        wanted, places, missing, where = _working_set_kernels.place(*given, False)
         assert wanted == max(0, absent.sum() - vacant)
         if wanted:
             np.testing.assert_array_equal(owner, before)
             np.testing.assert_array_equal(used, last)
-            wanted, slots, missing, where = _working_set_kernels.place(*given, True)
+            wanted, places, missing, where = _working_set_kernels.place(*given, True)
             assert wanted == 0
         vacant = max(0, vacant - len(missing))
-        np.testing.assert_array_equal(missing, members[absent])
-        np.testing.assert_array_equal(slots[absent], where)
+        np.testing.assert_array_equal(missing, samples[members[absent]])
+        np.testing.assert_array_equal(places[absent], where)
+        slots, filled = np.searchsorted(row, places), np.searchsorted(row, where)
+        np.testing.assert_array_equal(row[slots], places)
         np.testing.assert_array_equal(owner[slots], members)
         np.testing.assert_array_equal(slot_of[members], slots)
         assert (np.diff(where) > 0).all() and len(set(slots)) == len(members)
@@ -78,7 +80,7 @@ def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
         np.testing.assert_array_equal(slot_of[owner[there]], there)
         assert (slot_of >= 0).sum() == len(there) == len(owner) - vacant
         left = np.setdiff1d(np.arange(len(owner)), slots)
-        assert not len(left) or not len(where) or last[where].max() <= last[left].min()
+        assert not len(left) or not len(where) or last[filled].max() <= last[left].min()
         np.testing.assert_array_equal(owner[left], before[left])
 
 
@@ -113,5 +115,6 @@ def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
     K += K.T
     found = K.copy()
     found[:begin, begin:end] = found[end:, begin:end] = np.nan
-    _working_set_kernels.mirror_rows(found, begin, end)
+    for first, last in ((0, begin), (end, n)):
+        _working_set_kernels.mirror_rows(found, begin, end, first, last)
     np.testing.assert_array_equal(found, K)
