@@ -19,8 +19,7 @@ except ImportError as error:
     ) from None
 
 from gpurbf.dask.fsvc import FSVC
-from gpurbf.dask.layer import RBFLayer
-from gpurbf.dask.rbf import RBFClassifier
+from gpurbf.dask.rbf import RBFClassifier, RBFLayer
 from gpurbf.dask.svc import SVC
 
 __all__ = ["RBFClassifier", "RBFLayer", "FSVC", "SVC"]

@@ -82,30 +82,25 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_moment_counts_for_the_innermost_open_stage(clock):
+def test_a_moment_and_its_work_count_for_the_innermost_open_stage(clock):
     with Recorder() as recorder:
         clock.wait(1)
         with stage("prepare"):
+            count(operations=1, kind="float32", nbytes=10)
             clock.wait(2)
             with stage("hidden layer", "H"):
+                count(operations=2, kind="float32", nbytes=20)
                 clock.wait(4)
             clock.wait(8)
             with stage("hidden layer", "H"):
+                count(operations=4, kind="float64")
+                count(operations=8, kind="float32")
                 clock.wait(16)
         clock.wait(32)
     seconds = {key: entry.seconds for key, entry in recorder.entries.items()}
     assert seconds == {ELSEWHERE: 33, ("prepare", ""): 10, ("hidden layer", "H"): 20}
     assert recorder.seconds == 63
-
-
-def test_counts_go_to_the_innermost_open_stage():
-    with Recorder() as recorder, stage("prepare"):
-        count(operations=1, kind="float32", nbytes=10)
-        with stage("hidden layer"):
-            count(operations=2, kind="float32", nbytes=20)
-            count(operations=4, kind="float64")
-            count(operations=8, kind="float32")
-    inner = recorder.entries["hidden layer", ""]
+    inner = recorder.entries["hidden layer", "H"]
     assert inner.operations == {"float32": 10, "float64": 4} and inner.nbytes == 20
     assert recorder.entries["prepare", ""].operations == {"float32": 1}
 

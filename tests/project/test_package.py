@@ -101,9 +101,11 @@ def test_lazy_modules_obey_the_import_law():
     ]
     assert lazy
     for room, name in lazy:
-        target = name.split(".")[1]
+        library, target, *_ = name.split(".")
         assert importlib.util.find_spec(name), name
-        assert target == room or ranks[target] > ranks[room], f"{room} imports {name}"
+        assert library != "gpurbf" or target == room or ranks[target] > ranks[room], (
+            f"{room} imports {name}"
+        )
 
 
 # What a user may import: these modules, and of the package itself the names of its __all__.

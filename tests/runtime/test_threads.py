@@ -104,19 +104,19 @@ def test_a_thread_without_items_left_helps_in_the_last_one(monkeypatch, last):
     assert met.is_set()
 
 
-def test_helpers_inherit_the_limit(cores):
+def test_helpers_inherit_the_limit_and_the_settings(cores):
     seen, both = [], threading.Barrier(2, timeout=60)
 
     def task(i):
         both.wait()  # the caller and its helper
-        seen.append(threads.thread_limit())
+        seen.append((threads.thread_limit(), get_config()["memory"]))
         with threads.limited(5):
-            seen.append(threads.thread_limit())
+            seen.append((threads.thread_limit(), get_config()["memory"]))
         both.wait()
 
-    with threads.limited(2):
+    with threads.limited(2), config_context(memory=7):
         threads.parallel_for(task, 2)
-    assert seen == [2, 2, 2, 2]
+    assert seen == 4 * [(2, 7)]
 
 
 def test_calls_of_helpers_share_their_caller_s_limit(cores):
@@ -277,18 +277,6 @@ def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
 
     with threads.limited(3):
         assert exit_code_of_a_child(keeps_three) == 0
-
-
-def test_the_caller_s_settings_hold_on_every_thread(cores):
-    both, seen = threading.Barrier(2, timeout=60), []
-
-    def task(i):
-        both.wait()
-        seen.append(get_config()["memory"])
-
-    with config_context(memory=7):
-        threads.parallel_for(task, 2)
-    assert seen == [7, 7]
 
 
 def test_settings_and_limits_are_a_thread_s_own():
