@@ -3,70 +3,57 @@
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import use_widest_vectors
+from gpurbf.runtime.jit.llvm import moved, number_of, pointer, use_widest_vectors
 
 # Values of a row that are looked at before it may be given up.
 _CHUNK = 512
 
 
 @inner(error_model="numpy")
-def _encode(x, denominator, inverse, zero, codes):
-    """Write ``round(x * denominator) + zero`` into codes; how many values are not quantized."""
-    one = denominator * inverse
-    off = 0
-    for j in range(x.size):
-        k = np.rint(x[j] * denominator)
-        code = k + zero
-        # Bitwise so that the loop has no branch and becomes vector code; NaN fails them all.
-        on = ((k / denominator == x[j]) | (k * inverse == x[j])) & (code >= 0) & (code <= 255)
-        off += 1 - on
-        codes[j] = np.uint8(np.int32(min(max(code, one * 0), one * 0 + 255)))
-    return off
+def _encode(x, n, scale, codes):
+    """Write ``round(x * denominator) + zero`` into codes; how many of n numbers are not quantized.
 
-
-@inner(error_model="numpy")
-def _encode_rounded(x, denominator, inverse, zero, codes):
-    """`_encode` of float64 values that are float32 numbers: float32 rounded them."""
+    ``scale`` are the denominator, its inverse and zero; in float32, for numbers that float32 holds.
+    """
+    denominator, inverse, zero = scale[0], scale[1], scale[2]
+    low, high = number_of(scale, 0), number_of(scale, 255)
     off = 0
-    for j in range(x.size):
-        v = np.float32(x[j])
+    for j in range(n):
+        v = number_of(scale, x[j])
         k = np.rint(v * denominator)
         code = k + zero
-        on = ((k / denominator == v) | (k * inverse == v)) & (code >= 0) & (code <= 255)
+        # Bitwise so that the loop has no branch and becomes vector code; NaN fails them all.
+        on = ((k / denominator == v) | (k * inverse == v)) & (code >= low) & (code <= high)
         off += 1 - (on & (np.float64(v) == x[j]))
-        codes[j] = np.uint8(np.int32(min(max(code, np.float32(0)), np.float32(255))))
+        code = low if low > code else code
+        codes[j] = np.int32(high if high < code else code)
     return off
-
-
-@inner(error_model="numpy")
-def _encode_row(x, denominator, inverse, zero, codes):
-    """The codes of a row; False if it is not quantized. A row is rounded in one way."""
-    exact = True
-    for j in range(0, x.size, _CHUNK):
-        part, c = x[j : j + _CHUNK], codes[j : j + _CHUNK]
-        if exact and _encode(part, denominator, inverse, zero, c) == 0:
-            continue
-        if x.itemsize == 4:
-            return False
-        single, inverse_single = np.float32(denominator), np.float32(inverse)
-        start = 0 if exact else j
-        exact = False
-        stop = j + _CHUNK
-        if _encode_rounded(
-            x[start:stop], single, inverse_single, np.float32(zero), codes[start:stop]
-        ):
-            return False
-    return True
 
 
 @cached(nogil=True, error_model="numpy")
-def encode_rows(X, denominator, inverse, zero, codes, off):
-    """Write the codes of each row of X, and into ``off`` whether the row is not quantized."""
-    for i in range(X.shape[0]):
-        off[i] = not _encode_row(X[i], denominator, inverse, zero, codes[i])
+def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
+    """Write the codes of rows of n float64 numbers, and whether each row is not quantized.
+
+    A row is rounded in one way: as float64, if it is not known to be float32 numbers, or as those.
+    All are addresses; of the scale that `_encode` takes there are both.
+    """
+    X, codes, off = pointer(X, np.float64), pointer(codes, np.uint8), pointer(off, np.uint8)
+    for i in range(n_rows):
+        x, c = moved(X, i * n), moved(codes, i * n)
+        j, bad = 0, 1 - exact
+        while j < n and not bad:
+            bad = _encode(moved(x, j), min(_CHUNK, n - j), pointer(wide, np.float64), moved(c, j))
+            j += _CHUNK
+        if bad:
+            j, bad = 0, 0
+            while j < n and not bad:
+                part = min(_CHUNK, n - j)
+                bad = _encode(moved(x, j), part, pointer(single, np.float32), moved(c, j))
+                j += _CHUNK
+        off[i] = bad != 0
 
 
-@cached(nogil=True)
+@inner()
 def _spread_bits(x):
     """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
     # Adding 0.0 makes one zero of two; small integers have their bits on the high end.

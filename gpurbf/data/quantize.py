@@ -43,14 +43,15 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
     codes, off = np.empty(X.shape, np.uint8), np.zeros(len(X), bool)
-    q, inverse = X.dtype.type(quantization.denominator), X.dtype.type(1 / quantization.denominator)
+    q, zero = quantization
+    scales = [np.array([q, 1 / q, zero], dtype) for dtype in (np.float64, np.float32)]
+    exact, n = X.dtype == np.float64, X.shape[1]
 
     def tile(part: slice) -> None:
-        rows = np.ascontiguousarray(X[part]).view()
-        rows.flags.writeable = False  # of any X the one type that there is a kernel for
-        kernels.encode_rows(
-            rows, q, inverse, X.dtype.type(quantization.zero_point), codes[part], off[part]
-        )
+        rows = np.ascontiguousarray(X[part], np.float64)
+        arrays = *scales, codes[part], off[part]
+        addresses = [array.ctypes.data for array in arrays]
+        kernels.encode_rows(rows.ctypes.data, len(rows), n, int(exact), *addresses)
 
     parallel_rows(tile, len(X), _ROWS)
     return codes, off

@@ -35,10 +35,9 @@ def test_one_kernel_serves_all_layouts():
 
     fixed = PIXELS.astype(float)
     fixed.flags.writeable = False
-    for X in (fixed, fixed.copy("F"), fixed[::2], fixed[:, ::2], fixed[:1]):
+    for X in (fixed, fixed.copy("F"), fixed[::2], fixed[:, ::2], fixed[:1], fixed.astype("f4")):
         codes_of(X, Quantization(1.0, 0))
-    (signature,) = (s for s in encode_rows.signatures if s[0].dtype.name == "float64")
-    assert signature[0].layout == "C"
+    assert len(encode_rows.signatures) == 1
 
 
 def test_signed_data_are_found():

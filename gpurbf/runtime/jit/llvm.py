@@ -94,9 +94,15 @@ def call_product(typing_context, function, x, c, c_stride, steps, out, out_strid
 
 
 @intrinsic
-def call_listed(typing_context, function, x, places, c, c_stride, steps, out, out_stride):
-    """Call a micro-kernel that takes the steps of a list, by its address."""
+def call_seven(typing_context, function, a, b, c, d, e, f, g):
+    """Call a C function of seven words by its address."""
     return types.void(*(types.intp,) * 8), call_by_address
+
+
+@intrinsic
+def call_eight(typing_context, function, a, b, c, d, e, f, g, h):
+    """Call a C function of eight words by its address."""
+    return types.void(*(types.intp,) * 9), call_by_address
 
 
 @intrinsic
@@ -118,13 +124,60 @@ def call_setup(typing_context, function, config):
 
 
 @intrinsic
-def placed(typing_context, value):
-    """A pointer to a copy of the value, which lives as long as the call of the function at hand."""
+def pointer(typing_context, address, like):
+    """An address as a pointer to numbers of the dtype of `like`, a type or another pointer.
+
+    Its numbers have no negative index and no shape, which an array takes long to compile for.
+    """
+    kind = types.CPointer(like.dtype)
 
     def generate(context, builder, signature, args):
-        return cgutils.alloca_once_value(builder, args[0])
+        return builder.inttoptr(args[0], context.get_value_type(kind))
 
-    return types.CPointer(value)(value), generate
+    return kind(types.intp, like), generate
+
+
+@intrinsic
+def address(typing_context, pointer):
+    """The address that a pointer holds."""
+
+    def generate(context, builder, signature, args):
+        return builder.ptrtoint(args[0], ir.IntType(64))
+
+    return types.intp(pointer), generate
+
+
+@intrinsic
+def moved(typing_context, pointer, count):
+    """The pointer so many numbers further on."""
+
+    def generate(context, builder, signature, args):
+        return builder.gep(args[0], [args[1]])
+
+    return pointer(pointer, types.intp), generate
+
+
+@intrinsic
+def number_of(typing_context, pointer, value):
+    """The value as a number of the dtype that is pointed to."""
+
+    def generate(context, builder, signature, args):
+        return context.cast(builder, args[1], value, pointer.dtype)
+
+    return pointer.dtype(pointer, value), generate
+
+
+@intrinsic(prefer_literal=True)
+def words(typing_context, address, count):
+    """So many integers at an address, as a tuple."""
+    kind = types.UniTuple(types.intp, count.literal_value)
+
+    def generate(context, builder, signature, args):
+        first = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        places = (builder.gep(first, [ir.IntType(64)(i)]) for i in range(kind.count))
+        return context.make_tuple(builder, kind, [builder.load(place) for place in places])
+
+    return kind(types.intp, count), generate
 
 
 @intrinsic
@@ -137,6 +190,18 @@ def pointer_to(typing_context, array, place):
         return builder.gep(struct.data, [args[1]])
 
     return pointer(array, types.intp), generate
+
+
+@intrinsic
+def clear_bytes(typing_context, address, count):
+    """Write zeros."""
+
+    def generate(context, builder, signature, args):
+        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        cgutils.memset(builder, place, args[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic
@@ -153,7 +218,10 @@ def copy_bytes(typing_context, target, source, count):
 
 @intrinsic
 def transpose4(typing_context, word, source, source_stride, target, target_stride):
-    """Write 4 × 4 numbers of the dtype of `word` transposed: addresses, and bytes between rows."""
+    """Write 4 × 4 numbers of the dtype of `word` transposed: addresses, and bytes between rows.
+
+    `word` is an array or a pointer.
+    """
 
     def generate(context, builder, signature, args):
         number = context.get_data_type(word.dtype)

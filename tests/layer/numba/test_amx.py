@@ -120,7 +120,7 @@ def test_emulated_tiles_give_the_products_of_packed_operands(emulated, n, sparse
     c, x = packing.aligned(32 * width, np.uint8), packing.aligned(32 * width, np.int8)
     pack(C, zero, LANES, product.c_group, c, np.zeros((4, width), np.uint8))
     pack(X, zero, product.rows, product.x_group, x)
-    kernel = MicroKernel(0, 0, 0, 0, 32, 2, 64, width, np.empty(0, np.int8), np.empty(0))
+    kernel = MicroKernel(0, 0, 0, 0, 32, 2, 64, width, np.dtype(np.int8))
     ((_, steps, _),), places = packing.strips_of(kernel, c, sparse)
     assert steps == ({1: 1, 64: 1, 130: 1, 300: 3}[n] if sparse else width // 64)
     out = packing.aligned(32 * 48, np.int32).reshape(32, 48)

@@ -1,26 +1,32 @@
-"""Consumers are called by address, so what they are given has the type that they were made for."""
+"""Consumers and the driver move bytes: what a dtype needs is compiled for it, and nothing twice."""
 
 import numpy as np
 import pytest
-from numba import njit
-from numba.core.errors import TypingError
 
-from gpurbf.layer.backends.numba.consumers import CHUNK, call_consumer
-from gpurbf.layer.backends.numba.matvec import consumer
-from gpurbf.layer.backends.numba.microkernels import BLOCK
-from gpurbf.runtime.jit.llvm import placed, pointer_to
+from gpurbf.layer.backends.numba import driver
+from gpurbf.layer.backends.numba.consumers import CONSUMERS, consumer, consumer_address
+from gpurbf.layer.layer import Activation, HiddenLayer
 
 
-@njit
-def consume(own, H, sums):
-    call_consumer(0, placed(own), pointer_to(H, 0), 1, 1, 0, 0, pointer_to(sums, 0))
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_what_only_moves_bytes_is_one_function_for_all_dtypes(name):
+    addresses = {consumer_address(name, dtype) for dtype in (np.float32, np.float64)}
+    assert len(addresses) == (1 if name in ("store", "partial") else 2)
 
 
-@pytest.mark.parametrize("change", ["other dtype", "fields", "tile", "sums"])
-def test_operands_of_another_type_are_refused_where_the_caller_is_compiled(change):
-    own = tuple(consumer(np.float64 if change == "other dtype" else np.float32, "store"))
-    tile = np.float64 if change == "tile" else np.float32
-    own = own[:-1] if change == "fields" else own
-    sums = np.zeros(1, np.float32 if change == "sums" else np.float64)
-    with pytest.raises(TypingError):
-        consume(own, np.zeros((CHUNK, BLOCK), tile), sums)
+def test_a_consumer_holds_the_arrays_that_its_words_point_to():
+    out = np.empty((2, 3))
+    found = consumer("store", np.float64, out=out, places=np.empty(0), row_bytes=24, number=8)
+    assert found.arrays["out"] is out
+    np.testing.assert_array_equal(found.own, [out.ctypes.data, 0, 24, 8])
+
+
+def test_the_driver_is_compiled_once_for_all_layers():
+    rng = np.random.default_rng(0)
+    for kind in (np.uint8, np.float32, np.float64):
+        X, C = (rng.uniform(0, 99, (rows, 5)).astype(kind) for rows in (40, 7))
+        for metric in ("euclidean", "manhattan"):
+            activation = Activation(metric, "gaussian", 1e-3)
+            layer = HiddenLayer(C, activation, backend="numba")
+            layer.activations(X), layer.matvec(X, np.ones((7, 2))), layer.gram(X, np.ones((40, 1)))
+    assert len(driver.evaluate_rows.signatures) == 1

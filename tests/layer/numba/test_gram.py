@@ -26,6 +26,7 @@ def in_pairs(Q):
     """Whole numbers Q (N, m) as pairs of rows, and the rows that were said not to fit."""
     n_panels, steps = gram_kernels.padded_panels(Q.shape[1]), -(-len(Q) // 2)
     pairs = aligned(n_panels * steps * LANES, np.int32).reshape(n_panels, steps, LANES)
+    pairs[:] = 0
     beyond = np.zeros(len(Q), np.uint8)
     mean = np.zeros(Q.shape[1])
     gram.round_rows(Q.astype(np.float32), np.ones(len(Q)), mean, pairs, beyond)

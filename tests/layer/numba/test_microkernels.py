@@ -14,6 +14,7 @@ from gpurbf.layer.backends.numba.microkernels import AVX2, AVXVNNI, KINDS, LANES
 from gpurbf.layer.backends.numba.tile_layer import _micro_kernel
 from gpurbf.profiling import ceilings
 from gpurbf.runtime import cpu
+from gpurbf.runtime.jit.llvm import call_eight, pointer_to
 
 
 def runnable(name):
@@ -23,17 +24,24 @@ def runnable(name):
     return (cpu_kernel.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
 
 
-@njit
-def _pack(X, shift, rows, group, word, lines, panels):
-    return packing.pack(X, 0, len(X), shift, rows, group, word, lines, panels)
-
-
 def pack(X, shift, rows, group, panels, lines=None):
-    """`packing.pack` of all rows of X, for Python."""
-    word = packing.word_of(group, panels.dtype)
+    """`packing.pack` of all rows of X; the sums of its rows and of their squares."""
     if lines is None:
-        lines = np.full((4, microkernel_table.padded(X.shape[1], group)), 77, panels.dtype)
-    return _pack(X, shift, rows, group, word, lines, panels)
+        width = microkernel_table.padded(X.shape[1], group)
+        lines = np.full((4, width), 77, panels.dtype)
+    sums = []
+    for coefficients in ((0, 1, 0), (1, 0, 0)):
+        given = shift, coefficients, rows, lines.shape[1], group, panels.dtype, shift.dtype
+        how, terms = packing.packing_of(*given), np.empty(len(X), shift.dtype)
+        addresses = [a.ctypes.data for a in (how.shift, how.own, lines, panels, terms)]
+        call_packing(how.address(X.dtype), X.ctypes.data, len(X), *addresses)
+        sums.append(terms)
+    return sums
+
+
+@njit
+def call_packing(function, X, count, shift, own, lines, panels, terms):
+    call_eight(function, X, 0, shift, own, count, lines, panels, terms)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -61,7 +69,9 @@ def test_sums_of_packed_rows_are_the_same_anywhere_in_memory(n, rows, dtype):
 
 @njit
 def _collect(sums, columns, out):
-    matvec_kernels.collect(sums, columns, out)
+    k = len(columns)
+    given = pointer_to(columns, 0), k, pointer_to(out, 0), k
+    matvec_kernels.collect(pointer_to(sums, 0), len(out), k * matvec_kernels.PARTS, *given)
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
@@ -187,7 +197,7 @@ def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
 def test_a_strip_takes_the_steps_in_which_one_of_its_centers_is_not_zero():
     C = np.zeros((64, 40), np.float32)
     C[3, 7] = C[31, 20] = C[0, 39] = C[32, 0] = C[63, 0] = 1
-    kernel = MicroKernel(0, 0, 0, 0, 12, 2, 1, 40, np.empty(0, np.float32), np.empty(0, np.uint32))
+    kernel = MicroKernel(0, 0, 0, 0, 12, 2, 1, 40, np.dtype(np.float32))
     panels = np.empty(64 * 40, np.float32)
     pack(C, np.zeros(40), LANES, 1, panels)
     strips, places = packing.strips_of(kernel, panels, True)
@@ -237,10 +247,10 @@ def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group, chosen):
     panels, zero = np.zeros(n_panels * LANES * width, np.uint8), np.zeros(n, np.int32)
     totals, squares = pack(C, zero, LANES, group, panels)
     order = np.arange(m)[::-1].copy() if chosen else np.empty(0, np.intp)
-    given, word = (C[::-1].copy() if chosen else C), packing.word_of(group, np.uint8)
+    given = C[::-1].copy() if chosen else C
     found, terms = np.full(panels.shape, 77, np.uint8), np.full(n_panels * LANES, 77, np.int32)
-    column = np.int32(1), np.int32(-6), np.int32(5)
-    packing.pack_centers(given, m, order, zero, group, word, column, found, terms)
+    how = packing.packing_of(zero, (1, -6, 5), LANES, width, group, np.uint8, np.int32)
+    packing.pack_rows(how, given, order, m, found, terms)
     np.testing.assert_array_equal(found, panels)
     np.testing.assert_array_equal(terms[:m], squares - 6 * totals + 5)
     assert not terms[m:].any()

@@ -88,7 +88,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
         A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
     activation = Activation(metric, "linear" if metric == "dot" else "identity")
     layer = prepare(C, activation, dtype, quantization)
-    assert layer.packing.sparse == (metric != "manhattan")
+    assert layer.sparse == (metric != "manhattan")
     assert (layer.density < 1) == (metric != "manhattan")
     H = np.empty((40, 150), dtype)
     layer.activations(X, H)
@@ -102,8 +102,8 @@ def test_dense_centers_take_all_inputs(monkeypatch):
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
         layer = prepare(C, DISTANCE, np.float64, None)
-        assert not layer.packing.sparse and layer.density == 1
-        np.testing.assert_array_equal(layer.packing.shift, C.mean(axis=0))
+        assert not layer.sparse and layer.density == 1
+        np.testing.assert_array_equal(layer.packing.shift[: C.shape[1]], C.mean(axis=0))
 
 
 @pytest.mark.parametrize("wide", [False, True])

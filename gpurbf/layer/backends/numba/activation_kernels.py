@@ -1,76 +1,86 @@
 """Profiles on a buffer in cache, and the one pass that turns a product tile into activations."""
 
 import numpy as np
-from numba import carray, types
+from numba import from_dtype, types
 
 from gpurbf.layer.activation import DOT, ROOT, SQUARE
 from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, tanh
 from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
-from gpurbf.runtime.jit.llvm import call_profile, use_widest_vectors
+from gpurbf.runtime.jit.llvm import (
+    address,
+    call_profile,
+    call_seven,
+    clear_bytes,
+    copy_bytes,
+    keep_alive,
+    moved,
+    number_of,
+    pointer,
+    use_widest_vectors,
+    words,
+)
 from gpurbf.runtime.once import once
 
-CHUNK = 2048  # elements a pass: both buffers stay in L1
+_CHUNK = 2048  # elements a pass: both buffers stay in L1
+_TINY = tuple(float(np.finfo(dtype).tiny) for dtype in (np.float32, np.float64))
 
 
-def gaussian(buffer, count, gamma, coef0, degree):
+def gaussian(v, count, gamma, coef0, degree):
     """exp(-gamma s), s = d²."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g = v.dtype.type(gamma)
+    g = number_of(v, gamma)
     for i in range(count):
         v[i] = exp_negative(-g * v[i])
 
 
-def triangular(buffer, count, gamma, coef0, degree):
+def triangular(v, count, gamma, coef0, degree):
     """max(0, 1 - gamma d)."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, zero, one = v.dtype.type(gamma), v.dtype.type(0), v.dtype.type(1)
+    g, zero, one = number_of(v, gamma), number_of(v, 0), number_of(v, 1)
     for i in range(count):
         t = one - g * v[i]
         v[i] = zero if t < zero else t
 
 
-def multiquadric(buffer, count, gamma, coef0, degree):
+def multiquadric(v, count, gamma, coef0, degree):
     """sqrt(1 + gamma d²)."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, one = v.dtype.type(gamma), v.dtype.type(1)
+    g, one = number_of(v, gamma), number_of(v, 1)
     for i in range(count):
         v[i] = np.sqrt(one + g * v[i])
 
 
-def inverse_multiquadric(buffer, count, gamma, coef0, degree):
+def inverse_multiquadric(v, count, gamma, coef0, degree):
     """1 / sqrt(1 + gamma d²)."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, one = v.dtype.type(gamma), v.dtype.type(1)
+    g, one = number_of(v, gamma), number_of(v, 1)
     for i in range(count):
         v[i] = one / np.sqrt(one + g * v[i])
 
 
-def thin_plate(buffer, count, gamma, coef0, degree):
+def thin_plate(v, count, gamma, coef0, degree):
     """s log(s) / 2 with s = gamma d²; 0 where s is below the smallest normal number."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, half, zero = v.dtype.type(gamma), v.dtype.type(0.5), v.dtype.type(0)
-    tiny = np.finfo(v.dtype).tiny
+    g, half, zero = number_of(v, gamma), number_of(v, 0.5), number_of(v, 0)
+    tiny = number_of(v, _TINY[1])
+    if tiny == 0:  # it is 0 in float32
+        tiny = number_of(v, _TINY[0])
     for i in range(count):
         s = g * v[i]
         t = half * s * log_positive(tiny if s < tiny else s)
         v[i] = zero if s < tiny else t
 
 
-def linear(buffer, count, gamma, coef0, degree):
+def linear(v, count, gamma, coef0, degree):
     """The dot product itself."""
 
 
-def poly(buffer, count, gamma, coef0, degree):
+def poly(v, count, gamma, coef0, degree):
     """(gamma t + coef0)^degree by repeated squaring of whole buffers."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, c, one = v.dtype.type(gamma), v.dtype.type(coef0), v.dtype.type(1)
-    power = np.empty(count, v.dtype)
+    g, c, one = number_of(v, gamma), number_of(v, coef0), number_of(v, 1)
+    memory = np.empty(count)  # of the larger dtype
+    power = pointer(memory.ctypes.data, v)
     for i in range(count):
         power[i] = g * v[i] + c
         v[i] = one
@@ -81,13 +91,13 @@ def poly(buffer, count, gamma, coef0, degree):
         for i in range(count):
             power[i] *= power[i]
         degree >>= 1
+    keep_alive(memory)
 
 
-def sigmoid(buffer, count, gamma, coef0, degree):
+def sigmoid(v, count, gamma, coef0, degree):
     """tanh(gamma t + coef0)."""
     use_widest_vectors()
-    v = carray(buffer, count)
-    g, c = v.dtype.type(gamma), v.dtype.type(coef0)
+    g, c = number_of(v, gamma), number_of(v, coef0)
     for i in range(count):
         v[i] = tanh(g * v[i] + c)
 
@@ -107,12 +117,84 @@ LOOPS = {
 }
 
 
+def finish(own, P, row_terms, terms, H, n, count):
+    """Turn products into activations: distances or dot products, root or square, the profile.
+
+    ``own`` is the address of `rule`, n rows of ``count`` products are as far apart as that says,
+    and so are those of H, where zeros follow.
+    """
+    use_widest_vectors()
+    apart, h_apart, form, doubled, profile, degree = words(own, _WORDS)
+    scalars = pointer(own + 8 * _WORDS, np.float64)
+    scale, low = number_of(H, scalars[0]), number_of(H, 0)
+    if form == DOT or form == SQUARE:
+        low = number_of(H, -np.inf)
+    for r in range(n):
+        row, p, h = row_terms[r], moved(P, r * apart), moved(H, r * h_apart)
+        _distances(row, p, terms, h, count, scale, low, doubled)
+        if form == ROOT:
+            for j in range(count):
+                h[j] = np.sqrt(h[j])
+        elif form == SQUARE:
+            for j in range(count):
+                h[j] *= h[j]
+        if profile != 0 and count < h_apart:
+            call_profile(profile, address(h), count, scalars[1], scalars[2], degree)
+        if count < h_apart:
+            clear_bytes(address(moved(h, count)), address(moved(h, h_apart - count)) - address(h))
+    if profile != 0 and count == h_apart:
+        call_profile(profile, address(H), n * count, scalars[1], scalars[2], degree)
+
+
+@inner(fastmath={"contract"}, error_model="numpy")
+def _distances(row, p, terms, h, count, scale, low, doubled):
+    """h = scale · (row + terms + p), or - 2 p if it is doubled, and not below `low`."""
+    use_widest_vectors()
+    if doubled:  # two additions are faster than an integer multiplication
+        for j in range(count):
+            v = number_of(terms, p[j] + p[j])
+            t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) - v))
+            h[j] = scale * (low if low > t else t)
+    else:
+        for j in range(count):
+            v = number_of(terms, p[j])
+            t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) + v))
+            h[j] = scale * (low if low > t else t)
+
+
+_WORDS = 6
+
+
+def rule(epilogue, apart, h_apart):
+    """An `Epilogue` as `finish` takes it, with numbers from row to row of P and of H."""
+    own = np.empty(_WORDS + 3, np.intp)
+    own[:_WORDS] = (
+        apart,
+        h_apart,
+        epilogue.form,
+        epilogue.alpha == -2,
+        epilogue.profile,
+        epilogue.degree,
+    )
+    own[_WORDS:].view(np.float64)[:] = epilogue.factor, epilogue.gamma, epilogue.coef0
+    return own
+
+
 @once
-def _compiled(function, dtype):
-    """The C function of a profile for one dtype (kept alive by this cache)."""
-    pointer = types.CPointer(types.float32 if dtype == np.float32 else types.float64)
-    signature = types.void(pointer, types.intp, types.float64, types.float64, types.intp)
+def _compiled(function, *dtypes):
+    """The C function of a profile or of `finish` for these dtypes (kept alive by this cache)."""
+    pointers, size = [types.CPointer(from_dtype(dtype)) for dtype in dtypes], types.intp
+    if function is finish:
+        P, terms, H = pointers
+        signature = types.void(size, P, terms, terms, H, size, size)
+    else:
+        signature = types.void(*pointers, size, types.float64, types.float64, size)
     return cached_cfunc(signature, fastmath={"contract"}, error_model="numpy")(function)
+
+
+def finish_address(products, terms, dtype):
+    """Address of `finish` for products, terms and activations of these dtypes."""
+    return _compiled(finish, np.dtype(products), np.dtype(terms), np.dtype(dtype)).address
 
 
 def profile_address(name, dtype):
@@ -123,59 +205,32 @@ def profile_address(name, dtype):
     return _compiled(function, np.dtype(dtype)).address
 
 
-@inner(fastmath={"contract"}, error_model="numpy")
-def finish(P, top, left, H, n_rows, n_columns, row_terms, column_terms, epilogue):
-    """Turn products P[top:, left:] into distances (squared if so asked) or dot products H."""
-    use_widest_vectors()
-    kind, real = column_terms.dtype.type, H.dtype.type
-    scale, form = real(epilogue.factor), epilogue.form
-    low = real(-np.inf) if form == DOT or form == SQUARE else real(0)
-    terms = column_terms[left : left + n_columns]
-    for r in range(n_rows):
-        row, h = row_terms[top + r], H[r]
-        products = P[top + r, left : left + n_columns]
-        if epilogue.alpha == -2:  # two additions are faster than an integer multiplication
-            for j in range(n_columns):
-                p = kind(products[j])
-                t = real(kind(kind(row + terms[j]) - kind(p + p)))
-                h[j] = scale * max(t, low)
-        else:
-            for j in range(n_columns):
-                t = real(kind(kind(row + terms[j]) + kind(products[j])))
-                h[j] = scale * max(t, low)
-
-
-@inner(fastmath={"contract"}, error_model="numpy")
-def activate(buffer, epilogue):
-    """Root or square, then the profile, in place on a contiguous buffer."""
-    use_widest_vectors()
-    if epilogue.form == ROOT:
-        for j in range(buffer.size):
-            buffer[j] = np.sqrt(buffer[j])
-    elif epilogue.form == SQUARE:
-        for j in range(buffer.size):
-            buffer[j] *= buffer[j]
-    if epilogue.profile != 0:
-        call_profile(
-            epilogue.profile, buffer.ctypes.data, buffer.size,
-            epilogue.gamma, epilogue.coef0, epilogue.degree,
-        )  # fmt: skip
-
-
-@cached(nogil=True)
 def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
     """Rows begin … end of the activations `out` from products P, which may be the same array.
 
     P (N, m) of int32, float32 or float64 and out (N, m) of float32 or float64 are C-contiguous; the
     terms (N,) and (m,) have one dtype, int32, int64, float32 or float64.
     """
-    use_widest_vectors()
+    m = P.shape[1]
+    own = rule(epilogue, m, min(m, _CHUNK))
+    memory = np.empty(min(m, _CHUNK), out.dtype)
+    function = finish_address(P.dtype, row_terms.dtype, out.dtype)
+    arrays = [array.ctypes.data for array in (own, P, row_terms, column_terms, out, memory)]
+    sizes = P.itemsize, row_terms.itemsize, out.itemsize
+    _epilogue_rows(begin, end, m, function, *arrays, *sizes)
+
+
+@cached(nogil=True)
+def _epilogue_rows(
+    begin, end, m, function, own, P, row_terms, terms, out, memory, product, term, number
+):
     # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
     # memory through two arrays; hence a buffer between them.
-    H = np.empty((1, CHUNK), out.dtype)
     for i in range(begin, end):
-        for left in range(0, P.shape[1], CHUNK):
-            n = min(CHUNK, P.shape[1] - left)
-            finish(P, i, left, H, 1, n, row_terms, column_terms, epilogue)
-            activate(H[0, :n], epilogue)
-            out[i, left : left + n] = H[0, :n]
+        for left in range(0, m, _CHUNK):
+            n, at = min(_CHUNK, m - left), i * m + left
+            call_seven(
+                function, own, P + at * product, row_terms + i * term, terms + left * term,
+                memory, 1, n,
+            )  # fmt: skip
+            copy_bytes(out + at * number, memory, n * number)

@@ -3,184 +3,224 @@
 A consumer is a C function `(consumer, H, n, count, top, first, sums)`: the first n rows and `count`
 columns of a tile H (CHUNK × BLOCK) are rows from `top` and columns from `first` of all activations.
 It is called by its address, so a driver is compiled once for all of them and a fit compiles those
-that it calls. `sums` is the rows' memory from one tile to the next, float64, 0 at the beginning.
+that it calls; `consumer` is the address of its words, a NamedTuple each. `sums` is the rows' memory
+from one tile to the next, 0 at the beginning. `store` and `partial` move bytes of any dtype.
 """
 
-import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray, from_dtype, types
-from numba.extending import intrinsic
+from numba import from_dtype, types
 
 from gpurbf.layer.backends.numba.gram16_kernels import pack_pairs
-from gpurbf.layer.backends.numba.matvec_kernels import (
-    PARTS,
-    Segment,
-    add_partial,
-    add_scores,
-    collect,
-)
+from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import cached_cfunc, inner
-from gpurbf.runtime.jit.llvm import call_by_address, use_widest_vectors, without_refcount
+from gpurbf.runtime.jit.llvm import (
+    address,
+    call_product,
+    copy_bytes,
+    moved,
+    number_of,
+    pointer,
+    use_widest_vectors,
+    words,
+)
 from gpurbf.runtime.once import once
 
 CHUNK = 12  # rows; those of every kernel for H @ W divide it
 
 
 class Consumer(NamedTuple):
-    """A consumer of tiles; arrays that it has no use for are empty, so all have one type."""
+    """A consumer as the driver calls it."""
 
-    out: np.ndarray  # store: H (N, m)
-    places: np.ndarray  # store: the rows of `out` that are written, if not in order
-    weights: np.ndarray  # gram, pairs: roots of the samples' weights (N,), times a scale
-    mean: np.ndarray  # what H loses (m,), for pairs as long as whole panels
-    panels: np.ndarray  # gram: the result (m / 16, N, 16)
-    wide: np.ndarray  # wide: the same in float64
-    pairs: np.ndarray  # pairs: the result (m / 16, N / 2, 16), and which rows it cannot hold
-    beyond: np.ndarray
-    scores: np.ndarray  # partial, scores: the sums H @ W (N, k), float64
-    W: np.ndarray  # output weights, packed: the bytes of the numbers that the micro-kernel takes
-    segments: np.ndarray  # partial: each a `scores.Segment`, in order
-    columns: np.ndarray  # partial: the outputs of the segments, one after the other
     address: int
-    sums: int = 0  # numbers of a row in `sums`
-    kernel: int = 0  # the address of the micro-kernel for W, and its rows and outputs
-    rows: int = 1
-    outputs: int = 1
+    own: np.ndarray  # its words
+    sums: int  # bytes of a row in `sums`
+    arrays: dict[str, Any]  # that the words are addresses in
 
 
-@functools.cache
-def type_of(real):
-    """The type of a consumer of activations of that type, as the plain tuple of its fields."""
-    once, twice, thrice = (types.Array(real, n, "C") for n in (1, 2, 3))
-    return types.Tuple(
-        (
-            twice, types.Array(types.intp, 1, "C"), once, once, thrice,
-            types.Array(types.float64, 3, "C"), types.Array(types.int32, 3, "C"),
-            types.Array(types.uint8, 1, "C"), types.Array(types.float64, 2, "C"),
-            types.Array(types.uint8, 3, "C"), types.Array(types.intp, 2, "C"),
-            types.Array(types.intp, 1, "C"), *(types.intp,) * 5,
-        )
-    )  # fmt: skip
+class Store(NamedTuple):
+    """H into `out` (N, m), or into those rows of it."""
+
+    out: int
+    places: int  # 0: in order
+    row_bytes: int
+    number: int  # bytes of an activation
 
 
-@inner()
-def copy_tile(H, n_rows, n_columns, out, top, left, places=None):
-    """Copy activations to out[top:, left:], or to rows places[top:] of it."""
-    use_widest_vectors()
-    for r in range(n_rows):
-        row = top + r
-        if places is not None and len(places):
-            row = places[row]
-        h, target = H[r], out[row, left : left + n_columns]
-        for j in range(n_columns):
-            target[j] = h[j]
-
-
-@inner()
-def pack_gram(H, weights, mean, panels, top, first):
-    """Write weighted rows of H - mean into panels (panel, row, 16); zeros beyond the data."""
-    use_widest_vectors()
-    n, count = H.shape
-    one, p = panels.dtype.type(1), first // LANES
-    weights, mean = weights[top : top + n], mean[first : first + count]
-    panels = panels[p : p - (-count // LANES), top : top + n]
+def store(own, H, n, count, top, first, sums):
+    """See `Store`."""
+    c = Store(*words(own, _STORE))
+    places = pointer(c.places, np.int64)
     for r in range(n):
-        w = one * weights[r]
-        for p in range(panels.shape[0]):
-            for k in range(LANES):
-                j = p * LANES + k
-                panels[p, r, k] = w * (one * H[r, j] - mean[j]) if j < count else w * 0
+        row = top + r
+        if c.places != 0:
+            row = places[row]
+        to = c.out + row * c.row_bytes + first * c.number
+        copy_bytes(to, H + r * BLOCK * c.number, count * c.number)
 
 
-def store(consumer, H, n, count, top, first, sums):
-    """H into `out`."""
-    c = Consumer(*consumer[0])
-    out = without_refcount(c.out)
-    copy_tile(carray(H, (CHUNK, BLOCK)), n, count, out, top, first, without_refcount(c.places))
+class Scores(NamedTuple):
+    """scores (N, k) += H @ W, in float64, for many outputs."""
+
+    scores: int
+    k: int
+    W: int  # packed for the micro-kernel
+    panel_bytes: int  # of 16 outputs
+    row_bytes: int
+    kernel: int
+    rows: int
 
 
-def scores(consumer, H, n, count, top, first, sums):
-    """scores += H @ W, for many outputs."""
-    c = Consumer(*consumer[0])
-    H = carray(H, (CHUNK, BLOCK))
-    add_scores(
-        H, count, c.W, first, c.kernel, c.rows,
-        carray(sums, (CHUNK, 1, LANES)).view(H.dtype), c.scores[top : top + n],
-    )  # fmt: skip
+def scores(own, H, n, count, top, first, sums):
+    """See `Scores`; `sums` is scratch for some rows of products."""
+    c = Scores(*words(own, _SCORES))
+    stride = address(moved(H, BLOCK)) - address(H)
+    for left in range(0, c.k, LANES):
+        w = c.W + left // LANES * c.panel_bytes + first * c.row_bytes
+        outputs = min(LANES, c.k - left)
+        for r in range(0, n, c.rows):
+            line = pointer(sums, H)
+            call_product(
+                c.kernel, address(H) + r * stride, w, 0, count, sums, stride // BLOCK * LANES
+            )
+            for q in range(min(c.rows, n - r)):
+                to = pointer(c.scores + 8 * ((top + r + q) * c.k + left), np.float64)
+                for k in range(outputs):
+                    to[k] += line[q * LANES + k]
 
 
-def partial(consumer, H, n, count, top, first, sums):
-    """Sum H @ W for few outputs, by sums that wait for the last center that has these."""
-    c = Consumer(*consumer[0])
-    H, segments, columns = (
-        carray(H, (CHUNK, BLOCK)),
-        without_refcount(c.segments),
-        without_refcount(c.columns),
-    )
-    waiting = carray(sums, (CHUNK, c.sums // PARTS, PARTS))
-    # Every tile before this one has a segment or more.
-    for s in range(first // BLOCK, len(segments)):
-        row = segments[s]
-        if row[0] < first:
+class Partial(NamedTuple):
+    """scores (N, k) += H @ W for few outputs, by sums that wait for the last center with these."""
+
+    scores: int
+    k: int
+    W: int
+    segments: int  # each of six numbers, see `packing.pack_groups`, in order
+    n_segments: int
+    columns: int  # the outputs of the segments, one after the other
+    kernel: int
+    rows: int
+    outputs: int
+    n_sums: int  # numbers of a row in `sums`
+    number: int  # bytes of an activation
+
+
+def partial(own, H, n, count, top, first, sums):
+    """See `Partial`. H is 0 in columns beyond the last center, up to the next multiple of 8."""
+    c = Partial(*words(own, _PARTIAL))
+    for s in range(first // BLOCK, c.n_segments):  # every tile before has a segment or more
+        begin, steps, place, column, n_outputs, last = words(c.segments + 48 * s, 6)
+        if begin < first:
             continue
-        if row[0] >= first + BLOCK:
+        if begin >= first + BLOCK:
             break
-        segment = Segment(row[0], row[1], row[2], row[3], row[4], row[5])
-        begin = segment.first - first
-        add_partial(H, begin, n, c.W, segment, c.kernel, c.rows, c.outputs, waiting)
-        if segment.last:
-            own = columns[segment.column : segment.column + segment.n_outputs]
-            collect(waiting, own, c.scores[top : top + n])
+        w, w_stride = c.W + 8 * place, steps * PARTS * 8
+        for o in range(0, n_outputs, c.outputs):
+            h, to = H + (begin - first) * c.number, sums + o * PARTS * 8
+            for _ in range(0, n, c.rows):
+                call_product(c.kernel, h, w, w_stride, steps, to, 8 * c.n_sums)
+                h += c.rows * BLOCK * c.number
+                to += c.rows * 8 * c.n_sums
+            w += c.outputs * w_stride
+        if last != 0:
+            collect(
+                pointer(sums, np.float64), n, c.n_sums, pointer(c.columns + 8 * column, np.int64),
+                n_outputs, pointer(c.scores + 8 * top * c.k, np.float64), c.k,
+            )  # fmt: skip
 
 
-def gram(consumer, H, n, count, top, first, sums):
-    """Weighted H - mean into `panels`."""
-    c = Consumer(*consumer[0])
-    pack_gram(carray(H, (CHUNK, BLOCK))[:n, :count], c.weights, c.mean, c.panels, top, first)
+class Panels(NamedTuple):
+    """Weighted H - mean as panels (m / 16, N, 16) of a dtype."""
+
+    panels: int
+    panel_bytes: int
+    weights: int  # roots of the samples' weights (N,), of the dtype of H, and so is the mean (m,)
+    mean: int
 
 
-def wide(consumer, H, n, count, top, first, sums):
-    """Weighted H - mean into `wide`."""
-    c = Consumer(*consumer[0])
-    pack_gram(carray(H, (CHUNK, BLOCK))[:n, :count], c.weights, c.mean, c.wide, top, first)
+def gram(own, H, n, count, top, first, like):
+    """See `Panels`; zeros beyond the data."""
+    use_widest_vectors()
+    c = Panels(*words(own, _PANELS))
+    weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
+    for left in range(0, count, LANES):
+        panel = pointer(c.panels + (first + left) // LANES * c.panel_bytes, like)
+        for r in range(n):
+            _pack_gram(
+                moved(H, r * BLOCK + left), weights[r], moved(mean, left),
+                min(LANES, count - left), moved(panel, (top + r) * LANES),
+            )  # fmt: skip
 
 
-def pairs(consumer, H, n, count, top, first, sums):
-    """Pack H in 16 bits into `pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
-    c = Consumer(*consumer[0])
-    p, lanes = first // LANES, -(-count // LANES)
-    pack_pairs(
-        carray(H, (CHUNK, BLOCK))[:n], c.weights[top : top + n],
-        c.mean[first : first + lanes * LANES],
-        c.pairs[p : p + lanes, top // 2 : (top + n + 1) // 2], c.beyond[top : top + n],
-    )  # fmt: skip
+@inner()
+def _pack_gram(h, weight, mean, count, line):
+    """Write weight · (h - mean), of so many numbers, to a line of a panel."""
+    use_widest_vectors()
+    w = number_of(line, weight)
+    for k in range(LANES):
+        line[k] = w * (number_of(line, h[k]) - mean[k]) if k < count else w * 0
 
 
-def _signature(real):
-    own, sums = types.CPointer(type_of(real)), types.CPointer(types.float64)
-    return types.void(own, types.CPointer(real), *(types.intp,) * 4, sums)
+class Pairs(NamedTuple):
+    """H in 16 bits as pairs (m / 16, N / 2, 16); the mean is as long as whole panels."""
+
+    pairs: int
+    panel_bytes: int
+    weights: int  # roots of the samples' weights, times a scale
+    mean: int
+    beyond: int  # which rows have numbers that do not fit
 
 
-@intrinsic
-def call_consumer(typing_context, address, consumer, H, n, count, top, first, sums):
-    """Call a consumer by its address; operands of other types are an error."""
-    own = _signature(H.dtype)
-    if (consumer, sums) == (own.args[0], own.args[-1]):
-        return types.void(types.intp, *own.args), call_by_address
+def pairs(own, H, n, count, top, first, sums):
+    """See `Pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
+    c = Pairs(*words(own, _PAIRS))
+    weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
+    beyond = pointer(c.beyond + top, np.uint8)
+    for left in range(0, count, LANES):
+        panel = c.pairs + (first + left) // LANES * c.panel_bytes
+        for r in range(0, n, 2):
+            pack_pairs(
+                moved(H, r * BLOCK + left), BLOCK if r + 1 < n else 0, moved(weights, r),
+                moved(mean, left), pointer(panel + (top + r) // 2 * LANES * 4, np.int32),
+                moved(beyond, r),
+            )  # fmt: skip
 
 
-CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, wide, pairs)}
+_WORDS = {"store": Store, "scores": Scores, "partial": Partial, "pairs": Pairs}
+_WORDS |= {"gram": Panels, "wide": Panels}
+_STORE, _SCORES, _PARTIAL, _PANELS, _PAIRS = (
+    len(kind._fields) for kind in (Store, Scores, Partial, Panels, Pairs)
+)
+CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, pairs)}
+CONSUMERS["wide"] = gram  # in float64
 
 
 @once
-def _compiled(name, dtype):
-    signature = _signature(from_dtype(dtype))
-    return cached_cfunc(signature, error_model="numpy")(CONSUMERS[name])
+def _compiled(function, dtype, like):
+    size = types.intp
+    tile, sums = (size if d is None else types.CPointer(from_dtype(d)) for d in (dtype, like))
+    signature = types.void(size, tile, *(size,) * 4, sums)
+    return cached_cfunc(signature, error_model="numpy")(function)
 
 
 def consumer_address(name, dtype):
     """Address of a consumer of activations of that dtype."""
-    return _compiled(name, np.dtype(dtype)).address
+    dtype = None if name in ("store", "partial") else np.dtype(dtype)
+    panels = {"gram": dtype, "wide": np.dtype(np.float64)}
+    return _compiled(CONSUMERS[name], dtype, panels.get(name)).address
+
+
+def consumer(name, dtype, *, sums=0, **given):
+    """A consumer of activations of that dtype: its words, or the arrays that those lie in.
+
+    ``sums`` are bytes of a row that waits from one tile to the next. An array without numbers is 0.
+    """
+    own = {
+        key: value.ctypes.data if value.size else 0
+        for key, value in given.items()
+        if isinstance(value, np.ndarray)
+    }
+    own = np.array(_WORDS[name](**(given | own)), np.intp)
+    return Consumer(consumer_address(name, dtype), own, sums, given)

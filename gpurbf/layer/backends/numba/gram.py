@@ -13,16 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.layer.backends.numba.matvec import hand_over_rows
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 
+if TYPE_CHECKING:
+    from gpurbf.layer.backends.numba.consumers import Consumer
+
+consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
 gram16_kernels = lazy_module("gpurbf.layer.backends.numba.gram16_kernels")
 gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
@@ -165,21 +170,21 @@ def round_rows(
     The first two rows are those of the pair ``first``.
     """
 
-    factors, mean = factors.astype(H.dtype), padded(mean, H.dtype, len(pairs))
-
-    def task(rows: slice) -> None:
-        given = H, factors, mean, pairs, first, beyond
-        gram16_kernels.pack_rows(rows.start, rows.stop, *given)
-
-    parallel_rows(task, len(H), _ROWS)
+    consumer = pairs_consumer(factors, mean, pairs[:, first:], beyond, H.dtype)
+    add = hand_over_rows(np.ascontiguousarray(H), consumer)
+    parallel_rows(lambda rows: add(rows.start, rows.stop), len(H), _ROWS)
 
 
-def padded(mean: np.ndarray, dtype: Any, n_panels: int) -> np.ndarray:
-    """The mean for whole panels of columns."""
-
-    whole = np.zeros(n_panels * microkernels.LANES, dtype)
+def pairs_consumer(
+    factors: np.ndarray, mean: np.ndarray, pairs: np.ndarray, beyond: np.ndarray, dtype: np.dtype
+) -> Consumer:
+    """The consumer of activations of that dtype that `round_rows` hands rows of H to."""
+    whole = np.zeros(len(pairs) * microkernels.LANES, dtype)
     whole[: len(mean)] = mean
-    return whole
+    return consumers.consumer(
+        "pairs", dtype, pairs=pairs, panel_bytes=pairs.strides[0], weights=factors.astype(dtype),
+        mean=whole, beyond=beyond,
+    )  # fmt: skip
 
 
 def _fill(A: np.ndarray, rows: slice, panels: np.ndarray) -> None:
@@ -231,13 +236,15 @@ def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
     """Ends of runs of the first pairs, so many, whose sums of products fit into 32 bits."""
 
     n_panels, _, lanes = pairs.shape
-    energy = np.empty((n_panels, -(-steps // gram16_kernels.UNIT), lanes), np.float32)
+    energy = np.zeros((n_panels, -(-steps // gram16_kernels.UNIT), lanes), np.float32)
 
     def task(some: slice) -> None:
-        gram16_kernels.energies(some.start, some.stop, pairs, steps, energy)
+        given = pairs.ctypes.data, pairs.strides[0], steps, energy
+        gram16_kernels.energies(some.start, some.stop, *given)
 
     parallel_rows(task, n_panels, lanes)
-    return gram16_kernels.run_ends(energy, steps)
+    ends = np.empty(steps + 1, np.intp)
+    return ends[: gram16_kernels.find_runs(energy, steps, np.empty((n_panels, lanes)), ends)]
 
 
 def _add_blocks(
@@ -252,12 +259,31 @@ def _add_blocks(
 ) -> None:
     """G += scale HᵀH and B += HᵀT for packed rows, all threads at it."""
 
-    compiled = microkernel_table.kernel(kernel)
     squares, others = gram_kernels.gram_blocks(m, k)
-    first, G = (squares, np.empty((0, 0))) if G is None else (0, G)
+    first = squares if G is None else 0
+    compiled = microkernel_table.kernel(kernel)
+    plan = gram_kernels.Plan(
+        panels=panels.ctypes.data,
+        panel_bytes=panels.strides[0],
+        number=panels.itemsize,
+        n_panels=len(panels),
+        ends=ends.ctypes.data,
+        n_ends=len(ends),
+        **compiled._asdict(),
+        add=gram_kernels.add_tile_address(panels.dtype),
+        m=m,
+        k=k,
+        G=0 if G is None else G.ctypes.data,
+        G_bytes=0 if G is None else G.strides[0],
+        B=B.ctypes.data,
+        B_bytes=B.strides[0],
+        B_step=B.strides[1],
+    )
+    own = np.array(plan, np.intp)
 
     def task(i: int) -> None:
-        gram_kernels.add_gram(first + i, panels, ends, compiled, m, k, scale, G, B)
+        memory = packing.aligned(gram_kernels.memory_bytes(compiled, panels.itemsize), np.uint8)
+        gram_kernels.add_gram(first + i, own.ctypes.data, scale, memory.ctypes.data)
 
     parallel_for(task, squares + others - first)
 

@@ -1,15 +1,26 @@
 """HᵀH and HᵀT of packed rows: the lower triangle only, short sums by tile, long ones in float64.
 
 The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words (see `fixed`). All
-that differs is the micro-kernel and where the runs of steps end that it sums by itself.
+that differs is called by its address, the micro-kernel and who adds its tile to float64 sums, and
+where the runs of steps end that the kernel sums by itself.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numba import from_dtype, types
 
 from gpurbf.layer.backends.numba.microkernels import LANES
-from gpurbf.layer.backends.numba.packing import aligned_like
-from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import call_product, use_widest_vectors
+from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
+from gpurbf.runtime.jit.llvm import (
+    call_product,
+    clear_bytes,
+    moved,
+    pointer,
+    use_widest_vectors,
+    words,
+)
+from gpurbf.runtime.once import once
 
 SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
 PANELS = SIDE // LANES
@@ -24,44 +35,66 @@ def padded_panels(columns):
 _padded_panels = inner()(padded_panels)
 
 
-@inner()
-def add_tile(tile, sums, top, left):
-    """sums[top:, left:] += tile, in a function of its own: its slices then need no counting."""
+class Plan(NamedTuple):
+    """What `add_gram` does, in words."""
+
+    panels: int
+    panel_bytes: int
+    number: int  # bytes of one
+    n_panels: int  # of H, and of T after them
+    ends: int
+    n_ends: int
+    address: int  # of the micro-kernel, and its rows and panels
+    rows: int
+    strip: int
+    add: int  # see `add_tile_address`
+    m: int
+    k: int
+    G: int  # float64, and bytes from row to row
+    G_bytes: int
+    B: int  # float64, and bytes from row to row and from column to column
+    B_bytes: int
+    B_step: int
+
+
+_WORDS = len(Plan._fields)
+
+
+def memory_bytes(kernel, number):
+    """What `add_gram` needs for its sums, and a tile of a micro-kernel after them."""
+    return 8 * SIDE * SIDE + kernel.rows * kernel.strip * LANES * number
+
+
+def _add_tile(tile, apart, rows, columns, sums, sums_apart):
+    """sums += tile (rows, columns), whose rows are so many numbers apart."""
     use_widest_vectors()
-    for i in range(tile.shape[0]):
-        source, target = tile[i], sums[top + i, left : left + tile.shape[1]]
-        for j in range(source.size):
-            target[j] += np.float64(source[j])
+    for i in range(rows):
+        source, target = moved(tile, i * apart), moved(sums, i * sums_apart)
+        for j in range(columns):
+            target[j] += source[j]
 
 
-@inner()
-def gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums):
-    """sums = AᵀB for the panels left … of A and right … of B."""
-    size = panels.itemsize
-    c_stride = panels.shape[1] * LANES * size
-    sums[:] = 0
-    for q in range(0, n_right, kernel.strip):
-        for p in range(q if left == right else 0, n_left):  # the lower triangle of a block
-            for r in range(0, LANES, kernel.rows):
-                for i in range(len(ends) - 1):
-                    k = ends[i]
-                    c = panels.ctypes.data + (right + q) * c_stride + k * LANES * size
-                    x = panels.ctypes.data + (left + p) * c_stride + (k * LANES + r) * size
-                    call_product(
-                        kernel.address, x, c, c_stride, ends[i + 1] - k,
-                        tile.ctypes.data, kernel.strip * LANES * size,
-                    )  # fmt: skip
-                    add_tile(tile, sums, p * LANES + r, q * LANES)
+@once
+def _compiled(dtype):
+    tile, sums, size = types.CPointer(from_dtype(dtype)), types.CPointer(types.float64), types.intp
+    signature = types.void(tile, size, size, size, sums, size)
+    return cached_cfunc(signature, error_model="numpy")(_add_tile)
+
+
+def add_tile_address(dtype):
+    """Address of the function that adds tiles of that dtype to float64 sums."""
+    return _compiled(np.dtype(dtype)).address
 
 
 @cached(nogil=True)
-def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
+def add_gram(block, plan, scale, memory):
     """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
 
     The sums are of the steps between `ends`, those of each run in the panels' dtype.
     """
     use_widest_vectors()
-    h_panels = panels.shape[0] - _padded_panels(n_targets)
+    p = Plan(*words(plan, _WORDS))
+    h_panels = p.n_panels - _padded_panels(p.k)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
     i, j = 0, block
@@ -71,25 +104,40 @@ def add_gram(block, panels, ends, kernel, m, n_targets, scale, G, B):
     if i >= h_blocks:
         i, j = h_blocks + j // h_blocks, j % h_blocks
     targets = i >= h_blocks
-    left = h_panels + (i - h_blocks) * PANELS if targets else i * PANELS
-    n_left = min(PANELS, (panels.shape[0] if targets else h_panels) - left)
+    left, n_left = i * PANELS, min(PANELS, h_panels - i * PANELS)
+    if targets:
+        left = h_panels + (i - h_blocks) * PANELS
+        n_left = min(PANELS, p.n_panels - left)
     right = j * PANELS
     n_right = min(PANELS, h_panels - right)
-    sums = aligned_like(G, SIDE * SIDE).reshape(SIDE, SIDE)
-    tile = aligned_like(panels, kernel.rows * kernel.strip * LANES)
-    tile = tile.reshape(kernel.rows, kernel.strip * LANES)
-    gram_block(panels, left, n_left, right, n_right, ends, kernel, tile, sums)
-    columns = min(n_right * LANES, m - right * LANES)
+    tile, ends = memory + 8 * SIDE * SIDE, pointer(p.ends, np.int64)
+    clear_bytes(memory, 8 * SIDE * SIDE)
+    step, columns = LANES * p.number, p.strip * LANES
+    for b in range(0, n_right, p.strip):
+        c = p.panels + (right + b) * p.panel_bytes
+        for a in range(b if left == right else 0, n_left):  # the lower triangle of a block
+            for r in range(0, LANES, p.rows):
+                x = p.panels + (left + a) * p.panel_bytes + r * p.number
+                for e in range(p.n_ends - 1):
+                    k, steps = ends[e] * step, ends[e + 1] - ends[e]
+                    call_product(
+                        p.address, x + k, c + k, p.panel_bytes, steps, tile, p.strip * step
+                    )
+                    to = memory + 8 * ((a * LANES + r) * SIDE + b * LANES)
+                    call_product(p.add, tile, columns, p.rows, columns, to, SIDE)
+    sums = pointer(memory, np.float64)
+    columns = min(n_right * LANES, p.m - right * LANES)
     if targets:
         first = (i - h_blocks) * SIDE
-        for o in range(min(SIDE, n_targets - first)):
+        for o in range(min(SIDE, p.k - first)):
+            B = p.B + right * LANES * p.B_bytes + (first + o) * p.B_step
             for q in range(columns):
-                B[right * LANES + q, first + o] += sums[o, q]
+                pointer(B + q * p.B_bytes, np.float64)[0] += sums[o * SIDE + q]
     else:
-        for p in range(min(n_left * LANES, m - left * LANES)):
-            line = G[left * LANES + p, right * LANES : right * LANES + columns]
-            for q in range(columns):
-                line[q] += scale * sums[p, q]
+        for q in range(min(n_left * LANES, p.m - left * LANES)):
+            line = pointer(p.G + (left * LANES + q) * p.G_bytes + 8 * right * LANES, np.float64)
+            for s in range(columns):
+                line[s] += scale * sums[q * SIDE + s]
 
 
 def gram_blocks(m, n_targets):

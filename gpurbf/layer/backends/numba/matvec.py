@@ -7,8 +7,8 @@ another number of threads (float32 with OpenBLAS, measured). The tiles' own kern
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for
+
+if TYPE_CHECKING:
+    from gpurbf.layer.backends.numba.consumers import Consumer
 
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
 driver = lazy_module("gpurbf.layer.backends.numba.driver")
@@ -42,39 +45,7 @@ class Weights(NamedTuple):
 
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
         """The consumer that adds to the float64 sums ``scores`` (N, k), for that dtype of H."""
-        return consumer(dtype, self.name, scores=scores, **self.fields)
-
-
-def consumer(dtype: Any, name: str, **given: Any) -> Any:
-    """A `consumers.Consumer` of activations of that dtype, of that name.
-
-    What it is not given is empty: consumers of one dtype have one type, for which the driver is
-    compiled once.
-    """
-
-    dtype = np.dtype(dtype)
-    return consumers.Consumer(
-        **_absent(dtype) | given, address=consumers.consumer_address(name, dtype)
-    )
-
-
-@cache
-def _absent(of: np.dtype) -> dict[str, np.ndarray]:
-    """Empty arrays for the fields that a consumer does not use, by the dtype of activations."""
-    return {
-        "out": np.empty((0, 0), of),
-        "places": np.empty(0, np.intp),
-        "weights": np.empty(0, of),
-        "mean": np.empty(0, of),
-        "panels": np.empty((0, 0, 16), of),
-        "wide": np.empty((0, 0, 16)),
-        "pairs": np.empty((0, 0, 16), np.int32),
-        "beyond": np.empty(0, np.uint8),
-        "scores": np.empty((0, 0)),
-        "W": np.empty((0, 0, 0), np.uint8),
-        "segments": np.empty((0, 6), np.intp),
-        "columns": np.empty(0, np.intp),
-    }
+        return consumers.consumer(self.name, dtype, scores=scores, k=self.k, **self.fields)
 
 
 class GroupedWeights:
@@ -125,15 +96,13 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) 
     if isinstance(W, GroupedWeights):
         packed, segments, columns = packing.pack_groups(W.groups, layout.panels)
         most = max((len(own) for *_, own in W.groups), default=0)
-        given |= {"segments": segments, "columns": columns, "outputs": layout.panels}
-        given |= {
-            "W": packed.view(np.uint8).reshape(1, 1, -1),
-            "sums": matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels),
-        }
-        return Weights("partial", given, k, W.products)
+        numbers = matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels)
+        given |= {"W": packed, "segments": segments, "n_segments": len(segments)}
+        given |= {"columns": columns, "outputs": layout.panels, "number": dtype.itemsize}
+        return Weights("partial", given | {"n_sums": numbers, "sums": 8 * numbers}, k, W.products)
     packed = packing.pack_many(W, dtype)
-    given |= {"W": packed.view(np.uint8), "sums": microkernels.LANES}
-    return Weights("scores", given, k, W.size)
+    given |= {"W": packed, "panel_bytes": packed.strides[0], "row_bytes": packed.strides[1]}
+    return Weights("scores", given | {"sums": 8 * microkernels.LANES}, k, W.size)
 
 
 def times(
@@ -165,11 +134,20 @@ def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
 
     sums = np.zeros(S.shape)
-    consumer = tuple(weights.consumer(sums, H.dtype))
-    _rows(
-        lambda begin, end: driver.stored_rows(begin, end, H, consumer),
-        H, S, sums, weights.fields["W"].nbytes,
-    )  # fmt: skip
+    add = hand_over_rows(H, weights.consumer(sums, H.dtype))
+    _rows(add, H, S, sums, weights.fields["W"].nbytes)
+
+
+def hand_over_rows(H: np.ndarray, consumer: Consumer) -> Callable[[int, int], None]:
+    """A function that hands rows from one number to another of H (N, m) to a consumer of tiles."""
+    tile = microkernels.BLOCK * H.itemsize + consumer.sums  # a row of it
+
+    def rows(begin: int, end: int) -> None:
+        memory = packing.aligned(consumers.CHUNK * tile, np.uint8)
+        to = consumer.address, consumer.own.ctypes.data, consumer.sums, memory.ctypes.data
+        driver.stored_rows(begin, end, H.ctypes.data, H.shape[1], H.itemsize, *to)
+
+    return rows
 
 
 def _rows(

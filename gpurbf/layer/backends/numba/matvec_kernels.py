@@ -17,8 +17,6 @@ its own class. Segments are the parts of groups in a tile, from a multiple of 8 
     sums  [rows][outputs][8]    for partial sums, float64; [rows][16] for `score`, as H
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -27,7 +25,6 @@ from numba.extending import intrinsic
 from gpurbf.layer.backends.numba.microkernels import (
     AVX2,
     BLOCK,
-    LANES,
     OPERATIONS,
     Kind,
     byte_size,
@@ -35,7 +32,7 @@ from gpurbf.layer.backends.numba.microkernels import (
     pointer_to,
 )
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import call_product, use_widest_vectors
+from gpurbf.runtime.jit.llvm import address, clear_bytes, use_widest_vectors
 
 # Width, samples and outputs (`panels`) of a block of registers, for activations of both dtypes.
 _BLOCKS = {
@@ -125,58 +122,20 @@ def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride)
     return types.void(name, *(types.intp,) * 6), generate
 
 
-class Segment(NamedTuple):
-    """Some centers of a tile, and the outputs that they have weights for."""
-
-    first: int  # center, a multiple of PARTS
-    steps: int  # of PARTS centers
-    place: int  # of its weights in W, in numbers
-    column: int  # of its outputs in the list of all segments'
-    n_outputs: int
-    last: int  # whether its sums are whole then
-
-
-@inner()
-def add_partial(H, first, n_rows, W, segment, kernel, rows, outputs, sums):
-    """sums += H[:n_rows] · W of a segment, whose centers begin at column `first` of H.
-
-    H is 0 in columns beyond the last center, up to the next multiple of 8.
-    """
-    w_stride = segment.steps * PARTS * 8
-    for o in range(0, segment.n_outputs, outputs):
-        w = W.ctypes.data + segment.place * 8 + o * w_stride
-        for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * H.strides[0] + first * H.itemsize
-            target = sums.ctypes.data + r * sums.strides[0] + o * sums.strides[1]
-            call_product(kernel, h, w, w_stride, segment.steps, target, sums.strides[0])
-
-
 @inner(fastmath={"reassoc"})
-def collect(sums, columns, scores):
-    """scores[:, columns] += the partial sums; these begin again at 0."""
+def collect(sums, n, apart, columns, n_outputs, scores, k):
+    """scores[:, columns] += the partial sums of n rows; these begin again at 0.
+
+    All are pointers; rows of sums are ``apart`` numbers apart, and rows of the scores k.
+    """
     use_widest_vectors()
-    for r in range(scores.shape[0]):
-        for o in range(len(columns)):
+    for r in range(n):
+        for o in range(n_outputs):
             total = 0.0
-            for k in range(PARTS):
-                total += sums[r, o, k]
-            scores[r, columns[o]] += total
-    sums[:] = 0
-
-
-@inner()
-def add_scores(H, count, W, first, kernel, rows, sums, scores):
-    """scores += H[:, :count] @ W[first : first + count], in float64; sums is scratch."""
-    n_rows = scores.shape[0]
-    for p in range(W.shape[0]):
-        w = W.ctypes.data + p * W.strides[0] + first * W.strides[1]
-        outputs = min(LANES, scores.shape[1] - p * LANES)
-        for r in range(0, n_rows, rows):
-            h = H.ctypes.data + r * H.strides[0]
-            call_product(kernel, h, w, 0, count, sums.ctypes.data, sums.strides[0])
-            for q in range(min(rows, n_rows - r)):
-                for k in range(outputs):
-                    scores[r + q, p * LANES + k] += sums[q, 0, k]
+            for i in range(PARTS):
+                total += sums[r * apart + o * PARTS + i]
+            scores[r * k + columns[o]] += total
+    clear_bytes(address(sums), 8 * n * apart)
 
 
 @cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")

@@ -6,14 +6,29 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numba import from_dtype, types
+from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
-from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
 from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
-from gpurbf.runtime.jit.llvm import keep_alive, transpose4, use_widest_vectors, without_refcount
+from gpurbf.runtime.jit.llvm import (
+    address,
+    call_eight,
+    clear_bytes,
+    copy_bytes,
+    moved,
+    number_of,
+    pointer,
+    transpose4,
+    use_widest_vectors,
+    words,
+)
+from gpurbf.runtime.once import once
 
 
 def aligned(shape, dtype):
@@ -34,112 +49,150 @@ def aligned_like(array, size):
 
 
 @inner(fastmath={"reassoc", "contract"}, error_model="numpy")
-def convert_row(row, shift, line):
-    """Write row − shift into line; the sum and the sum of squares of what was written."""
+def convert_row(row, shift, line, n):
+    """Write a row of n numbers less shift into line; sum and sum of squares of what was written.
+
+    Of codes they are those of the codes themselves, which no unsigned byte of a line tells.
+    """
     use_widest_vectors()
-    for j in range(row.size):
-        line[j] = line.dtype.type(row[j] - shift[j])
+    for j in range(n):
+        line[j] = number_of(line, row[j] - shift[j])
     # A loop that writes too would be compiled twice, for arrays that may overlap and others, and
     # which of them runs, in its own order of additions, would depend on where those are in memory.
-    one = shift.dtype.type(1)
-    total, squares = one * 0, one * 0
-    for j in range(row.size):
-        v = line[j]
-        total += v
-        squares += (one * v) * (one * v)
+    terms = summed(row, line)
+    total, squares = number_of(shift, 0), number_of(shift, 0)
+    for j in range(n):
+        v = number_of(shift, terms[j])
+        total = number_of(shift, total + v)
+        squares = number_of(shift, squares + v * v)
     return total, squares
 
 
-@inner()
-def scatter(line, panel, place, rows, size):
-    """Spread a line over its panel, one of so many rows: groups of `size` words."""
-    for k in range(size):
-        # Slices, whose index LLVM knows to step: three times as fast as one that is computed.
-        words, target = line[k::size], panel[place * size + k :: rows * size]
-        for s in range(words.size):
-            target[s] = words[s]
+@intrinsic
+def summed(typing_context, row, line):
+    """The row where it is codes and the line is, too; else the line."""
+    place = 0 if isinstance(line.dtype, types.Integer) else 1
+
+    def generate(context, builder, signature, args):
+        return args[place]
+
+    return (row, line)[place](row, line), generate
+
+
+def pack(X, chosen, shift, own, count, lines, panels, terms):
+    """Pack so many rows of X less shift into ``panels``, and write what they add to distances.
+
+    X is rows of whole numbers or float64 or float32 ones, contiguous. They are the first, or those
+    that are ``chosen``, the address of their numbers, unless that is 0. `own` is the address of
+    `Packing`'s words. After the numbers of ``shift`` come the coefficients of a term, see
+    `distance.Coefficients`. ``lines`` is scratch for four padded rows, of the panels' dtype, whose
+    groups move in words.
+    """
+    n, rows, width, size = words(own, 4)
+    numbers = pointer(chosen, np.int64)
+    quadratic, linear, constant = shift[n], shift[n + 1], shift[n + 2]
+    line_bytes = address(moved(lines, width)) - address(lines)
+    word = address(moved(panels, 1)) - address(panels)
+    n_words = line_bytes // word
+    clear_bytes(address(lines), 4 * line_bytes)
+    for r in range(-(-count // rows) * rows):
+        place = r % rows
+        line = moved(lines, place % 4 * width)
+        if r < count:
+            i = r
+            if chosen != 0:
+                i = numbers[r]
+            total, squares = convert_row(moved(X, i * n), shift, line, n)
+            terms[r] = number_of(terms, quadratic * squares + linear * total + constant)
+        else:
+            clear_bytes(address(line), line_bytes)
+        panel = moved(panels, r // rows * rows * n_words)
+        if size > 1:  # groups of several words
+            for g in range(n_words // size):
+                to = address(moved(panel, (g * rows + place) * size))
+                copy_bytes(to, address(line) + g * size * word, size * word)
+        elif place // 4 * 4 + 4 > rows:
+            of = pointer(address(line), panels)
+            for g in range(n_words):
+                panel[g * rows + place] = of[g]
+        elif place % 4 == 3:
+            scatter_four(address(lines), line_bytes, n_words, moved(panel, place - 3), rows, word)
 
 
 @inner()
-def scatter_four(lines, count, panel, place, rows, word):
-    """Spread four lines of `count` groups of a word each, four groups at a time."""
-    size = word.itemsize
-    source, target = lines.ctypes.data, panel.ctypes.data + place * size
-    whole = count // 4 * 4
+def scatter_four(lines, line_bytes, count, panel, rows, word):
+    """Spread four lines of ``count`` words over a panel of so many rows, four words at a time."""
+    whole, to = count // 4 * 4, address(panel)
     for j in range(0, whole, 4):
-        transpose4(word, source + j * size, lines.strides[0], target + j * rows * size, rows * size)
+        transpose4(panel, lines + j * word, line_bytes, to + j * rows * word, rows * word)
     for j in range(whole, count):
         for k in range(4):
-            panel[j * rows + place + k] = lines[k].view(word.dtype)[j]
+            panel[j * rows + k] = pointer(lines + k * line_bytes, panel)[j]
 
 
-@inner()
-def pack(X, begin, end, shift, rows, group, word, lines, panels, chosen=None):
-    """Pack X[begin:end] less shift into `panels`; sums and sums of squares of what was packed.
+@once
+def _compiled(function, *dtypes):
+    X, wide, line, word, terms = (types.CPointer(from_dtype(dtype)) for dtype in dtypes)
+    size = types.intp
+    signature = types.void(X, size, wide, size, size, line, word, terms)
+    return cached_cfunc(signature, error_model="numpy")(function)
 
-    `lines` is scratch for four padded rows; their length and dtype are those of the panels. Groups
-    move in units of the dtype of `word` (see `word_of`). If rows are `chosen`, it is
-    X[chosen[begin:end]].
+
+class Packing(NamedTuple):
+    """How rows become panels and terms: what `pack` is given of all of them."""
+
+    shift: np.ndarray  # and the coefficients of a term, as `pack` takes them
+    own: np.ndarray  # words: inputs, rows of a panel, inputs padded, words of a group
+    line: np.dtype
+    word: np.dtype
+    terms: np.dtype
+
+    def address(self, X):
+        """Address of the function that packs rows X."""
+        return _compiled(pack, X, self.shift.dtype, self.line, self.word, self.terms).address
+
+    def unshifted(self):
+        """For rows that are shifted already."""
+        n = int(self.own[0])
+        return self._replace(shift=np.append(np.zeros(n, self.shift.dtype), self.shift[n:]))
+
+
+def packing_of(shift, coefficients, rows, width, group, dtype, terms):
+    """The `Packing` in panels of so many rows of a dtype, in groups; `shift` (n,) tells the sums'.
+
+    Of integers the shift is one number, by which sums of codes tell those of shifted ones.
     """
-    width, n_panels = lines.shape[1], -(-(end - begin) // rows)
-    target = panels.view(word.dtype)
-    size = group * lines.itemsize // word.itemsize
-    n_words = width * lines.itemsize // word.itemsize
-    panel_size = rows * n_words
-    totals = np.empty(n_panels * rows, shift.dtype)
-    squares = np.empty(n_panels * rows, shift.dtype)
-    lines[:, X.shape[1] :] = 0
-    for r in range(n_panels * rows):
-        place = r % rows
-        line = lines[place % 4]
-        if begin + r < end:
-            row = begin + r
-            if chosen is not None and len(chosen):
-                row = chosen[row]
-            totals[r], squares[r] = convert_row(X[row], shift, line[: X.shape[1]])
-        else:
-            line[:] = 0
-        panel = target[r // rows * panel_size :][:panel_size]
-        if size > 1 or place // 4 * 4 + 4 > rows:
-            scatter(line.view(word.dtype), panel, place, rows, size)
-        elif place % 4 == 3:
-            scatter_four(lines, n_words, panel, place - 3, rows, word)
-    return totals[: end - begin], squares[: end - begin]
+    dtype, n = np.dtype(dtype), len(shift)
+    line, (quadratic, linear, constant) = dtype, coefficients
+    if dtype.kind != "f":
+        s = int(shift[0]) if n else 0
+        linear, constant = linear - 2 * s * quadratic, constant + n * s * (s * quadratic - linear)
+        line = np.dtype(f"i{dtype.itemsize}")
+    size = group * dtype.itemsize
+    # One word where there is one; more of them go as bytes, and need no kernel of their own.
+    word = np.dtype(f"u{next(n for n in (size, 4, 2, 1) if n in (1, 2, 4, 8) and size % n == 0)}")
+    own = np.array([n, rows, width, size // word.itemsize], np.intp)
+    shift = np.append(shift, np.array([quadratic, linear, constant]).astype(shift.dtype))
+    return Packing(shift, own, line, word, np.dtype(terms))
 
 
-def word_of(group, dtype):
-    """The largest unit in which groups can be moved, as the dtype of an empty array."""
-    size = group * np.dtype(dtype).itemsize
-    return np.empty(0, f"u{next(n for n in (8, 4, 2, 1) if size % n == 0)}")
-
-
-@cached(nogil=True)
-def shift_rows(begin, end, X, shift, Z):
-    """Z[begin:end] = X[begin:end] less shift."""
-    X, Z, shift = without_refcount(X), without_refcount(Z), without_refcount(shift)
-    for i in range(begin, end):
-        convert_row(X[i], shift, Z[i])
-
-
-@cached(nogil=True)
-def pack_centers(X, m, chosen, shift, group, word, column, panels, terms):
-    """Pack m centers X less shift, or X[chosen], in panels of 16; their terms, zero beyond.
-
-    `column` are the coefficients of a term, see `backends.terms.Coefficients`.
-    """
-    begin_kernel()
-    quadratic, linear, constant = column
-    width = panels.size // terms.size
-    lines = aligned_like(panels, 4 * width).reshape(4, width)
-    totals, squares = pack(
-        without_refcount(X), 0, m, without_refcount(shift), LANES, group, word,
-        without_refcount(lines), without_refcount(panels), without_refcount(chosen),
+def pack_rows(packing, X, chosen, count, panels, terms):
+    """Pack rows X, or X[chosen], of them ``count``, by a `Packing`; zeros beyond them."""
+    lines = np.empty(4 * int(packing.own[2]), packing.line)
+    _pack_rows(
+        packing.address(X.dtype), X.ctypes.data, chosen.ctypes.data if len(chosen) else 0,
+        packing.shift.ctypes.data, packing.own.ctypes.data, count, lines.ctypes.data,
+        panels.ctypes.data, terms.ctypes.data,
     )  # fmt: skip
-    keep_alive(lines)
-    for j in range(m):
-        terms[j] = quadratic * squares[j] + linear * totals[j] + constant
-    terms[m:] = 0
-    panels[-(-m // LANES) * LANES * width :] = 0
+    _, rows, width, _ = packing.own.tolist()
+    panels[-(-count // rows) * rows * width :] = 0
+    terms[count:] = 0
+
+
+@cached(nogil=True)
+def _pack_rows(function, X, chosen, shift, own, count, lines, panels, terms):
+    begin_kernel()
+    call_eight(function, X, chosen, shift, own, count, lines, panels, terms)
     end_kernel()
 
 
@@ -156,14 +209,15 @@ def strips_of(kernel, panels, sparse):
     places : int32 array
         Bytes between the beginning of a panel of rows and a step.
     """
-    n_steps, words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
-    x_step = kernel.rows * kernel.group * kernel.blank.itemsize
-    n_strips = panels.nbytes // (8 * words * n_steps * kernel.strip)
-    strips, places = _all_steps(n_strips, n_steps, x_step, 8 * words * n_steps * kernel.strip)
+    n_steps, n_words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
+    x_step = kernel.rows * kernel.group * kernel.dtype.itemsize
+    n_strips = panels.nbytes // (8 * n_words * n_steps * kernel.strip)
+    strips, places = _all_steps(n_strips, n_steps, x_step, 8 * n_words * n_steps * kernel.strip)
     if sparse:
         strips, places = strips.copy(), np.empty(n_strips * n_steps, np.int32)
         strips[:, 0] = np.arange(n_strips) * n_steps
-        leave_out(panels.view(np.uint64), kernel.strip, words, x_step, strips, places)
+        given = panels.ctypes.data, kernel.strip, n_words, x_step
+        leave_out(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
     return strips, places
 
 
@@ -177,12 +231,13 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
 
 
 @cached(nogil=True)
-def leave_out(panels, n_panels, size, x_step, strips, places):
+def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps):
     """Leave out steps in which a strip of centers, so many panels of words, is zero."""
     begin_kernel()
-    n_steps = len(places) // len(strips)
-    for s in range(len(strips)):
-        own, taken = panels[s * n_panels * n_steps * size :], places[s * n_steps :]
+    strips = pointer(strips, np.int64)
+    for s in range(n_strips):
+        taken = pointer(places + 4 * s * n_steps, np.int32)
+        own = pointer(panels + 8 * s * n_panels * n_steps * size, np.uint64)
         count = 0
         for k in range(n_steps):
             found = np.uint64(0)
@@ -201,7 +256,7 @@ def leave_out(panels, n_panels, size, x_step, strips, places):
                     target += 1
         for i in range(count):
             taken[i] *= x_step
-        strips[s, 1] = count
+        strips[3 * s + 1] = count
     end_kernel()
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation, Epilogue
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.epilogue import compiled
 from gpurbf.layer.backends.numba.matvec import (
     GroupedWeights,
     Weights,
-    consumer,
     pack_weights,
     times,
 )
@@ -30,7 +29,9 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
     from gpurbf.layer.backends.numba.driver import Centers, MicroKernel
+    from gpurbf.layer.backends.numba.packing import Packing
 
+activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 amx = lazy_module("gpurbf.layer.backends.numba.amx")
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
 driver = lazy_module("gpurbf.layer.backends.numba.driver")
@@ -54,16 +55,6 @@ _MAX_BLOCK_BYTES = 1 << 24
 _SHIFTED_ROWS = 512
 
 
-class Packing(NamedTuple):
-    """How centers become panels and terms, as `packing.pack_centers` takes it."""
-
-    shift: np.ndarray
-    group: int
-    word: np.ndarray
-    column: tuple[Any, Any, Any]  # of a center's term, in the order of `Coefficients`
-    sparse: bool  # whether strips of centers leave out the inputs that are zero in all of them
-
-
 @dataclass(frozen=True, eq=False)
 class TileLayer:
     """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
@@ -78,8 +69,11 @@ class TileLayer:
     codes: bool
     kernel: MicroKernel
     centers: Centers
-    packing: Packing
-    epilogue: Epilogue
+    sparse: bool  # whether strips of centers leave out the inputs that are zero in all of them
+    packing: Packing  # of centers, and of rows
+    row_packing: Packing
+    finish: int  # address of `activation_kernels.finish` for the layer, and its words
+    epilogue: np.ndarray
     block: int
     threads: int | None
     arithmetic: str
@@ -109,7 +103,8 @@ class TileLayer:
         self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
     ) -> None:
         """Write what tiles end in for X[chosen] into ``out``, or into those rows of it."""
-        self._run(self._typed(X), consumer(out.dtype, "store", out=out, places=places), chosen)
+        given = {"out": out, "places": places, "row_bytes": out.strides[0], "number": out.itemsize}
+        self._run(self._typed(X), consumers.consumer("store", out.dtype, **given), chosen)
 
     def pack_weights(
         self, W: np.ndarray | GroupedWeights
@@ -165,19 +160,16 @@ class TileLayer:
         def pack(rows: slice, panels: np.ndarray) -> None:
             root, less = roots[rows], mean.astype(dtype)
             if self.fused:
-                name, field = ("gram", "panels") if panels.dtype == dtype else ("wide", "wide")
-                self._run(
-                    X[rows], consumer(dtype, name, weights=root, mean=less, **{field: panels})
-                )
+                name = "gram" if panels.dtype == dtype else "wide"
+                given = {"panels": panels, "panel_bytes": panels.strides[0], "mean": less}
+                self._run(X[rows], consumers.consumer(name, dtype, weights=root, **given))
             else:
                 H = values(rows).astype(panels.dtype, copy=False)
                 packing.fill_panels(panels[:, : len(root)], (H - less) * root[:, None])
 
         def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
             if self.fused:
-                factors, less = factors.astype(dtype), gram.padded(mean, dtype, len(pairs))
-                rounded = {"weights": factors, "mean": less, "pairs": pairs, "beyond": beyond}
-                self._run(X[rows], consumer(dtype, "pairs", **rounded))
+                self._run(X[rows], gram.pairs_consumer(factors, mean, pairs, beyond, dtype))
             else:
                 gram.round_rows(values(rows), factors, mean, pairs, beyond)
 
@@ -197,7 +189,6 @@ class TileLayer:
         n, m = len(chosen) or len(X), self.m
         if not n or not m:
             return
-        groups = [tuple(group) for group in (self.kernel, self.centers, self.epilogue, consumer)]
         # A task is about two blocks of rows, and every thread gets as many.
         panels = self.centers.panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
@@ -209,8 +200,13 @@ class TileLayer:
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
         block = min(self.block, rows)  # scratch for a few rows is little
 
+        plan, n_bytes = self._plan(X, consumer, chosen, block)
+        own = np.array(plan, np.intp)
+
         def task(i: int) -> None:
-            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), X, chosen, block, *groups)
+            memory = packing.aligned(n_bytes, np.uint8)
+            place = own.ctypes.data, memory.ctypes.data
+            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), *place)
 
         fused = products > 0
         with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
@@ -222,9 +218,55 @@ class TileLayer:
             operations = int(2 * n * m * X.shape[1] * self.density)
             count(operations=operations, kind=self.arithmetic)
             count(nbytes=n * X.shape[1] * X.itemsize + panels.nbytes)
-            count(nbytes=consumer.scores.nbytes if fused else n * m * self.dtype.itemsize)
+            count(nbytes=consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize)
             if fused:
                 count(operations=2 * n * products, kind=self.dtype.name)
+
+    def _plan(
+        self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
+    ) -> tuple[Any, int]:
+        """What the driver does for a consumer, and bytes of memory that it needs a thread."""
+        kernel, centers, number = self.kernel, self.centers, self.centers.terms.itemsize
+        panel_bytes = kernel.rows * kernel.width * kernel.dtype.itemsize
+        sizes = (
+            -(-block // kernel.rows) * panel_bytes,
+            4 * kernel.width * kernel.dtype.itemsize,
+            -(-block // kernel.rows) * kernel.rows * microkernels.BLOCK * number,
+            block * number,
+            consumers.CHUNK * microkernels.BLOCK * self.dtype.itemsize,
+            (block + consumers.CHUNK) * consumer.sums,
+        )
+        *places, n_bytes = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()
+        plan = driver.Plan(
+            self.row_packing.address(X.dtype),
+            self.row_packing.own.ctypes.data,
+            X.ctypes.data,
+            X.strides[0],
+            chosen.ctypes.data if len(chosen) else 0,
+            self.row_packing.shift.ctypes.data,
+            kernel.address,
+            kernel.enter,
+            kernel.leave,
+            kernel.config,
+            kernel.rows,
+            panel_bytes,
+            microkernels.LANES * kernel.group * centers.panels.itemsize,
+            kernel.strip * microkernels.LANES,
+            centers.panels.ctypes.data,
+            centers.strips.ctypes.data,
+            centers.places.ctypes.data,
+            centers.m,
+            self.finish,
+            self.epilogue.ctypes.data,
+            centers.terms.ctypes.data,
+            number,
+            consumer.address,
+            consumer.own.ctypes.data,
+            consumer.sums,
+            block,
+            *places,
+        )
+        return plan, n_bytes
 
     def _tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
@@ -244,7 +286,7 @@ class TileLayer:
         strips, places = self._pack(C, m, ALL if chosen is None else chosen, panels, terms)
         centers = old._replace(panels=panels, strips=strips, places=places, m=m, terms=terms)
         share = 1.0
-        if self.packing.sparse:
+        if self.sparse:
             share = float(strips[:, 1].mean()) * kernel.group / kernel.width
         return replace(self, centers=centers, density=share)
 
@@ -259,7 +301,7 @@ class TileLayer:
         panels = own.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
         some = chosen[fresh]
         strips, places = self._pack(C, len(some), some, panels, own.terms[fresh])
-        if self.packing.sparse:
+        if self.sparse:
             n_steps, first = kernel.width // kernel.group, fresh.start // strip
             own.strips[first : first + len(strips), 1] = strips[:, 1]
             own.places[first * n_steps :][: len(places)] = places
@@ -269,9 +311,8 @@ class TileLayer:
         self, C: np.ndarray, m: int, rows: np.ndarray, panels: np.ndarray, terms: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Pack m centers; return what `packing.strips_of` says of them."""
-        how = self.packing
-        packing.pack_centers(C, m, rows, how.shift, how.group, how.word, how.column, panels, terms)
-        return packing.strips_of(self.kernel, panels, how.sparse)
+        packing.pack_rows(self.packing, C, rows, m, panels, terms)
+        return packing.strips_of(self.kernel, panels, self.sparse)
 
 
 def prepare(
@@ -301,7 +342,10 @@ def prepare(
     shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
     terms, tile = terms_of(metric, n, quantization, s=signed), forced_tile()
     width, row, column = microkernel_table.padded(n, layout.depth), terms.row, terms.column
-    alpha, factor = layout.out_dtype.type(terms.alpha), unit(metric, quantization)
+    factor, zero = unit(metric, quantization), np.zeros(n, wide)
+    rule = compiled(activation, layout.out_dtype.type(terms.alpha), factor, dtype)
+    rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
+    centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
     blank = TileLayer(
         activation=activation,
         dtype=dtype,
@@ -313,18 +357,12 @@ def prepare(
             places=np.empty(0, np.int32),
             m=0,
             terms=np.empty(0, layout.out_dtype),
-            shift=shift,
-            linear=wide(row.linear),
-            quadratic=wide(row.quadratic),
         ),
-        packing=Packing(
-            shift=shift if centered else np.zeros(n, wide),
-            group=layout.c_group,
-            word=packing.word_of(layout.c_group, layout.c_dtype),
-            column=(wide(column.quadratic), wide(column.linear), wide(column.constant)),
-            sparse=usual is not None,
-        ),
-        epilogue=compiled(activation, alpha, factor, dtype),
+        sparse=usual is not None,
+        packing=packing.packing_of(shift if centered else zero, column, *centers),
+        row_packing=packing.packing_of(shift, row, *rows),
+        finish=activation_kernels.finish_address(layout.out_dtype, layout.out_dtype, dtype),
+        epilogue=activation_kernels.rule(rule, microkernels.BLOCK, microkernels.BLOCK),
         block=_block(layout, width, tile.M),
         threads=tile.threads,
         arithmetic=layout.arithmetic,
@@ -349,8 +387,7 @@ def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
         strip=layout.panels,
         group=layout.x_group,
         width=width,
-        blank=np.empty(0, layout.x_dtype),
-        word=packing.word_of(layout.x_group, layout.x_dtype),
+        dtype=layout.x_dtype,
     )
 
 
@@ -383,21 +420,18 @@ class TilesAmong:
     ) -> None:
         layer = prepare(X[:1], activation, dtype, quantization, among=X)
         self._blank, self._X = layer, _typed(X, layer.codes)
-        blank = layer.kernel.blank.dtype
-        if layer.codes or X.dtype == blank:
+        if layer.codes or X.dtype == layer.kernel.dtype:
             return
-        source, Z, shift = self._X, np.empty(X.shape, blank), layer.packing.shift
+        source, Z = self._X, np.empty(X.shape, layer.kernel.dtype)
+        shift = layer.packing.shift[: X.shape[1]]
 
         def task(rows: slice) -> None:
-            packing.shift_rows(rows.start, rows.stop, source, shift, Z)
+            np.subtract(source[rows], shift, out=Z[rows], casting="unsafe")
 
         parallel_rows(task, len(Z), _SHIFTED_ROWS)
-        zero = np.zeros_like(shift)
         self._X = _typed(Z, False)
         self._blank = replace(
-            layer,
-            centers=layer.centers._replace(shift=zero),
-            packing=layer.packing._replace(shift=zero),
+            layer, packing=layer.packing.unshifted(), row_packing=layer.row_packing.unshifted()
         )
 
     def layer(
