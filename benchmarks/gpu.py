@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks import data, ways
 from benchmarks.measure import Times, calls, in_turn, once
-from benchmarks.peak_gpu import event_seconds, limits, pool_peak
+from benchmarks.peak_gpu import event_seconds, limits
 from benchmarks.report import Report
-from gpurbf import FSVC, SVC, RBFClassifier, config_context
+from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.cli import classify
 from gpurbf.layer.backends import available_backends
 from gpurbf.layer.layer import HiddenLayer
@@ -30,7 +30,6 @@ WAYS = {
     "numba-cuda, float32": ("numba-cuda", "float32", "float32 units"),
     "numba-cuda, float64": ("numba-cuda", "float64", "float64"),
 }
-_EIGHT_BIT = ("cupy, 8-bit", "numba-cuda, 8-bit")
 _OUTPUTS = 10
 
 
@@ -65,7 +64,7 @@ class Bench(NamedTuple):
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
-    """Verify, then measure; see the headings. Where there is no GPU, say so.
+    """Measure what its check found right; see the headings. Where there is no GPU, say so.
 
     A section or a way that fails is reported as failed and the others go on; what was found is
     written after each section.
@@ -83,12 +82,9 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     failures = []
     for section in (
         _limits,
-        _errors,
         _shapes,
         _manhattan,
         _speed_ups,
-        _streams,
-        _memory,
         partial(_fits, data_home=data_home),
     ):
         try:
@@ -115,35 +111,11 @@ def _limits(bench: Bench) -> None:
     bench.report.table(("what", "10¹² a second"), rows)
 
 
-def _errors(bench: Bench) -> None:
-    """The largest error of H against float64; a way that is wrong is not timed."""
-    X, C = data.pixels(100, 500, 100)
-    expected = np.exp(-ways.gamma(C) * data.distances(X, C, "euclidean"))
-    rows = []
-    for way, (name, precision, _) in list(bench.ways.items()):
-        try:
-            H = ways.layer(C, name, precision).activations(X)
-            error = f"{float(np.abs(H - expected).max()):.1e}"
-        except Exception as problem:
-            error = f"{type(problem).__name__}: {problem}"
-        else:
-            if float(error) <= (2e-2 if precision == "tf32" else 1e-5):
-                rows.append((way, error))
-                continue
-        del bench.ways[way]
-        rows.append((way, f"{error}, **wrong**: not timed"))
-    bench.report.text("## Largest error of H against float64")
-    bench.report.table(("what", "error"), rows)
-
-
-def _scores(
-    bench: Bench, N: int, m: int, n: int, *, transfers: bool
-) -> dict[str, Callable[[], Any]]:
-    """H @ W by every way: from host memory and back to it, or all of it on the device."""
+def _scores(bench: Bench, N: int, m: int, n: int) -> dict[str, Callable[[], Any]]:
+    """H @ W by every way, all of it on the device."""
     X, C = data.pixels(N, m, n)
     W: Any = np.random.default_rng(1).normal(size=(m, _OUTPUTS)).astype(np.float32)
-    x = X if transfers else bench.xp.asarray(X)
-    w = W if transfers else bench.xp.asarray(W)
+    x, w = bench.xp.asarray(X), bench.xp.asarray(W)
     return {
         way: partial(ways.layer(C, name, precision).matvec, x, w)
         for way, (name, precision, _) in bench.ways.items()
@@ -153,7 +125,7 @@ def _scores(
 def _shapes(bench: Bench) -> None:
     """H @ W with everything on the device, over a decade of N, m and n."""
     N, m, n = bench.shape
-    base = bench.times(_scores(bench, N, m, n, transfers=False))
+    base = bench.times(_scores(bench, N, m, n))
     work = 2 * N * m * n
     rows = []
     for way, time in base.items():
@@ -166,7 +138,7 @@ def _shapes(bench: Bench) -> None:
     sizes += [(N, m, int(f * n)) for f in (0.1, 0.5, 2, 5)]
     table = []
     for size in sizes:
-        times = bench.times(_scores(bench, *size, transfers=False))
+        times = bench.times(_scores(bench, *size))
         operations = 2 * np.prod(size, dtype=float)
         rates = {way: f"{operations / time.median / 1e12:.3g}" for way, time in times.items()}
         table.append((*(f"{s:,}" for s in size), *(rates.get(way, "") for way in bench.ways)))
@@ -234,48 +206,6 @@ def _speed_ups(bench: Bench) -> None:
     ]
     bench.report.text(f"## H returned, {N:,} × {m:,} × {n}: how often as fast")
     bench.report.table(("what", "seconds", "as plain NumPy", "as the naive loop"), rows)
-
-
-def _streams(bench: Bench) -> None:
-    """H @ W from host memory: one stream against more, over the number of inputs."""
-    N, m, _ = bench.shape
-    rows = []
-    for n in (16, 32) if bench.quick else (16, 64, 256, 784, 3136):
-        candidates: dict[str, Callable[[], Any]] = {}
-        calls = _scores(bench, N if bench.quick else 10 * N, m, n, transfers=True)
-        for way in [way for way in _EIGHT_BIT if way in calls]:
-            for count in (1, 2, 3):
-                candidates[f"{way} {count}"] = partial(_with, calls[way], n_streams=count)
-        times = bench.times(candidates)
-        for way in [way for way in _EIGHT_BIT if way in calls]:
-            serial, *others = (times.get(f"{way} {count}") for count in (1, 2, 3))
-            if serial is not None:
-                ratios = (f"{serial.median / time.median:.2f}" if time else "" for time in others)
-                rows.append((way, n, serial, *ratios))
-    bench.report.text(
-        "## Copies beside the work: H @ W from host memory\n\nHow often as fast as on one stream."
-    )
-    bench.report.table(("what", "inputs", "1 stream, seconds", "2 streams", "3 streams"), rows)
-
-
-def _with(call: Callable[[], Any], **settings: Any) -> None:
-    with config_context(**settings):
-        call()
-
-
-def _memory(bench: Bench) -> None:
-    """The largest size of the pool while H is returned to the host within a budget."""
-    X, C = data.pixels(*bench.shape)
-    rows = []
-    for megabytes in (4, 8) if bench.quick else (128, 512, 2048):
-        for name in bench.names:
-            with config_context(gpu_memory=megabytes):
-                layer = ways.layer(C, name, "exact")
-                with pool_peak(bench.xp) as peak:
-                    seconds = once(partial(layer.activations, X))
-            rows.append((name, megabytes, f"{peak() / 2**20:.1f}", f"{seconds:.3f}"))
-    bench.report.text("## Memory: the budget and the largest size of the pool, megabytes")
-    bench.report.table(("backend", "budget", "pool", "seconds"), rows)
 
 
 def _fits(bench: Bench, data_home: str | None) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpurbf.layer.backends.cuda.cupy_ import products
-from gpurbf.layer.backends.cuda.memory import memory_of
 
 # Kinds of product that cuBLAS is asked for: dtype of the layer, whether quantized, whether TF32.
 _KINDS = {
@@ -110,12 +108,3 @@ def _copies(xp: ModuleType, megabytes: int) -> dict[str, float]:
 def _median(xp: ModuleType, call: Callable[[], Any]) -> float:
     call()
     return statistics.median(event_seconds(xp, call) for _ in range(5))
-
-
-@contextmanager
-def pool_peak(xp: ModuleType) -> Iterator[Callable[[], int]]:
-    """A function that tells the largest size in bytes of the pool of this block."""
-    memory = memory_of(xp)
-    memory.pool.free_all_blocks()
-    memory.peak = 0
-    yield lambda: memory.peak

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.layer.backends import GPUS, Backend, get_backend
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.errors import BackendUnavailable, warn
+from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.once import once
 from gpurbf.runtime.stages import stage
@@ -238,15 +237,14 @@ class _Host:
         if self._fits:
             self._evaluate(np.arange(self._all.stop))
         active, width = np.arange(len(self._solutions)), self.planned.width
-        waves: list[Any] = []
+        waves: list[tuple[np.ndarray, Any]] = []
         while len(active):
-            numbers = [active[i : i + width] for i in range(0, len(active), width)]
-            if not waves or len(numbers) < len(waves):
-                waves = [self.rounds.wave(some) for some in numbers]
-                round_ = self._round(numbers, waves)
+            if sum(len(some) for some, _ in waves) != len(active):
+                parts = (active[i : i + width] for i in range(0, len(active), width))
+                waves = [(some, self.rounds.wave(some)) for some in parts]
             with stage("output training", "inner steps"):
                 for _ in range(_ROUNDS_PER_LOOK):
-                    round_()
+                    self._round(waves)
                 report = self.rounds.report()
             if not report.finite.all():
                 raise FloatingPointError("not finite")
@@ -255,18 +253,13 @@ class _Host:
             active = active[going]
         return self._solutions
 
-    def _round(self, numbers: list[np.ndarray], waves: list[Any]) -> Callable[[], None]:
-        """A round of these pairs, of which some may have ended."""
-        if self._fits:
-            return self.rounds.repeated(waves)
-
-        def by_rows() -> None:
-            for some, wave in zip(numbers, waves):
-                self.rounds.select(wave)
+    def _round(self, waves: list[tuple[np.ndarray, Any]]) -> None:
+        """A round of these pairs; the host evaluates rows of their sets where not all fit."""
+        for some, wave in waves:
+            self.rounds.select(wave)
+            if not self._fits:
                 self._evaluate(self._union(some, wave))
-                self.rounds.step(wave)
-
-        return by_rows
+            self.rounds.step(wave)
 
     def _goes_on(self, p: int, report: Report) -> bool:
         """Whether a pair needs more rounds and is to have them."""
@@ -369,19 +362,6 @@ class Rounds:
         """Problems that are at work together, as the rounds take them."""
         return self.xp.asarray(problems.astype(np.int32))
 
-    def repeated(self, waves: list[Any]) -> Callable[[], None]:
-        """A function that makes a round of these waves where all of K is in memory.
-
-        Problems that have ended are passed over, so the waves may stay as they are.
-        """
-
-        def launches() -> None:
-            for wave in waves:
-                self.select(wave)
-                self.step(wave)
-
-        return Repeated(self.xp, launches)
-
     def select(self, wave: Any) -> None:
         """Judge each problem and choose the working sets of those that go on."""
         cuda_smo_kernels.select[len(wave), _STEP_THREADS, cuda_api.current_stream()](
@@ -451,44 +431,3 @@ class Rounds:
 def _arguments(kind: Any, *arrays: Any) -> Any:
     """Arrays as a group of kernel arguments; they live as long as the group."""
     return kind(*map(cuda_api.argument, arrays))
-
-
-class Repeated:
-    """Launches on arrays that stay where they are: one by one the first time, then as a graph.
-
-    The first time compiles what is to be compiled, and is all there is where nothing repeats. What
-    is recorded must neither ask for memory nor wait, and is kernels of our own: CuPy refuses cuBLAS
-    while it records. Where a driver refuses more than that, launches stay one by one, and say so.
-    """
-
-    def __init__(self, xp: ModuleType, launches: Callable[[], None]) -> None:
-        self.xp, self.launches = xp, launches
-        self._times = 0
-        self._graph: Any = None
-
-    def __call__(self) -> None:
-        """Make the launches on the current stream."""
-        if self._times == 1:
-            self._graph = self._recorded()
-        self._times += 1
-        if self._graph is None:
-            self.launches()
-        else:
-            self._graph.launch()
-
-    def _recorded(self) -> Any:
-        stream = self.xp.cuda.Stream(non_blocking=True)
-        try:
-            with stream:
-                stream.begin_capture()
-                try:
-                    self.launches()
-                finally:
-                    graph = stream.end_capture()
-        except Exception as error:  # of CuPy, Numba or the driver; what is really wrong comes again
-            warn(
-                "Launches that repeat could not be recorded as a CUDA graph and are made one by "
-                f"one, which takes longer ({type(error).__name__}: {error})."
-            )
-            return None
-        return graph

@@ -10,8 +10,7 @@ from benchmarks.report import Report
 def test_every_section_runs_with_what_is_there(cupy, capsys):
     gpu.run(Report(gpu.TITLE), quick=True, data_home=None)
     printed = capsys.readouterr().out
-    for heading in ("limits of stand-in", "Largest error", "over samples", "as fast", "Copies",
-                    "Memory", "Estimators"):  # fmt: skip
+    for heading in ("limits of stand-in", "over samples", "as fast", "Estimators"):
         assert heading in printed
     assert "cupy, 8-bit" in printed and "numba-cuda" not in printed
 
@@ -29,19 +28,17 @@ def test_a_way_or_a_section_that_fails_leaves_the_others_and_the_page(
         return (broken if cublas.CUBLAS_COMPUTE_64F in arguments else gemm)(*arguments)
 
     monkeypatch.setattr(cublas, "gemmEx", without_float64)
-    monkeypatch.setattr(gpu, "_streams", broken)
     monkeypatch.setattr(gpu, "_fits", broken)
     page = tmp_path / "gpu.md"
-    with pytest.raises(RuntimeError, match=r"3 sections failed: .*limits.*a broken device"):
+    with pytest.raises(RuntimeError, match=r"2 sections failed: .*limits.*a broken device"):
         gpu.run(Report(gpu.TITLE, page), quick=True, data_home=None)
     written = page.read_text()
-    for heading in ("Largest error", "over samples", "as fast", "Memory"):
+    for heading in ("over samples", "as fast"):
         assert heading in written
-    assert "cupy, float64" in written and "not timed" in written
-    assert written.count("ArithmeticError: a broken device") == 4
+    assert "cupy, float64 failed" in written
     # The tables have the ways that work.
     table = written[written.index("## H @ W, ") : written.index("## H @ W over")]
-    assert "| cupy, 8-bit " in table and "cupy, float64" not in table
+    assert "| cupy, 8-bit " in table and "| cupy, float64" not in table
 
 
 def test_without_a_gpu_it_says_so(capsys):

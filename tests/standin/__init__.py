@@ -27,7 +27,6 @@ from gpurbf.runtime.stages import FENCES
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel, ReductionKernel
 from standin.machine import (
     Buffer,
-    CaptureError,
     Event,
     Gpu,
     MemoryPool,
@@ -65,8 +64,6 @@ class ndarray:
 
     def __init__(self, array, buffer=None):
         self._a = array
-        if buffer is None and self.gpu.current().recorded is not None:
-            raise CaptureError("memory, while a graph is captured")
         self._buffer = buffer or Buffer(self.gpu, array)
 
     shape = property(lambda self: self._a.shape)

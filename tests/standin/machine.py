@@ -18,10 +18,6 @@ class RaceError(AssertionError):
     pass
 
 
-class CaptureError(RuntimeError):
-    """A stream that records a graph was asked for a copy, a wait, memory or a library call."""
-
-
 def merge(clock, other):
     for key, tick in other.items():
         clock[key] = max(clock.get(key, 0), tick)
@@ -95,21 +91,10 @@ class Stream:
     def __init__(self, gpu, non_blocking=False):
         self.gpu, self.id = gpu, next(gpu.numbers)
         self.clock, self.queue, self.outer = {}, [], []
-        self.recorded = None  # kernels, while a graph is captured
         gpu.streams.append(self)
-
-    def begin_capture(self):
-        assert self.recorded is None and self is not self.gpu.null, "the default stream"
-        self.recorded = []
-
-    def end_capture(self):
-        recorded, self.recorded = self.recorded, None
-        return Graph(self.gpu, recorded)
 
     def tick(self):
         """The time of one more operation."""
-        if self.recorded is not None:
-            raise CaptureError("cudaErrorStreamCaptureUnsupported")
         merge(self.clock, self.gpu.known_to_host)
         self.clock[self.id] = self.clock.get(self.id, 0) + 1
         return self
@@ -136,24 +121,9 @@ class Stream:
             job()
 
     def synchronize(self):
-        if self.recorded is not None:
-            raise CaptureError("cudaErrorStreamCaptureUnsupported")
         self.gpu.synchronizations += 1
         merge(self.gpu.known_to_host, self.clock)
         self.deliver(np.inf)
-
-
-class Graph:
-    """Kernels that were captured: addresses, which keep no memory alive."""
-
-    def __init__(self, gpu, recorded):
-        self.gpu, self.kernels = gpu, recorded
-
-    def launch(self, stream=None):
-        stream = stream or self.gpu.current()
-        self.gpu.launches += 1
-        for run in self.kernels:
-            run(stream.tick())
 
 
 class Event:

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.matvec import GroupedWeights
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
+# What brings the GPUs' libraries.
+INSTALL = (
+    'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
+    "(nvidia-smi says)"
+)
 
 Packed = TypeVar("Packed")
 Prepared = TypeVar("Prepared")
@@ -198,10 +203,7 @@ def no_gpu() -> str | None:
 @functools.cache
 def _no_gpu() -> str | None:
     if importlib.util.find_spec("cupy") is None:
-        return (
-            'no CuPy: in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the '
-            "driver has (nvidia-smi says)"
-        )
+        return f"no CuPy: {INSTALL}"
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(driver)

@@ -47,7 +47,10 @@ def test_dot_product_kernels(cupy, profile, dtype, degree):
 def test_a_callable_profile_gets_the_device_s_array(cupy):
     X, C = data(np.float64)
     layer = HiddenLayer(C, Activation("euclidean", lambda s: 1 / (1 + np.sqrt(s))), backend="cupy")
-    close(layer.activations(X), 1 / (1 + reference.euclidean(X, C)))
+    H = 1 / (1 + reference.euclidean(X, C))
+    close(layer.activations(X), H)
+    close(layer.matvec(X, np.ones((len(C), 2))), H.sum(axis=1, keepdims=True) * np.ones(2))
+    close(layer.gram(X, np.ones((len(X), 1)))[0], H.T @ H)
 
 
 def test_underflow_is_flushed_to_zero(cupy):

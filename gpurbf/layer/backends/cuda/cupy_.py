@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
+from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted_centers
 from gpurbf.layer.backends.cuda.cupy_kernels import (
     move_rows,
@@ -29,9 +30,8 @@ from gpurbf.layer.backends.cuda.cupy_kernels import (
     write_outputs,
     write_scores,
 )
-from gpurbf.layer.backends.cuda.device import prepare_on_device
-from gpurbf.layer.backends.cuda.gram import add_sums
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs, memory_of
+from gpurbf.layer.backends.cuda.device import device_backend
+from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -111,7 +111,7 @@ class CublasLayer:
         tf32: bool = False,
     ) -> None:
         self.xp, self.device, self.activation = xp, device, activation
-        self.dtype, n, quantized = np.dtype(dtype), C.shape[1], quantization is not None
+        self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
         choose = products(xp, device.tensor_floats)
         self.product = choose(self.dtype, n, quantized, tf32)
         moved = partial(self._moved, "centers")
@@ -151,11 +151,10 @@ class CublasLayer:
 
     @property
     def needs(self) -> Needs:
-        """Memory of a row, packed and its terms; of a row of a chunk, products and activations."""
+        """Memory of a row, packed and its terms; of a row of a chunk, products."""
         product, centers = self.product, self.distance.centers
         packed = centers.shape[1] * np.dtype(product.x_dtype).itemsize
-        activated = 2 * self.dtype.itemsize if callable(self.activation.profile) else 0
-        row = len(centers) * (np.dtype(product.out_dtype).itemsize + activated)
+        row = len(centers) * np.dtype(product.out_dtype).itemsize
         return Needs(packed + 16, row, self._chunk())
 
     def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
@@ -176,14 +175,9 @@ class CublasLayer:
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        if not out.size:
-            return
-        profile = self.activation.profile
         with stage("hidden layer", "H"):
             for part, P, terms in self._products(X):
                 write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
-            if callable(profile):
-                out[...] = profile(out)
 
     def pack_weights(self, W: Any) -> DeviceWeights:
         """W (m, k) by output, where a warp reads a row of it."""
@@ -195,60 +189,25 @@ class CublasLayer:
 
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``; only a chunk of H, or none, is ever there."""
-        xp, columns, profile = self.xp, self.distance.column_terms, self.activation.profile
-        if not (out.size and len(columns)):
-            out.fill(0)
-            return
+        xp, columns = self.xp, self.distance.column_terms
         with stage("hidden layer", "H @ W"):
             for part, P, terms in self._products(X):
-                if not callable(profile):
-                    write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
-                    continue
-                H = xp.empty((len(P), len(columns)), self.dtype)
-                write_outputs(xp, self._rule, P, terms, columns, H)
-                compute = "64F" if self.dtype == np.float64 else "32F"
-                H = xp.ascontiguousarray(profile(H), H.dtype)
-                _gemm(xp, compute, H, W.values, out[part])
-
-    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
-        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), of H less its mean, weighted."""
-        H = self.xp.empty((len(X), len(B)), self.dtype)
-        self.activations(X, H)
-        add_sums(self.xp, self.device, H, T, weights, mean, G, B)
+                write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend on that CuPy and that device."""
-    # Made now, because looking for a GPU is what a process must not do before it forks.
-    memory = memory_of(xp)
-
-    def prepare(
-        C: Any,
-        activation: Activation,
-        dtype: Any,
-        quantization: Quantization | None,
-        *,
-        tf32: bool = False,
-    ) -> PreparedLayer[Any]:
-        if activation.metric == "manhattan":  # which has no matrix product
-            return _tiles().prepare(C, activation, dtype, quantization)
-
-        def make(C: Any) -> CublasLayer:
-            return CublasLayer(xp, device, C, activation, dtype, quantization, tf32)
-
-        return prepare_on_device(memory, make, C)
-
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
-    return Backend(
-        name="cupy",
-        xp=xp,
-        kernel=f"cuBLAS: int8 quantized, {floats}/float64 off it; {device.name}",
-        prepare=prepare,
-        device=device.name,
-        precisions=("tf32",),
-        allocator=memory.allocator,
-        free_bytes=memory.free_bytes,
-    )
+    kernel = f"cuBLAS: int8 quantized, {floats}/float64 off it"
+    make = partial(CublasLayer, xp, device)
+    backend = device_backend("cupy", xp, device, kernel, make, ("tf32",))
+
+    def prepare(C: Any, activation: Activation, *rest: Any, **precision: bool) -> Any:
+        # The Manhattan distance has no matrix product.
+        where = _tiles() if activation.metric == "manhattan" else backend
+        return where.prepare(C, activation, *rest, **precision)
+
+    return replace(backend, prepare=prepare)
 
 
 @functools.cache
@@ -268,10 +227,7 @@ def find_gpu() -> tuple[ModuleType, Device]:
     try:
         import cupy
     except ImportError as error:
-        raise BackendUnavailable(
-            f'no CuPy ({error}): in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", '
-            "whichever the driver has (nvidia-smi says)"
-        ) from None
+        raise BackendUnavailable(f"no CuPy ({error}): {INSTALL}") from None
     if not cupy.cuda.is_available():
         raise BackendUnavailable(
             "CuPy finds no NVIDIA GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"

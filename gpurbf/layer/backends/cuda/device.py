@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpurbf.layer.backends.cuda.memory import DeviceWeights, Memory, Needs
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.cuda.gram import add_sums
+from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Memory, Needs, memory_of
 from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.config import get_config
@@ -235,13 +239,14 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
 class OnDevice(Protocol):
     """A backend's layer on arrays of the device, a tile at a time, on the current stream.
 
-    All arrays that its methods take are CuPy's, and X (N, n) is C-contiguous. ``needs`` is the
-    memory that a row of X takes in any of them beside X and H. ``gram`` makes all that it makes
-    before it changes G and B, so that it can be repeated where memory runs out. ``pack_weights``
-    takes W from either side.
+    All arrays that its methods take are CuPy's but for W, which is of either side, and X (N, n) is
+    C-contiguous. ``needs`` is the memory that a row of X takes in any of them beside X and H.
+    A profile that is a callable is left to `DeviceLayer`.
     """
 
     dtype: np.dtype
+    m: int
+    activation: Activation
 
     @property
     def needs(self) -> Needs:
@@ -256,61 +261,81 @@ class OnDevice(Protocol):
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``."""
 
-    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
-        """Add HᵀH to G's lower triangle, if any, and HᵀT to B, of H less its mean, weighted."""
-
 
 class DeviceLayer:
     """A layer for arrays on either side of the bus: see `gpurbf.layer.backends.PreparedLayer`."""
 
-    def __init__(self, memory: Memory, layer: OnDevice) -> None:
-        self._memory, self._layer = memory, layer
-        self.dtype = layer.dtype
+    def __init__(self, memory: Memory, device: Device, layer: OnDevice) -> None:
+        self._memory, self._device, self._layer = memory, device, layer
+        self._profile = layer.activation.profile if callable(layer.activation.profile) else None
+        self.dtype, needs = layer.dtype, layer.needs
+        apart = 2 * layer.m * self.dtype.itemsize if self._profile else 0
+        self._needs = needs._replace(row=needs.row + apart)
+
+    def _write(self, X: Any, out: Any) -> None:
+        """Write H (N, m) into ``out``, the device's."""
+        if out.size:
+            self._layer.activations(X, out)
+            if self._profile:
+                out[...] = self._profile(out)
+
+    def _write_scores(self, X: Any, W: DeviceWeights, out: Any) -> None:
+        """Write H @ W (N, k) into ``out``, the device's."""
+        if not (out.size and self._layer.m):
+            out.fill(0)
+        elif self._profile is None:
+            self._layer.matvec(X, W, out)
+        else:
+            H = self._memory.xp.empty((len(X), self._layer.m), self.dtype)
+            self._write(X, H)
+            out[...] = H @ W.values
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        xp, layer = self._memory.xp, self._layer
+        xp = self._memory.xp
 
         def compute(part: slice, X: Any) -> Any:
-            if is_resident(out):
-                layer.activations(X, out[part])
-                return None
-            H = xp.empty((len(X), out.shape[1]), out.dtype)
-            layer.activations(X, H)
-            return H
+            H = out[part] if is_resident(out) else xp.empty((len(X), out.shape[1]), out.dtype)
+            self._write(X, H)
+            return None if is_resident(out) else H
 
         with self._memory.allocator():
             more = _row_size(X) + _row_size(out)
-            _tiled(self._memory, len(X), layer.needs, more, (X,), compute, out)
+            _tiled(self._memory, len(X), self._needs, more, (X,), compute, out)
 
     def pack_weights(self, W: Any) -> DeviceWeights:
         """Output weights W (m, k), of either side, as `matvec` takes them."""
         with self._memory.allocator():
-            return self._layer.pack_weights(W)
+            if self._profile is None and W.size:
+                return self._layer.pack_weights(W)
+            return DeviceWeights(self._memory.xp.asarray(W, self.dtype), W.shape[1])
 
     def matvec(self, X: Any, W: DeviceWeights) -> Any:
         """H @ W (N, k), on the side of X."""
-        xp, layer = self._memory.xp, self._layer
+        xp = self._memory.xp
 
         def compute(part: slice, X: Any) -> Any:
             some = S[part] if is_resident(S) else xp.empty((len(X), W.k), self.dtype)
-            layer.matvec(X, W, some)
+            self._write_scores(X, W, some)
             return None if is_resident(S) else some
 
         with self._memory.allocator():
             S = (xp if is_resident(X) else np).empty((len(X), W.k), self.dtype)
             more = _row_size(X) + _row_size(S)
-            _tiled(self._memory, len(X), layer.needs, more, (X,), compute, S)
+            _tiled(self._memory, len(X), self._needs, more, (X,), compute, S)
             return S
 
     def gram(
         self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any, grid: Grid | None = None
     ) -> None:
         """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), the device's, of H less its mean."""
-        xp, layer, itemsize = self._memory.xp, self._layer, self.dtype.itemsize
+        xp, itemsize = self._memory.xp, self.dtype.itemsize
 
         def compute(part: slice, X: Any, T: Any, weights: Any) -> None:
-            layer.gram(X, T, weights, mean, G, B)
+            H = xp.empty((len(X), len(B)), self.dtype)
+            self._write(X, H)
+            # Makes all that it makes before it adds: where memory runs out it can be done again.
+            add_sums(xp, self._device, H, T, weights, mean, G, B)
 
         with self._memory.allocator():
             mean = xp.asarray(mean)
@@ -320,22 +345,39 @@ class DeviceLayer:
             more = _row_size(X) + 2 * _row_size(T) + len(B) * (itemsize + 8)
             fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
             sources = X, T, weights
-            _tiled(self._memory, len(X), layer.needs, more, sources, compute, None, fixed, _SUMMED)
+            _tiled(self._memory, len(X), self._needs, more, sources, compute, None, fixed, _SUMMED)
 
 
-def prepare_on_device(memory: Memory, make: Callable[[Any], OnDevice], C: Any) -> DeviceLayer:
-    """``make`` of the centers C (m, n), of either side, as a layer for arrays of either side."""
-    xp = memory.xp
-    with memory.allocator():
-        try:
-            layer = make(xp.ascontiguousarray(xp.asarray(C)))
-        except xp.cuda.memory.OutOfMemoryError:
-            layer = None
-        if layer is None:
-            raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
-        # Other streams will read it.
-        xp.cuda.get_current_stream().synchronize()
-    return DeviceLayer(memory, layer)
+def device_backend(
+    name: str, xp: ModuleType, device: Device, kernel: str, make: Callable[..., OnDevice],
+    precisions: tuple[str, ...] = (),
+) -> Backend:  # fmt: skip
+    """The backend of ``make(C, activation, dtype, quantization)``, with C on the device."""
+    # Made now, because looking for a GPU is what a process must not do before it forks.
+    memory = memory_of(xp)
+
+    def prepare(C: Any, *rest: Any, **precision: bool) -> DeviceLayer:
+        with memory.allocator():
+            try:
+                layer = make(xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
+            except xp.cuda.memory.OutOfMemoryError:
+                layer = None
+            if layer is None:
+                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
+            # Other streams will read it.
+            xp.cuda.get_current_stream().synchronize()
+        return DeviceLayer(memory, device, layer)
+
+    return Backend(
+        name=name,
+        xp=xp,
+        kernel=f"{kernel}; {device.name}",
+        prepare=prepare,
+        device=device.name,
+        precisions=precisions,
+        allocator=memory.allocator,
+        free_bytes=memory.free_bytes,
+    )
 
 
 def _row_size(A: Any) -> int:

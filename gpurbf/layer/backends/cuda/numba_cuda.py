@@ -20,10 +20,9 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
-from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.cuda.device import DeviceLayer, prepare_on_device
-from gpurbf.layer.backends.cuda.gram import add_sums
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs, memory_of
+from gpurbf.layer.backends import INSTALL, Backend
+from gpurbf.layer.backends.cuda.device import device_backend
+from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
 from gpurbf.layer.backends.tile import Tile, forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
@@ -49,14 +48,13 @@ _SHARES = 8
 class Tiles(NamedTuple):
     """The means of layers of tiles, beside their centers.
 
-    ``add(shares, out)`` writes the sum of the shares, ``sums`` adds HᵀH and HᵀT (`add_sums`),
-    ``codes`` is the product of 8-bit codes, ``stated()`` the tile that is asked for.
+    ``add(shares, out)`` writes the sum of the shares, ``codes`` is the product of 8-bit codes,
+    ``stated()`` the tile that is asked for.
     """
 
     xp: ModuleType
     device: Device
     add: Callable[[Any, Any], Any]
-    sums: Callable[..., None]
     codes: str
     stated: Callable[[], Tile] = forced_tile
 
@@ -125,15 +123,9 @@ class CudaTileLayer:
         self._nothing = tuple(map(cuda_api.argument, nothing))
 
     @property
-    def fused(self) -> bool:
-        """Whether the tile ends in activations, so that consumers can take it there."""
-        return not callable(self.activation.profile)
-
-    @property
     def needs(self) -> Needs:
-        """Device memory of a row beside the row itself: packed, its term, what leaves the tile."""
-        apart = 0 if self.fused else 2 * self.m * self.dtype.itemsize
-        return Needs(self.width + 16 + apart)
+        """Device memory of a row beside the row itself: packed, and its term."""
+        return Needs(self.width + 16)
 
     def _made(self, N: int, n_terms: int) -> Packed:
         """Memory for N packed rows, in whole tiles, and their terms."""
@@ -209,44 +201,22 @@ class CudaTileLayer:
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        if not self.m:
-            return
         for start in range(0, len(X), _LAUNCH_ROWS):
             rows = slice(start, start + _LAUNCH_ROWS)
             self._launch(X[rows], out=out[rows])
-            if callable(self.activation.profile):
-                out[rows] = self.activation.profile(out[rows])
 
     def pack_weights(self, W: Any) -> DeviceWeights:
-        """W (m, k), where the tile takes it by outputs: (k, m') with zeros beyond m."""
+        """W (m, k) by outputs, as the tile takes it: (k, m') with zeros beyond m."""
         xp, (m, k), dtype = self.tiles.xp, W.shape, self.dtype
-        W = xp.asarray(W, dtype)
-        if not (self.fused and W.size):
-            return DeviceWeights(W, k)
         by_output = xp.zeros((k, -(-m // _PADDED) * _PADDED), dtype)
-        by_output[:, :m] = W.T
+        by_output[:, :m] = xp.asarray(W, dtype).T
         return DeviceWeights(cuda_api.argument(by_output), k)
 
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``: tiles in the layer's dtype, their sums in float64."""
-        N = len(X)
-        if not (out.size and self.m):
-            out.fill(0)
-            return
-        if not self.fused:
-            H = self.tiles.xp.empty((N, self.m), self.dtype)
-            self.activations(X, H)
-            out[...] = H @ W.values
-            return
-        for start in range(0, N, _LAUNCH_ROWS):
+        for start in range(0, len(X), _LAUNCH_ROWS):
             rows = slice(start, start + _LAUNCH_ROWS)
             self.tiles.add(self._launch(X[rows], W=W), out[rows])
-
-    def gram(self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any) -> None:
-        """Add HᵀH to G, if any, and HᵀT to B, of H less its mean: cuBLAS multiplies a stored H."""
-        H = self.tiles.xp.empty((len(X), self.m), self.dtype)
-        self.activations(X, H)
-        self.tiles.sums(H, T, weights, mean, G, B)
 
 
 def _stated(stated: Tile, product: str) -> Any:
@@ -281,26 +251,9 @@ def _shares(bands: int, columns: int, slots: int) -> int:
 
 def build_backend(tiles: Tiles) -> Backend:
     """The backend on those tiles."""
-    # Made now, because looking for a GPU is what a process must not do before it forks.
-    memory, device = memory_of(tiles.xp), tiles.device
-
-    def prepare(
-        C: Any, activation: Activation, dtype: Any, quantization: Quantization | None
-    ) -> DeviceLayer:
-        def make(C: Any) -> CudaTileLayer:
-            return CudaTileLayer(tiles, C, activation, dtype, quantization)
-
-        return prepare_on_device(memory, make, C)
-
-    return Backend(
-        name="numba-cuda",
-        xp=tiles.xp,
-        kernel=f"tiles: {tiles.codes} quantized, float32/float64 off it; {device.name}",
-        prepare=prepare,
-        device=device.name,
-        allocator=memory.allocator,
-        free_bytes=memory.free_bytes,
-    )
+    kernel = f"tiles: {tiles.codes} quantized, float32/float64 off it"
+    make = partial(CudaTileLayer, tiles)
+    return device_backend("numba-cuda", tiles.xp, tiles.device, kernel, make)
 
 
 def load() -> Backend:
@@ -308,27 +261,23 @@ def load() -> Backend:
     from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 
     xp, device = find_gpu()
-    extras = (
-        'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
-        "(nvidia-smi says)"
-    )
     try:
         simulated = cuda_api.SIMULATED
     except ImportError as error:
-        raise BackendUnavailable(f"no numba.cuda ({error}): {extras}") from None
+        raise BackendUnavailable(f"no numba.cuda ({error}): {INSTALL}") from None
     if simulated:
         raise BackendUnavailable("Numba simulates its GPU: unset NUMBA_ENABLE_CUDASIM")
     try:
         cuda_api.find_compiler()
     except Exception as error:  # each version of numba.cuda has its own
         raise BackendUnavailable(
-            f"Numba finds no libNVVM, which compiles its kernels ({error}): {extras}; these extras "
-            "bring it as a wheel. Numba looks into the environment's own site-packages and a CUDA "
-            "toolkit that CUDA_HOME names, not into folders of `pip install --target`"
+            f"Numba finds no libNVVM, which compiles its kernels ({error}): {INSTALL}; these "
+            "extras bring it as a wheel. Numba looks into the environment's own site-packages and "
+            "a CUDA toolkit that CUDA_HOME names, not into folders of `pip install --target`"
         ) from None
     if not cuda_api.cuda.is_available():
         why = " ".join(str(cuda_api.cuda.cuda_error()).split())
-        raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {extras}")
+        raise BackendUnavailable(f"CuPy finds a GPU but Numba does not ({why}): {INSTALL}")
     return build_backend(of_cupy(xp, device))
 
 
@@ -338,8 +287,7 @@ def of_cupy(xp: ModuleType, device: Device, stated: Callable[[], Tile] = forced_
     total = xp.ReductionKernel(
         "T x", "W y", "x", "a + b", "y = a", "0", "gpurbf_sum_of_shares", reduce_type="double"
     )
-    add, sums = partial(total, axis=0), partial(add_sums, xp, device)
-    return Tiles(xp, device, add, sums, codes_product(device), stated)
+    return Tiles(xp, device, partial(total, axis=0), codes_product(device), stated)
 
 
 VARIABLE = "GPURBF_GPU_KERNEL"

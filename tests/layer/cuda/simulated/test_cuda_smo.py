@@ -35,8 +35,6 @@ def few_threads(monkeypatch):
     counts = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
     for name, count in counts.items():
         monkeypatch.setattr(cuda_pairs, name, count)
-    # NumPy has no graphs.
-    monkeypatch.setattr(cuda_pairs, "Repeated", lambda xp, launches: launches)
 
 
 @pytest.fixture

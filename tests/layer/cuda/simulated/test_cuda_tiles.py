@@ -10,7 +10,6 @@ from gpurbf.layer.backends.cuda import memory, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, tile, wgmma
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer, codes_product
 from gpurbf.layer.backends.tile import Tile
-from gpurbf.layer.distance import INT32_FEATURES
 from gpurbf.runtime.jit import cuda_api
 from tests import reference
 
@@ -25,17 +24,11 @@ METRICS = ["euclidean", "manhattan", "dot"]
 def tiles(shape=TINY, capability=TURING, multiprocessors=1, codes=None):
     device = memory.Device("simulated", capability, multiprocessors, 1 << 20)
     stated = Tile() if shape is None else Tile(*shape)
-    return numba_cuda.Tiles(np, device, add, sums, codes or codes_product(device), lambda: stated)
+    return numba_cuda.Tiles(np, device, add, codes or codes_product(device), lambda: stated)
 
 
 def add(shares, out):
     out[...] = shares.sum(axis=0)
-
-
-def sums(H, T, weights, mean, G, B):
-    Z, w = H - mean, 1 if weights is None else weights[:, None]
-    G += Z.T @ (w * Z)
-    B += Z.T @ (w * T)
 
 
 def matvec(layer, X, W):
@@ -242,21 +235,6 @@ def test_scores_do_not_depend_on_the_launch():
     np.testing.assert_allclose(results[0], results[2], 1e-13, 1e-13)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_normal_adds_sums_of_centered_weighted_rows(weighted):
-    X, C = samples(40, 33, 20, "codes")
-    rng = np.random.default_rng(1)
-    T, weights = rng.standard_normal((40, 2)), rng.random(40) if weighted else None
-    mean = np.full(33, 0.25)
-    activation = Activation("euclidean", "gaussian", 3e-6)
-    G, B = np.ones((33, 33)), np.ones((33, 2))
-    CudaTileLayer(tiles(), C, activation, float, PIXELS).gram(X, T, weights, mean, G, B)
-    Z = reference.hidden(X, C, *activation) - mean
-    w = np.ones(40) if weights is None else weights
-    assert_close(G, 1 + Z.T @ (w[:, None] * Z), np.float64)
-    assert_close(B, 1 + Z.T @ (w[:, None] * T), np.float64)
-
-
 @pytest.mark.parametrize("metric", METRICS)
 def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
     monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
@@ -269,19 +247,7 @@ def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
     assert_close(H, reference.hidden(X, C, *activation), np.float32)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-@pytest.mark.parametrize("features", [64, INT32_FEATURES])
-def test_callable_profiles_take_squared_distances(metric, features, monkeypatch):
-    monkeypatch.setattr(numba_cuda, "INT32_FEATURES", features)
-    X, C = samples(9, 10, 100, "codes")
-    activation = Activation(metric, lambda s: 1 / (1 + s))
-    exact = reference.hidden(X, C, *activation)
-    assert_close(activations_of(X, C, activation, quantization=PIXELS), exact, np.float64)
-    S = matvec(CudaTileLayer(tiles(), C, activation, float, PIXELS), X, np.ones((10, 1)))
-    assert_close(S, exact.sum(axis=1, keepdims=True), np.float64)
-
-
-@pytest.mark.parametrize("N, m, n", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
+@pytest.mark.parametrize("N, m, n", [(0, 3, 4), (3, 4, 0)])
 def test_nothing_is_an_array_too(N, m, n):
     X, C = samples(N, m, n)
     assert activations_of(X, C, Activation("euclidean", "gaussian")).shape == (N, m)
