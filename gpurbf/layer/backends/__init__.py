@@ -293,7 +293,8 @@ def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
     for name in GPUS:
         verdict = check.trusted(name)
         if verdict.why:
-            said.append(f"{name} is not used: {verdict.why}")
+            again = "`python -m gpurbf check-gpu` checks again"
+            said.append(f"{name} is not used: {verdict.why} ({again})")
             continue
         least = centers_worth_a_transfer(**verdict.rates)
         worth = n_centers is None or n_centers >= least
