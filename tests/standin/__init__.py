@@ -11,16 +11,16 @@ evaluated from their C++ text, and cuBLAS calls from their pointers and leading 
 What it imitates, and where CuPy 14 has it. Where it does otherwise than CuPy it is stricter; a
 looser place is a defect.
 
-    no conversion to NumPy, no NumPy operands, `set`, `get`     cupy/_core/core.pyx
-    ReductionKernel: in `reduce_type`, else in the output's typecupy/_core/_reduction.pyx
-    ElementwiseKernel: one type a letter, "Type is mismatched"  cupy/_core/_kernel.pyx
-    RawKernel: addresses, and scalars as they are               cupy/_core/raw.pyx
-    pool: blocks of 512 bytes, a limit, `free_all_blocks`       cupy/cuda/memory.pyx
-    streams in `with` blocks, events                            cupy/cuda/stream.pyx
-    pinned memory                                               cupy/cuda/pinned_memory.pyx
-    `linalg.cholesky`: rubbish unless `errstate(linalg="raise")`cupy/linalg/_decomposition.py
-    cuBLAS: arguments by pointer, columns first, rules of 8 bitscupy_backends/cuda/libs/cublas.pyx
-    device: its number and properties, `memGetInfo`             cupy_backends/cuda/api/runtime.pyx
+    no conversion to NumPy, no NumPy operands, `set`, `get`       cupy/_core/core.pyx
+    ReductionKernel: in `reduce_type`, else in the output's type  cupy/_core/_reduction.pyx
+    ElementwiseKernel: one type a letter, "Type is mismatched"    cupy/_core/_kernel.pyx
+    RawKernel: addresses, and scalars as they are                 cupy/_core/raw.pyx
+    pool: blocks of 512 bytes, a limit, `free_all_blocks`         cupy/cuda/memory.pyx
+    streams in `with` blocks, events                              cupy/cuda/stream.pyx
+    pinned memory                                                 cupy/cuda/pinned_memory.pyx
+    `linalg.cholesky`: rubbish unless `errstate(linalg="raise")`  cupy/linalg/_decomposition.py
+    cuBLAS: arguments by pointer, columns first, rules of 8 bits  cupy_backends/cuda/libs/cublas.pyx
+    device: its number and properties, `memGetInfo`               cupy_backends/cuda/api/runtime.pyx
 """
 
 import contextlib
