@@ -30,7 +30,7 @@ def register_loop(typing_context, name, steps, data):
         _, steps, data = args
         compile_for(builder, kind.target)
         inputs = ir.VectorType(operation.operand, kind.width)
-        totals = ir.VectorType(operation.total, kind.width)
+        totals = ir.VectorType(operation.total, kind.width * operation.rows)
         pointer = builder.inttoptr(data, totals.as_pointer())
         first = builder.load(pointer, align=1)
         c = builder.bitcast(first, inputs)
@@ -39,7 +39,8 @@ def register_loop(typing_context, name, steps, data):
         builder.branch(loop)
         builder.position_at_end(loop)
         step = builder.phi(_i64)
-        old = [builder.phi(totals) for _ in range(kind.rows * kind.panels * LANES // kind.width)]
+        n_sums = kind.rows * kind.panels * LANES // (kind.width * operation.rows)
+        old = [builder.phi(totals) for _ in range(n_sums)]
         new = [operation.combine(builder, t, builder.bitcast(t, inputs), c) for t in old]
         following = builder.add(step, _i64(1))
         step.add_incoming(_i64(0), start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 from gpurbf.runtime.lazy import lazy_module
@@ -12,9 +13,32 @@ from gpurbf.runtime.lazy import lazy_module
 jit = lazy_module("gpurbf.runtime.jit")
 
 
+# ARM's features in LLVM's names, by those of Linux and of macOS.
+_ARM = {
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "hw.optional.neon": "neon",
+    "hw.optional.arm.FEAT_DotProd": "dotprod",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+}
+
+
+def _arm_features() -> set[str]:
+    """What the system tells of an ARM CPU: kernels are compiled for it, whatever Numba is."""
+    if platform.system() == "Darwin":
+        done = subprocess.run(["sysctl", *_ARM], capture_output=True, text=True, check=False)
+        names = {line.partition(":")[0] for line in done.stdout.splitlines() if line.endswith("1")}
+    else:
+        names = set(_cpuinfo("Features").split())
+    return {feature for name, feature in _ARM.items() if name in names}
+
+
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """Features that the CPU has, its system saves and Numba compiles for, in LLVM's names."""
+    """Features that the CPU has and its system saves, in LLVM's names; on x86 Numba's too."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return frozenset(_arm_features())
     import llvmlite.binding as llvm
 
     try:
@@ -27,12 +51,18 @@ def cpu_features() -> frozenset[str]:
 
 def processor() -> str:
     """The processor's model name, as well as the system tells it."""
+    name = _cpuinfo("model name")
+    return name or platform.processor() or platform.machine() or "unknown"
+
+
+def _cpuinfo(field: str) -> str:
+    """A field of the first processor as Linux tells it, empty where it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine() or "unknown"
+        return ""
+    values = (line.partition(":")[2].strip() for line in lines if line.startswith(field))
+    return next(values, "")
 
 
 @functools.cache

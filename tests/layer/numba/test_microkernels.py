@@ -2,15 +2,28 @@
 
 import itertools
 import re
+from collections import Counter
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from llvmlite import ir
 from numba import njit
 
 from gpurbf.layer.backends.numba import cpu_kernel, matvec_kernels, microkernel_table, packing
 from gpurbf.layer.backends.numba.driver import MicroKernel
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
-from gpurbf.layer.backends.numba.microkernels import AVX2, AVXVNNI, KINDS, LANES
+from gpurbf.layer.backends.numba.microkernels import (
+    AVX2,
+    AVXVNNI,
+    DOTPROD,
+    I8MM,
+    KINDS,
+    LANES,
+    OPERATIONS,
+    build,
+    compile_for,
+)
 from gpurbf.layer.backends.numba.tile_layer import _micro_kernel
 from gpurbf.profiling import ceilings
 from gpurbf.runtime import cpu
@@ -20,8 +33,9 @@ from gpurbf.runtime.jit.llvm import call_eight, pointer_to
 def runnable(name):
     """Whether this machine has the vectors that a kernel is named after."""
     suffix = name.split("_")[1]
-    features = {"avx512": cpu_kernel.FEATURES["avx512vnni"] - {"avx512vnni"}}.get(suffix)
-    return (cpu_kernel.FEATURES[suffix] if features is None else features) <= cpu.cpu_features()
+    avx512 = cpu_kernel.FEATURES["avx512vnni"] - {"avx512vnni"}
+    features = {"avx512": avx512, "neon": cpu_kernel.FEATURES["dotprod"]} | cpu_kernel.FEATURES
+    return features[suffix] <= cpu.cpu_features()
 
 
 def pack(X, shift, rows, group, panels, lines=None):
@@ -259,7 +273,8 @@ def test_centers_are_packed_like_rows_sixteen_a_panel(m, n, group, chosen):
 @pytest.mark.parametrize("name", KINDS | matvec_kernels.KINDS)
 def test_kernels_for_lesser_cpus_are_compiled_for_those(name):
     target = (KINDS | matvec_kernels.KINDS)[name].target
-    assert target == {"avx2": AVX2, "avxvnni": AVXVNNI}.get(name.split("_")[1])
+    arm = {"neon": DOTPROD, "dotprod": DOTPROD, "i8mm": I8MM}
+    assert target == ({"avx2": AVX2, "avxvnni": AVXVNNI} | arm).get(name.split("_")[1])
 
 
 INNER = {
@@ -297,6 +312,82 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     vectors = kind.rows * kind.panels * lanes // kind.width
     assert len(re.findall(INNER[name], assembly)) >= vectors
     assert not re.findall(r"%[xyz]mm\d+, -?\d*\(%rsp\)", assembly)
+
+
+def written(name):
+    """A module with the kernel alone, as the builder writes it."""
+    kind = (KINDS | matvec_kernels.KINDS)[name]
+    module, word = ir.Module(), ir.IntType(64)
+    arguments = [word] * (7 if kind.listed and name in KINDS else 6)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
+    builder = ir.IRBuilder(function.append_basic_block())
+    compile_for(builder, kind.target)
+    if name in matvec_kernels.KINDS:
+        matvec_kernels.build(builder, kind, *function.args)
+    else:
+        x, *rest = function.args
+        build(builder, kind, x, *([] if kind.listed else [word(0)]), *rest)
+    builder.ret_void()
+    return module, function
+
+
+# Instructions of ARM's kernels; rows by lane need none to copy them.
+ARM = {
+    "dot_i8mm": r"ummla\s+v\d+\.4s, v\d+\.16b, v\d+\.16b",
+    "dot_dotprod": r"udot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[\d\]",
+    "manhattan_neon": r"uabd\s+v\d+\.16b",
+    "gram16_neon": r"smlal\s+v\d+\.4s, v\d+\.4h, v\d+\.h\[\d\]",
+    "dot32_neon": r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]",
+    "gram32_neon": r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]",
+    "dot64_neon": r"fmla\s+v\d+\.2d, v\d+\.2d, v\d+\.d\[\d\]",
+    "gram64_neon": r"fmla\s+v\d+\.2d, v\d+\.2d, v\d+\.d\[\d\]",
+    "score32_neon": r"fmla\s+v\d+\.4s",
+    "score64_neon": r"fmla\s+v\d+\.2d",
+    "manhattan32_neon": r"fabd\s+v\d+\.4s",
+    "manhattan64_neon": r"fabd\s+v\d+\.2d",
+    "partial32_neon": r"fmla\s+v\d+\.2d",
+    "partial64_neon": r"fmla\s+v\d+\.2d",
+    "single32_neon": r"fmla\s+v\d+\.2d",
+    "single64_neon": r"fmla\s+v\d+\.2d",
+}
+
+
+@pytest.mark.parametrize("name", ARM)
+def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
+    """Compiled for ARM on whatever CPU this is."""
+    try:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple("aarch64-linux-gnu")
+    except RuntimeError:
+        pytest.skip("LLVM was built without ARM")
+    machine = target.create_target_machine(opt=3)
+    module = llvm.parse_assembly(str(written(name)[0]))
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(3))
+    passes.getModulePassManager().run(module, passes)
+    assembly = machine.emit_assembly(module)
+    labels = [*re.finditer(r"^(\.LBB\d+_\d+):\n", assembly, re.MULTILINE)]
+    ends = ((at, re.search(rf"\bb\.\w+\s+{re.escape(at[1])}\n", assembly)) for at in labels)
+    loops = [assembly[at.end() : end.start()] for at, end in ends if end]
+    inner = max(loops, key=lambda loop: len(re.findall(ARM[name], loop)))
+    kind = (KINDS | matvec_kernels.KINDS)[name]
+    lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
+    sums = kind.rows * kind.panels * lanes // (kind.width * OPERATIONS[kind.operation].rows)
+    assert len(re.findall(ARM[name], inner)) == sums * (2 if name == "gram16_neon" else 1)
+    assert "[sp" not in inner
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("dot_avx512vnni", {"phi": 28, "load": 15, "call": 24, "insertelement": 12}),
+        ("dot32_avx2", {"phi": 16, "load": 9, "call": 12, "insertelement": 6}),
+    ],
+)
+def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
+    blocks = {block.name: block for block in written(name)[1].blocks}
+    counts = Counter(instruction.opname for instruction in blocks["steps"].instructions)
+    assert {kind: counts[kind] for kind in steps} == steps
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ FEATURES: dict[str, frozenset[str]] = {
     "avx512vnni": frozenset({"avx512vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avxvnni": frozenset({"avxvnni", "avx2", "fma"}),
     "avx2": frozenset({"avx2", "fma"}),
+    "i8mm": frozenset({"i8mm", "dotprod", "neon"}),
+    "dotprod": frozenset({"dotprod", "neon"}),
     "generic": frozenset(),
 }
 # The vectors of a kernel's companions: floating-point products, differences, scores.
@@ -30,13 +32,19 @@ VECTORS = {
     "avx512vnni": "avx512",
     "avxvnni": "avx2",
     "avx2": "avx2",
+    "i8mm": "neon",
+    "dotprod": "neon",
     "generic": "generic",
 }
+# The kernels of 16-bit products that are not called as their companion.
+PAIRS = {"amx": "avx512vnni", "i8mm": "neon", "dotprod": "neon"}
 NAMES = {
     "amx": "AMX",
     "avx512vnni": "AVX-512 VNNI",
     "avxvnni": "AVX-VNNI",
     "avx2": "AVX2",
+    "i8mm": "ARM I8MM",
+    "dotprod": "ARM UDOT",
     "generic": "generic",
 }
 VARIABLE = "GPURBF_CPU_KERNEL"
@@ -83,7 +91,7 @@ def kernel_for(task: str, dtype: Any, kernel: str) -> str:
     uint8 for codes and int16 for fixed point.
     """
     if np.dtype(dtype) == np.int16:  # a CPU with AMX has AVX-512-VNNI too
-        return f"{task}16_{'avx512vnni' if kernel == 'amx' else kernel}"
+        return f"{task}16_{PAIRS.get(kernel, kernel)}"
     if np.dtype(dtype) == np.uint8:
         return f"{task}_{kernel if task == 'dot' else VECTORS[kernel]}"
     return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"

@@ -25,6 +25,7 @@ from numba.extending import intrinsic
 from gpurbf.layer.backends.numba.microkernels import (
     AVX2,
     BLOCK,
+    DOTPROD,
     OPERATIONS,
     Kind,
     byte_size,
@@ -39,13 +40,16 @@ _BLOCKS = {
     ("partial", "avx512"): (8, 4, 5),
     ("partial", "avx2"): (4, 1, 5),
     ("partial", "generic"): (2, 1, 2),
+    ("partial", "neon"): (2, 2, 3),
     ("single", "avx512"): (8, 12, 1),
     ("single", "avx2"): (4, 4, 1),
     ("single", "generic"): (2, 2, 1),
+    ("single", "neon"): (2, 4, 1),
 }
+_TARGETS = {"avx2": AVX2, "neon": DOTPROD}
 _OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
 KINDS = {
-    f"{name}{bits}_{vectors}": Kind(operation, *block, target=AVX2 if vectors == "avx2" else None)
+    f"{name}{bits}_{vectors}": Kind(operation, *block, target=_TARGETS.get(vectors))
     for (name, vectors), block in _BLOCKS.items()
     for bits, operation in _OPERATIONS.items()
 }

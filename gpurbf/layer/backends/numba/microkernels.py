@@ -16,8 +16,9 @@ Long sums in float32 are made in runs, each in registers and then added to `out`
 for n terms rounds n times at the size that it has by then.
 
 `KINDS` lists what differs; one builder writes the LLVM code of all of them. Only lines that name an
-x86 instruction are x86; the kernels called generic are plain vector arithmetic for any CPU. The
-blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits) without spilling any.
+instruction are of x86 or ARM; the kernels called generic are plain vector arithmetic for any CPU.
+The blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits, 32 of 128 bits on ARM)
+without spilling any.
 """
 
 from typing import NamedTuple
@@ -44,6 +45,8 @@ class Target(NamedTuple):
 
 AVX2 = Target("haswell", "+avx2,+fma")
 AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
+DOTPROD = Target("generic", "+neon,+dotprod")
+I8MM = Target("generic", "+neon,+dotprod,+i8mm")
 
 
 class Kind(NamedTuple):
@@ -57,6 +60,7 @@ class Kind(NamedTuple):
     step_stride: int = 0
     target: Target | None = None  # None: the CPU at hand
     run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
+    by_lane: bool = False  # rows are side by side in x: they are loaded as vectors
 
     @property
     def listed(self):
@@ -104,6 +108,18 @@ KINDS = {
     "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
     "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
+    "dot_i8mm": Kind("ummla", 2, 4, 1, target=I8MM),
+    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True),
+    "dot32_neon": Kind("multiply_float32", 4, 6, 1, target=DOTPROD, run=128, by_lane=True),
+    "dot64_neon": Kind("multiply_float64", 2, 2, 1, target=DOTPROD, by_lane=True),
+    "manhattan_neon": Kind("uabd_udot", 4, 4, 1, target=DOTPROD),
+    "manhattan32_neon": Kind("difference_float32", 4, 2, 1, target=DOTPROD, run=128),
+    "manhattan64_neon": Kind("difference_float64", 2, 2, 1, target=DOTPROD),
+    "score32_neon": Kind("multiply_float32", 4, 6, 1, 4 * BLOCK, 4, target=DOTPROD, run=64),
+    "score64_neon": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8, target=DOTPROD),
+    "gram32_neon": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
+    "gram64_neon": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES, target=DOTPROD, by_lane=True),
+    "gram16_neon": Kind("smlal_pairs", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
 }
 
 
@@ -183,6 +199,38 @@ def _difference_float(builder, total, x, c):
     return builder.fadd(total, distance)
 
 
+def _udot(builder, total, x, c):
+    return _arm(builder, "udot", total, x, c)
+
+
+def _ummla(builder, total, x, c):
+    return _arm(builder, "ummla", total, x, c)
+
+
+def _arm(builder, name, total, x, c):
+    """One of ARM's instructions that sum products of 16 bytes in 4 numbers."""
+    x, c = (builder.bitcast(v, ir.VectorType(_i8, 16)) for v in (x, c))
+    return _instruction(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, total, c, x)
+
+
+def _uabd_udot(builder, total, x, c):
+    bytes_ = ir.VectorType(_i8, 16)
+    x, c = builder.bitcast(x, bytes_), builder.bitcast(c, bytes_)
+    distance = _instruction(builder, "llvm.aarch64.neon.uabd.v16i8", bytes_, x, c)
+    return _arm(builder, "udot", total, distance, ir.Constant(bytes_, [1] * 16))
+
+
+def _smlal_pairs(builder, total, x, c):
+    n = total.type.count
+    words = ir.VectorType(_i16, 2 * n)
+    x, c = builder.bitcast(x, words), builder.bitcast(c, words)
+    for i in (0, 1):
+        half = ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2)))
+        a, b = (builder.sext(builder.shuffle_vector(v, v, half), total.type) for v in (x, c))
+        total = builder.add(total, builder.mul(a, b))
+    return total
+
+
 class Operation(NamedTuple):
     """One step of one sum: `combine(builder, total, x, c)`."""
 
@@ -194,6 +242,8 @@ class Operation(NamedTuple):
     x: type  # of rows, whose codes are stored minus 128 where it is int8, and of centers
     c: type
     arithmetic: str  # what profiles and ceilings call it
+    rows: int = 1  # that a vector of x holds; otherwise it holds copies of one
+    word: ir.Type | None = None  # what lanes of x are counted in, if not in operands
 
     @property
     def out(self):
@@ -219,6 +269,10 @@ OPERATIONS = {
     "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
     "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
     "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "udot": Operation(_udot, _i32, _i32, _i32, 4, _u8, _u8, PRODUCTS),
+    "ummla": Operation(_ummla, _i64, _i32, _i32, 8, _u8, _u8, PRODUCTS, rows=2),
+    "uabd_udot": Operation(_uabd_udot, _i32, _i32, _i32, 4, _u8, _u8, DIFFERENCES),
+    "smlal_pairs": Operation(_smlal_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS, word=_i16),
     "multiply_int16": Operation(_multiply_int16, _i16, _i32, _i32, 1, _s16, _s16, PRODUCTS),
     "multiply_float32": Operation(_multiply_float, *_singles, "float32"),
     "multiply_float64": Operation(_multiply_float, *_doubles, "float64"),
@@ -294,10 +348,9 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     """
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
-    totals = ir.VectorType(operation.total, kind.width)
+    totals = ir.VectorType(operation.total, kind.width * operation.rows)
     size = byte_size(operation.operand)
     vectors = LANES // kind.width
-    row_stride = kind.row_stride or size
 
     start = builder.block
     loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
@@ -305,7 +358,8 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
 
     builder.position_at_end(loop)
     step, x_now, places_now, c_now = (builder.phi(_i64) for _ in range(4))
-    old = [[builder.phi(totals) for _ in range(kind.panels * vectors)] for _ in range(kind.rows)]
+    n_sums = kind.panels * vectors
+    old = [[builder.phi(totals) for _ in range(n_sums)] for _ in range(kind.rows // operation.rows)]
     rows_now = x_now
     if kind.listed:
         place = builder.load(pointer_to(builder, places_now, 0, _i32), align=4)
@@ -316,11 +370,10 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
         for v in range(vectors):
             pointer = pointer_to(builder, address, v * kind.width * size, inputs)
             centers.append(builder.load(pointer, align=kind.width * size))
-    new = []
-    for row in range(kind.rows):
-        pointer = pointer_to(builder, rows_now, row * row_stride, operation.operand)
-        x_row = _broadcast(builder, builder.load(pointer, align=size), kind.width)
-        new.append([operation.combine(builder, t, x_row, c_v) for t, c_v in zip(old[row], centers)])
+    new = [
+        [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
+        for totals_now, x in zip(old, _rows(builder, kind, rows_now))
+    ]
     next_step = builder.add(step, _i64(1))
     x_next, places_next = x_now, places_now
     if kind.listed:
@@ -343,20 +396,55 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
             phi.add_incoming(total, loop)
     builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
     builder.position_at_end(end)
+    if operation.rows > 1:
+        new = [line for pair in new for line in _lines(builder, pair)]
     return new, x_next, places_next, c_next
+
+
+def _rows(builder, kind, address):
+    """The vectors of x at a step, one after the other: copies of a row's inputs, or some rows."""
+    operation = OPERATIONS[kind.operation]
+    operand, size = operation.operand, byte_size(operation.operand)
+    if operation.rows > 1:
+        vector = ir.VectorType(operand, operation.rows)
+        for row in range(0, kind.rows, operation.rows):
+            yield builder.load(pointer_to(builder, address, row * size, vector), align=size)
+    elif kind.by_lane:
+        word = operation.word or operand
+        words, most = size // byte_size(word), 16 // size
+        for first in range(0, kind.rows, most):
+            rows = min(most, kind.rows - first)
+            vector = ir.VectorType(word, rows * words)
+            x = builder.load(pointer_to(builder, address, first * size, vector), align=size)
+            for row in range(rows):
+                lanes = [row * words + i for i in range(words)] * kind.width
+                yield builder.shuffle_vector(
+                    x, x, ir.Constant(ir.VectorType(_i32, len(lanes)), lanes)
+                )
+    else:
+        for row in range(kind.rows):
+            pointer = pointer_to(builder, address, row * (kind.row_stride or size), operand)
+            yield _broadcast(builder, builder.load(pointer, align=size), kind.width)
+
+
+def _lines(builder, sums):
+    """Two rows of sums, from vectors of the sums of 2 rows × 2 centers."""
+    for half in ([0, 1, 4, 5], [2, 3, 6, 7]):
+        order = ir.Constant(ir.VectorType(_i32, 4), half)
+        yield [builder.shuffle_vector(a, b, order) for a, b in zip(sums[::2], sums[1::2])]
 
 
 def _store(builder, kind, rows, out, out_stride, *, add=False):
     """Write the sums to `out`, or add them to what is there."""
     operation = OPERATIONS[kind.operation]
-    results = ir.VectorType(operation.result, kind.width)
+    results = ir.VectorType(operation.result, kind.width * operation.rows)
     size = byte_size(operation.result)
     for row, sums in enumerate(rows):
         line = builder.add(out, builder.mul(out_stride, _i64(row)))
         for v, total in enumerate(sums):
             if operation.total != operation.result:
                 total = builder.trunc(total, results)
-            pointer = pointer_to(builder, line, v * kind.width * size, results)
+            pointer = pointer_to(builder, line, v * results.count * size, results)
             if add:
                 total = builder.fadd(builder.load(pointer, align=size), total)
             builder.store(total, pointer, align=size)
