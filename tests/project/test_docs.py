@@ -108,7 +108,7 @@ def findings():
             title, finding = whole.split("\n\n")[:2]
             yield pytest.param(title + finding, [page], id=page)
             yield pytest.param(text, [page], id=f"{page}-index")
-    for page, first, last in (("README", "* **Same", "* **More"), ("docs/index", "On 13", "[Ben")):
+    for page, first, last in (("README", "* **Same", "* **More"), ("docs/index", "In 13", "[Ben")):
         text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
         evidence = text[text.index(first) : text.index(last)]
         yield pytest.param(evidence, ["svc", "pipelines"], id=page)
