@@ -173,35 +173,31 @@ class SparseLayer:
     @staged("hidden layer", "sparse products")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
-        X = _csr(X)
         shape = X.shape[0], self.centers.shape[0]
         if out is None:
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
-        H = np.empty(shape) if out is None else out
-
-        def part(rows: slice) -> None:
-            H[rows] = self._values(X[rows])
-
-        self._by_parts(part, X.shape[0])
-        return H
+        return self._by_parts(self._values, X, np.empty(shape) if out is None else out)
 
     @staged("hidden layer", "sparse products")
     def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
         shape = X.shape[0], W.shape[1]
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-        X, S = _csr(X), np.empty(shape)
+        return self._by_parts(lambda A: row_products(self._values(A), W), X, np.empty(shape))
+
+    def _by_parts(self, values: Callable[[Any], np.ndarray], X: Any, out: np.ndarray) -> np.ndarray:
+        """``out`` with the values of X in it, some rows after the other, on all free threads.
+
+        SciPy's products let others work.
+        """
+        X = _csr(X)
 
         def part(rows: slice) -> None:
-            S[rows] = row_products(self._values(X[rows]), W)
+            out[rows] = values(X[rows])
 
-        self._by_parts(part, X.shape[0])
-        return S
-
-    def _by_parts(self, work: Callable[[slice], None], N: int) -> None:
-        """Some rows after the other, on all free threads: SciPy's products let others work."""
-        rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
-        parallel_rows(work, N, rows)
+        n_rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
+        parallel_rows(part, X.shape[0], n_rows)
+        return out
 
     def _values(self, X: Any) -> np.ndarray:
         if self.activation.metric == "manhattan":
