@@ -288,9 +288,8 @@ def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
     )
     assert call("warmup", "--backend", "numba") == 0
     assert called == set(consumers.CONSUMERS)
-    *lines, last = capsys.readouterr().out.splitlines()
-    for name in ("RBFClassifier", "FSVC", "SVC, poly", "RBFLayer, gaussian, manhattan"):
-        assert any(name in line and line.startswith("uint8") for line in lines)
+    line, last = capsys.readouterr().out.splitlines()
+    assert line.startswith("uint8 ") and line.endswith(" s")
     assert last.startswith("kernels are kept in ")
 
 

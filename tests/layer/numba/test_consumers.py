@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from gpurbf.layer.backends.numba import driver
+from gpurbf.layer.backends.numba import driver, matvec_kernels, microkernel_table
 from gpurbf.layer.backends.numba.consumers import CONSUMERS, consumer, consumer_address
+from gpurbf.layer.backends.numba.microkernels import KINDS
 from gpurbf.layer.layer import Activation, HiddenLayer
 
 
@@ -30,3 +31,10 @@ def test_the_driver_is_compiled_once_for_all_layers():
             layer = HiddenLayer(C, activation, backend="numba")
             layer.activations(X), layer.matvec(X, np.ones((7, 2))), layer.gram(X, np.ones((40, 1)))
     assert len(driver.evaluate_rows.signatures) == 1
+
+
+@pytest.mark.parametrize("name", KINDS | matvec_kernels.KINDS)
+def test_the_disk_cache_knows_a_micro_kernel_again_in_another_process(name):
+    """What a function holds is part of its key there, and but for names it differs by process."""
+    held = [cell.cell_contents for cell in microkernel_table._function(name).__closure__]
+    assert held == [name]

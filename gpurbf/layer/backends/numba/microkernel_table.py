@@ -72,19 +72,22 @@ def _function(name):
     """The micro-kernel as a Python function that Numba compiles."""
     if name == "dot_amx":
         return amx.dot_amx
+    # They hold names alone: the disk cache takes an intrinsic for another one in every process.
     if _is_listed(name):
 
-        def listed(x, places, c, c_stride, steps, out, out_stride):
+        def function(x, places, c, c_stride, steps, out, out_stride):
             listed_microkernel(name, x, places, c, c_stride, steps, out, out_stride)
 
-        function = listed
+    elif name.startswith(("partial", "single")):
+
+        def function(x, c, c_stride, steps, out, out_stride):
+            partial_tile(name, x, c, c_stride, steps, out, out_stride)
+
     else:
-        build = partial_tile if name.startswith(("partial", "single")) else microkernel
 
-        def plain(x, c, c_stride, steps, out, out_stride):
-            build(name, x, c, c_stride, steps, out, out_stride)
+        def function(x, c, c_stride, steps, out, out_stride):
+            microkernel(name, x, c, c_stride, steps, out, out_stride)
 
-        function = plain
     function.__qualname__ = name  # the disk cache knows it by this
     return function
 
