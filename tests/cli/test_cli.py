@@ -304,24 +304,28 @@ from gpurbf.cli import warmup
 from gpurbf.cli import main
 
 warnings.simplefilter("ignore")
-warmup._KINDS = {"float32": warmup._KINDS["float32"]}
 assert main(["warmup", "--backend", "numba"]) == 0
 kept = set(Path(sys.argv[1]).rglob("*.nbc"))
-X, y = make_classification(5000, 20, n_informative=10, n_classes=3, random_state=0)
-X = X.astype(np.float32)
-for model in (
-    gpurbf.SVC(),
-    gpurbf.SVC(kernel="linear", max_iter=1000),
-    gpurbf.RBFClassifier(300),
-    gpurbf.RBFClassifier(50),
-    gpurbf.RBFClassifier(300, solver="cg"),
-    gpurbf.RBFClassifierCV(n_centers=100),
-    gpurbf.FSVC(random_state=0),
-):
-    model.set_params(backend="numba").fit(X, y).predict(X)
-    model.predict(X[:1])
-    new = set(Path(sys.argv[1]).rglob("*.nbc")) - kept
-    assert kept and not new, (model, new)
+options = {"backend": "numba"}
+for n, classes in ((300, 2), (1200, 10), (5000, 3)):
+    given, y = make_classification(n, 20, n_informative=8, n_classes=classes, random_state=0)
+    models = [gpurbf.SVC(kernel=kernel, max_iter=1000, **options) for kernel in warmup.KERNELS]
+    for solver in ("ridge", "cg"):
+        models += [gpurbf.RBFClassifier(m, solver=solver, **options) for m in (50, 290)]
+    models += [gpurbf.RBFClassifier(290, precision=p, **options) for p in ("float32", "float64")]
+    models += [gpurbf.RBFClassifierCV(n_centers=60, **options), gpurbf.FSVC(**options)]
+    models += [gpurbf.FSVC.published(60.0, learning_rate=0.01, **options)]
+    for metric in warmup.METRICS:
+        models += [gpurbf.RBFLayer(30, kernel=k, metric=metric, **options) for k in warmup.PROFILES]
+    for kind, convert in warmup._KINDS.items():
+        X = convert(np.clip(10 * given + 100, 0, 255))
+        for model in models:
+            model.fit(X, y)
+            for method in ("predict", "decision_function", "transform"):
+                if hasattr(model, method):
+                    getattr(model, method)(X[:200]), getattr(model, method)(X[:1])
+            new = set(Path(sys.argv[1]).rglob("*.nbc")) - kept
+            assert kept and not new, (kind, model, new)
 """
 
 
