@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
@@ -13,11 +14,9 @@ from gpurbf.runtime.lazy import lazy_module
 jit = lazy_module("gpurbf.runtime.jit")
 
 
-# ARM's features in LLVM's names, by those of Linux and of macOS.
-_ARM = {
-    "asimd": "neon",
-    "asimddp": "dotprod",
-    "i8mm": "i8mm",
+# ARM's features in LLVM's names: Linux has a bit for each in a word of its own, macOS a name.
+_ARM_BITS = {"neon": (16, 1), "dotprod": (16, 20), "i8mm": (26, 13)}  # AT_HWCAP, AT_HWCAP2
+_ARM_NAMES = {
     "hw.optional.neon": "neon",
     "hw.optional.arm.FEAT_DotProd": "dotprod",
     "hw.optional.arm.FEAT_I8MM": "i8mm",
@@ -26,12 +25,15 @@ _ARM = {
 
 def _arm_features() -> set[str]:
     """What the system tells of an ARM CPU: kernels are compiled for it, whatever Numba is."""
+    if platform.system() == "Linux":
+        word = ctypes.CDLL(None).getauxval
+        word.restype, word.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+        return {name for name, (place, bit) in _ARM_BITS.items() if word(place) >> bit & 1}
     if platform.system() == "Darwin":
-        done = subprocess.run(["sysctl", *_ARM], capture_output=True, text=True, check=False)
+        done = subprocess.run(["sysctl", *_ARM_NAMES], capture_output=True, text=True, check=False)
         names = {line.partition(":")[0] for line in done.stdout.splitlines() if line.endswith("1")}
-    else:
-        names = set(_cpuinfo("Features").split())
-    return {feature for name, feature in _ARM.items() if name in names}
+        return {_ARM_NAMES[name] for name in names}
+    return set()
 
 
 @functools.cache
@@ -51,18 +53,12 @@ def cpu_features() -> frozenset[str]:
 
 def processor() -> str:
     """The processor's model name, as well as the system tells it."""
-    name = _cpuinfo("model name")
-    return name or platform.processor() or platform.machine() or "unknown"
-
-
-def _cpuinfo(field: str) -> str:
-    """A field of the first processor as Linux tells it, empty where it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return ""
-    values = (line.partition(":")[2].strip() for line in lines if line.startswith(field))
-    return next(values, "")
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "unknown"
 
 
 @functools.cache
