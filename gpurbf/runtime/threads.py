@@ -169,10 +169,10 @@ class _Claim:
         for each in self.chain:
             each.helpers += number
 
-    def free(self, number: int = 1) -> None:
-        """Let others have threads of this section, or (-1) take one back."""
+    def free(self) -> None:
+        """Let others have a thread of this section."""
         with _lock:
-            self.add(-number)
+            self.add(-1)
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def parallel_for(
 
     Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
     included, stops the handing out and is raised once the items in hand are done. ``stop()`` is
-    called if an interrupt comes while others have items in hand, to end long ones.
+    called if an error or an interrupt comes to the caller, to end long items of others.
     """
     items = itertools.count()
     stopped = False
@@ -303,16 +303,17 @@ def parallel_for(
                 calls.append(Call(functools.partial(copy_context().run, help_out)))
                 start(calls[-1])
             section.run(work)
+            if calls and claim.outermost:
+                # While this thread waits, its core is free for what is inside, which ends before:
+                # an inner caller would come back to a core that another one has.
+                claim.free()
+        except BaseException:
+            if stop is not None:
+                stop()
+            raise
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
-            # While this thread waits, its core is free for what is inside, which ends before: an
-            # inner caller would come back to a core that another one has.
-            lent = int(bool(calls) and claim.outermost)
-            try:
-                claim.free(lent)
-            finally:
-                _end(calls, stop)
-                claim.free(-lent)
+            _end(calls, stop)
     for call in calls:
         if call.error is not None:
             raise call.error
