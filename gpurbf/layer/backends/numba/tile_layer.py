@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,7 +237,7 @@ class TileLayer:
             consumers.CHUNK * microkernels.BLOCK * self.dtype.itemsize,
             (block + consumers.CHUNK) * consumer.sums,
         )
-        *places, n_bytes = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()
+        *places, n_bytes = accumulate(-(-size // 64) * 64 for size in sizes)
         plan = driver.Plan(
             self.row_packing.address(X.dtype),
             self.row_packing.own.ctypes.data,
