@@ -304,19 +304,18 @@ from gpurbf.cli import warmup
 from gpurbf.cli import main
 
 warnings.simplefilter("ignore")
-assert main(["warmup", "--backend", "numba"]) == 0
+assert main(["warmup"]) == 0
 kept = set(Path(sys.argv[1]).rglob("*.nbc"))
-options = {"backend": "numba"}
 for n, classes in ((300, 2), (1200, 10), (5000, 3)):
     given, y = make_classification(n, 20, n_informative=8, n_classes=classes, random_state=0)
-    models = [gpurbf.SVC(kernel=kernel, max_iter=1000, **options) for kernel in warmup.KERNELS]
+    models = [gpurbf.SVC(kernel=kernel, max_iter=1000) for kernel in warmup.KERNELS]
     for solver in ("ridge", "cg"):
-        models += [gpurbf.RBFClassifier(m, solver=solver, **options) for m in (50, 290)]
-    models += [gpurbf.RBFClassifier(290, precision=p, **options) for p in ("float32", "float64")]
-    models += [gpurbf.RBFClassifierCV(n_centers=60, **options), gpurbf.FSVC(**options)]
-    models += [gpurbf.FSVC.published(60.0, learning_rate=0.01, **options)]
+        models += [gpurbf.RBFClassifier(m, solver=solver) for m in (50, 290)]
+    models += [gpurbf.RBFClassifier(290, precision=p) for p in ("float32", "float64")]
+    models += [gpurbf.RBFClassifierCV(n_centers=60), gpurbf.FSVC()]
+    models += [gpurbf.FSVC.published(60.0, learning_rate=0.01)]
     for metric in warmup.METRICS:
-        models += [gpurbf.RBFLayer(30, kernel=k, metric=metric, **options) for k in warmup.PROFILES]
+        models += [gpurbf.RBFLayer(30, kernel=k, metric=metric) for k in warmup.PROFILES]
     for kind, convert in warmup._KINDS.items():
         X = convert(np.clip(10 * given + 100, 0, 255))
         for model in models:
