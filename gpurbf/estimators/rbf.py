@@ -294,7 +294,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 T = one_hot(codes, len(self.classes_))
                 places = own_centers(X, self._layer())
                 system = solver.system(self._layer(), X, T, weights, places)
-                if getattr(system, "layer", None) is not self._layer():  # float32 is too coarse
+                if system.layer is not self._layer():  # whose float32 is too coarse
                     self._keep_layer(system.layer)
                 found = solver.iterations(system)
                 name = "conjugate gradients"

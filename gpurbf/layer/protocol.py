@@ -39,6 +39,9 @@ class Layer(Protocol):
     def exact_sums(self) -> bool:
         """Whether `gram` takes a grid, on which its sums are exact."""
 
+    def in_float64(self) -> Layer:
+        """This layer with activations in float64."""
+
     def activations(self, X: Any, out: Any = None) -> Any:
         """H, shape (N, m), in `dtype`; into ``out``, an array of that shape, if given."""
 

@@ -245,5 +245,10 @@ def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:
             part *= roots[left : left + _COLUMNS_PER_BLOCK]
         G += part @ part.T
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
-    G[np.diag_indices(s)] += 4 * s * np.finfo(np.float64).eps * np.trace(G) / s
-    return np.linalg.cholesky(G)
+    jitter = 4 * np.finfo(np.float64).eps * np.trace(G)
+    G[np.diag_indices(s)] += jitter
+    try:
+        return np.linalg.cholesky(G)
+    except np.linalg.LinAlgError:  # many equal centers
+        G[np.diag_indices(s)] += s * jitter
+        return np.linalg.cholesky(G)

@@ -24,6 +24,8 @@ _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99
 # The step of 16 bits over the numbers from 0 to 1.
 _STEP_OF_16_BITS = 1 / 65534
+# Twice that of float32 there, for what the exponential function rounds.
+_STEP_OF_FLOAT32 = 2.0**-23
 
 
 class Penalty(NamedTuple):
@@ -162,6 +164,15 @@ class LeastSquares(System):
             del self.rows  # two of them may be more than there is room for
             self.rows, self.info = rows_of(layer, X, shift, None)
             self.info += ", as 16 bits would add to the penalty"
+        coarse = (
+            not step
+            and layer.exact_sums
+            and not self._tolerable(_STEP_OF_FLOAT32, n, penalty.alpha)
+        )
+        if coarse and layer.dtype != np.float64:
+            del self.rows
+            self.layer = layer = layer.in_float64()
+            self.rows, self.info = rows_of(layer, X, shift, None)
         self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.T = np.column_stack([T - self.target_mean, np.ones(N)])
         B = self._transposed(self.w[:, None] * self.T)
@@ -271,7 +282,6 @@ class KernelSystem(System):
         penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
-        super().__init__(layer, len(T), penalty.intercept)
         m, self.places = len(layer.centers), places
         w = np.bincount(places, weights, m).astype(np.float64)
         sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
@@ -280,9 +290,14 @@ class KernelSystem(System):
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
         self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
-        noise = 2 * _STEP_OF_16_BITS / 12**0.5 * float(w.max()) * m**0.5
-        rounded = layer.exact_sums and noise <= penalty.rounding * self.ridge
-        step = _STEP_OF_16_BITS if rounded else None
+        noise = 2 / 12**0.5 * float(w.max()) * m**0.5
+        step = None
+        if layer.exact_sums:  # else a precision is forced, which stays
+            if noise * _STEP_OF_16_BITS <= penalty.rounding * self.ridge:
+                step = _STEP_OF_16_BITS
+            elif noise * _STEP_OF_FLOAT32 > penalty.rounding * self.ridge:
+                layer = layer.in_float64()
+        super().__init__(layer, len(T), penalty.intercept)
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
         self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
