@@ -200,17 +200,17 @@ def _difference_float(builder, total, x, c):
 
 
 def _udot(builder, total, x, c):
-    return _arm(builder, "udot", total, x, c)
+    return _arm(builder, "udot", total, c, x)  # a lane may be of the second factor alone
 
 
 def _ummla(builder, total, x, c):
     return _arm(builder, "ummla", total, x, c)
 
 
-def _arm(builder, name, total, x, c):
+def _arm(builder, name, total, a, b):
     """One of ARM's instructions that sum products of 16 bytes in 4 numbers."""
-    x, c = (builder.bitcast(v, ir.VectorType(_i8, 16)) for v in (x, c))
-    return _instruction(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, total, c, x)
+    a, b = (builder.bitcast(v, ir.VectorType(_i8, 16)) for v in (a, b))
+    return _instruction(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, total, a, b)
 
 
 def _uabd_udot(builder, total, x, c):
