@@ -26,7 +26,7 @@ from gpurbf.runtime.lazy import lazy_module
 compiling = lazy_module("gpurbf.runtime.jit.compiling")
 
 
-KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
+KERNELS: Any = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 _FEW = 600
 _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
     "uint8": lambda X: X.astype(np.uint8),

@@ -75,19 +75,22 @@ def _function(name):
     # They hold names alone: the disk cache takes an intrinsic for another one in every process.
     if _is_listed(name):
 
-        def function(x, places, c, c_stride, steps, out, out_stride):
+        def listed(x, places, c, c_stride, steps, out, out_stride):
             listed_microkernel(name, x, places, c, c_stride, steps, out, out_stride)
 
+        function = listed
     elif name.startswith(("partial", "single")):
 
-        def function(x, c, c_stride, steps, out, out_stride):
+        def partial(x, c, c_stride, steps, out, out_stride):
             partial_tile(name, x, c, c_stride, steps, out, out_stride)
 
+        function = partial
     else:
 
-        def function(x, c, c_stride, steps, out, out_stride):
+        def plain(x, c, c_stride, steps, out, out_stride):
             microkernel(name, x, c, c_stride, steps, out, out_stride)
 
+        function = plain
     function.__qualname__ = name  # the disk cache knows it by this
     return function
 
