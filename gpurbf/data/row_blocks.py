@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.threads import Call, start
 
 _LEAST_ROWS = 64
@@ -29,7 +29,7 @@ def split(X: Any, row_bytes: float) -> list[slice]:
 
     Two parts of a mapped file, the one in use and the next, fill a quarter of it besides.
     """
-    quarter = get_config()["memory"] * 2**20 / 4
+    quarter = working_bytes() / 4
     rows = quarter / row_bytes if row_bytes else max(1, X.shape[0])
     if on_disk(X):
         rows = min(rows, quarter / 2 / max(1, X.itemsize * X.shape[1]))

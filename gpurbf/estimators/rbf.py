@@ -15,7 +15,13 @@ from gpurbf.centers.choose import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import CallbackSupportMixin, steps, transaction, with_callbacks
+from gpurbf.estimators._base import (
+    CallbackSupportMixin,
+    say,
+    steps,
+    transaction,
+    with_callbacks,
+)
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
 from gpurbf.estimators._validation import (
     finite,
@@ -296,6 +302,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 system = solver.system(self._layer(), X, T, weights, places)
                 if system.layer is not self._layer():  # whose float32 is too coarse
                     self._keep_layer(system.layer)
+                say(self, system.info)  # which may take long: where H is made anew, why
                 found = solver.iterations(system)
                 name = "conjugate gradients"
                 # The last of them: a queue of one, as the whole of them is never there.

@@ -16,7 +16,7 @@ from gpurbf.fsvc.passes import MARGIN
 from gpurbf.fsvc.units import WIDTH, Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
 
@@ -44,7 +44,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     labels = y[stream]
     held = held_out(keys, labels, order.weights, _VALIDATION_SHARE)
     # Half the budget for the distances; those with the smallest keys, in the order of the stream.
-    S = int(math.sqrt(get_config()["memory"] * 2**20 / 2 / 4))
+    S = int(math.sqrt(working_bytes() / 2 / 4))
 
     def part(mask: np.ndarray, size: int) -> np.ndarray:
         members = np.flatnonzero(mask)
@@ -124,6 +124,10 @@ class KnownLayer:
         self.centers = self.sparse_centers = columns  # row numbers, as samples are
         self.unit = unit
         self.dtype = D.dtype
+
+    def in_float64(self) -> KnownLayer:
+        """Raise: the distances are known in one dtype."""
+        raise NotImplementedError("known distances stay in their dtype")
 
     def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import numbers
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+# By the controllers in /proc/self/cgroup: where the groups are, and the files that tell the limit
+# and the use of memory, and the name in memory.stat of what was read from files.
+_GROUPS = {
+    "": ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+}
 
 
 def plain(value: Any) -> Any:
@@ -57,7 +70,7 @@ def check_room(n_bytes: int, what: str, cure: str) -> None:
         Before anything is allocated, if Linux says that there is less memory than `n_bytes`; other
         systems are not asked.
     """
-    if n_bytes > 1 << 26 and n_bytes > (free := _free_bytes()):
+    if n_bytes > 1 << 26 and n_bytes > (free := free_bytes(swap=True)):
         raise MemoryError(
             f"{what} would take {n_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {cure}."
         )
@@ -72,12 +85,36 @@ def check_result(
     check_room(n_bytes, f"The {what} of {N:,} samples ({columns:,} a sample)", cure)
 
 
-def _free_bytes() -> float:
-    """Bytes of memory that are free, by the system; infinite where it does not say."""
+def free_bytes(*, swap: bool = False) -> float:
+    """Bytes of memory that are free for the process; infinite where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return float("inf")
     numbers_of = dict(line.split(":", 1) for line in lines)
-    kilobytes = [numbers_of.get(name, "0").split()[0] for name in ("MemAvailable", "SwapFree")]
-    return 1024.0 * sum(map(int, kilobytes))
+    names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+    kilobytes = [numbers_of.get(name, "0").split()[0] for name in names]
+    return min(1024.0 * sum(map(int, kilobytes)), _bytes_of_groups())
+
+
+def _bytes_of_groups() -> float:
+    """Bytes that are left of the limits of the process's control groups, those of containers."""
+    least = float("inf")
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return least
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in _GROUPS:
+            continue
+        mounted, limit, use, cache = _GROUPS[controllers]
+        own = Path(mounted, path.lstrip("/"))
+        # In a container its group is where groups are mounted, whatever it is called outside.
+        for group in (own, *own.parents):
+            with suppress(OSError, ValueError):  # there is no such group, or "max": no limit
+                most, used = (int((group / name).read_text()) for name in (limit, use))
+                parts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+                # What was read from files goes where memory is wanted.
+                least = min(least, max(0, most - used + int(parts[cache])))
+    return least

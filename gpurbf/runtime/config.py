@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": 256, "gpu_memory": None, "n_streams": 2}
+from gpurbf.runtime import checks
+
+_DEFAULTS: dict[str, Any] = {
+    "backend": "auto",
+    "memory": "auto",
+    "gpu_memory": None,
+    "n_streams": 2,
+}
+# Megabytes of working arrays where `memory` is "auto".
+_WORKING_MEGABYTES = 256
 # A context variable is a thread's own, and threads that work for it get its context
 # (runtime/threads.py).
 _settings: ContextVar[dict[str, Any]] = ContextVar("gpurbf settings", default=_DEFAULTS)
@@ -21,7 +31,9 @@ def get_config() -> dict[str, Any]:
     -------
     config : dict
         ``backend``: what ``backend="auto"`` means. ``memory``: megabytes that the tiles of the
-        hidden layer may take beyond the input, the model and the result. ``gpu_memory``: megabytes
+        hidden layer, and what is kept to be used again, may take beyond the input, the model and
+        the result; "auto": 256 for tiles, and half of what is free for what is kept (H of
+        :class:`gpurbf.solvers.CG`), which changes no result. ``gpu_memory``: megabytes
         of a GPU that the package may take; None is ``GPURBF_GPU_MEMORY`` from the environment, else
         80 % of what is free. ``n_streams``: tiles under way on a GPU at a time; with 1 nothing is
         copied while something is computed.
@@ -35,8 +47,8 @@ def set_config(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``backend`` (str), ``memory`` (megabytes, > 0), ``gpu_memory`` (megabytes, > 0, or None) and
-        ``n_streams`` (1 to 16), see :func:`get_config`.
+        ``backend`` (str), ``memory`` (megabytes, > 0, or "auto"), ``gpu_memory`` (megabytes, > 0,
+        or None) and ``n_streams`` (1 to 16), see :func:`get_config`.
 
     Raises
     ------
@@ -50,7 +62,8 @@ def set_config(**settings: Any) -> None:
     """
     if unknown := sorted(set(settings) - set(_DEFAULTS)):
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
-    _check_megabytes("memory", settings.get("memory", 1))
+    if (memory := settings.get("memory", "auto")) != "auto":
+        _check_megabytes("memory", memory)
     if (gpu_memory := settings.get("gpu_memory")) is not None:
         _check_megabytes("gpu_memory", gpu_memory)
     n_streams = settings.get("n_streams", 1)
@@ -82,6 +95,19 @@ def config_context(**settings: Any) -> Iterator[None]:
         yield
     finally:
         _settings.set(before)
+
+
+def working_bytes() -> int:
+    """Bytes that tiles and other working arrays may take."""
+    memory = _settings.get()["memory"]
+    return int((_WORKING_MEGABYTES if memory == "auto" else memory) * 2**20)
+
+
+def bytes_to_keep(share: float) -> float:
+    """Bytes that arrays to be used again may take: that share of the memory that is set."""
+    if _settings.get()["memory"] == "auto" and math.isfinite(free := checks.free_bytes()):
+        return free / 2
+    return share * working_bytes()
 
 
 def _check_megabytes(name: str, value: Any) -> None:

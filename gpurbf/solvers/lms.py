@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.checks import check_number
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, thread_limit
@@ -154,7 +154,7 @@ class _Tiles:
     def __init__(self, layer: Layer, X: Any, order: np.ndarray) -> None:
         self.layer, self.X, self.order = layer, X, order
         m = len(layer.centers)
-        budget = get_config()["memory"] * 2**20 / 4
+        budget = working_bytes() / 4
         row_bytes = m * layer.dtype.itemsize
         self.kept = len(order) * row_bytes <= budget
         self.filled = False

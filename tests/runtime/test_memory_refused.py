@@ -11,7 +11,7 @@ from gpurbf.runtime import checks
 
 @pytest.fixture
 def free(monkeypatch):
-    monkeypatch.setattr(checks, "_free_bytes", lambda: 100e6)
+    monkeypatch.setattr(checks, "free_bytes", lambda **_: 100e6)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
 
 
 def test_small_requests_do_not_ask_for_the_free_memory(monkeypatch):
-    monkeypatch.setattr(checks, "_free_bytes", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(checks, "free_bytes", lambda **_: pytest.fail("asked"))
     checks.check_room(1 << 20, "a little", "nothing")
 
 
 def test_linux_tells_the_free_memory():
-    free = checks._free_bytes()
+    free = checks.free_bytes()
     assert free == float("inf") or 1e6 < free < 1e15
 
 
@@ -55,4 +55,4 @@ def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, name
         with pytest.raises(MemoryError, match=r"90,000 samples \(.* would take .* GB.*fewer"):
             getattr(model, name)(many)
         monkeypatch.undo()
-        monkeypatch.setattr(checks, "_free_bytes", lambda: 100e6)
+        monkeypatch.setattr(checks, "free_bytes", lambda **_: 100e6)

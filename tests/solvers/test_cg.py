@@ -10,9 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import RBFClassifier, RBFLayer, config_context
+from gpurbf.runtime import checks
 from gpurbf.solvers import automatic
 from gpurbf.solvers.cg.cg import CG
-from gpurbf.solvers.cg.stored_h import RecomputedH
+from gpurbf.solvers.cg.stored_h import DeviceH, RecomputedH, StoredH
 from gpurbf.solvers.ridge.normal_equations import Ridge
 
 X, y = load_digits(return_X_y=True)
@@ -158,8 +159,10 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
         solver = CG(1e-3, preconditioner=200 if kernel else None, tol=1e-6)
         loose = solver if kept == "float64" else clone(solver).set_params(tol=1e-2)  # for 16 bits
         system = loose.system(layer, X, T, None, np.arange(len(X)) if kernel else None)
+        expected = RecomputedH if kept == "anew" else StoredH
+        assert type(system.rows) is (expected if layer.xp is np else DeviceH)
         if layer.xp is not np or kept == "anew":
-            assert isinstance(system.rows, RecomputedH)
+            assert "made anew" in system.info
         elif kept == "float64" or layer.exact_sums:
             assert f"kept in {kept}" in system.info
         W, b = solved(system, solver).weights()
@@ -167,6 +170,25 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
     V, c = kernel_ridge(H, T, 1e-3) if kernel else reference.ridge(H, T, None, 1e-3, True)
     # Rounded to 16 bits, H is another by a tenth of the penalty.
     np.testing.assert_allclose(H @ W + b, H @ V + c, atol=1e-5 if kept == "float64" else 2e-3)
+
+
+@pytest.mark.parametrize("precision", ["auto", "float64"])
+@pytest.mark.parametrize("n_centers", [80, "all"])
+def test_the_free_memory_decides_whether_h_is_kept_and_changes_no_bit(
+    monkeypatch, capsys, n_centers, precision
+):
+    A, b = make_moons(2500, noise=0.3, random_state=0)  # three tiles of rows
+    model = RBFClassifier(n_centers, solver=CG(1e-3), precision=precision, random_state=0)
+    models = []
+    for free, how in ((1e9, "H kept in"), (0, "H made anew in every iteration")):
+        monkeypatch.setattr(checks, "free_bytes", lambda free=free: free)
+        with config_context(memory="auto"):
+            models.append(clone(model).set_params(verbose=True).fit(A, b))
+        assert how in capsys.readouterr().out.partition("conjugate gradients, 1")[0]  # said before
+        assert how in models[-1].solver_info_
+    kept, anew = models
+    np.testing.assert_array_equal(kept.coef_, anew.coef_)
+    np.testing.assert_array_equal(kept.predict_proba(A), anew.predict_proba(A))
 
 
 @pytest.mark.parametrize("n_centers", [80, "all"])

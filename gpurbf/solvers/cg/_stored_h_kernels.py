@@ -106,6 +106,7 @@ def add_times(begin, end, Q, W, k, some, single, S):
         pointer_to(sums, 0), end - begin, W.shape[0] * PARTS, pointer_to(columns, 0), k, rows, k
     )
     keep_alive(columns)
+    keep_alive(sums)
 
 
 @cached(nogil=True, error_model="numpy")

@@ -1,8 +1,9 @@
-"""H for products with a few vectors: kept if the memory budget has room for it, else made anew."""
+"""H for products with a few vectors: kept if there is memory for it, else made anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import bytes_to_keep, working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for
@@ -22,14 +23,16 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 kernels = lazy_module("gpurbf.solvers.cg._stored_h_kernels")
 
 _MAX_TILE_ROWS = 1024
-# Parts of the memory budget that H may take, and a tile of it.
+# Parts of the memory that is set that H may take, and a tile of it.
 _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
 # Rows, and columns, that a thread takes at a time.
 _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
+# The number of a block's first row, and the block.
+_Place = tuple[int, np.ndarray]
 
 
-class RecomputedH:
-    """H less a shift, computed for every product; see `StoredH`."""
+class DeviceH:
+    """H less a shift, computed on a device for every product; see `StoredH`."""
 
     def __init__(self, layer: Layer, X: Any, shift: np.ndarray) -> None:
         self.layer, self.X, self.shift = layer, X, shift
@@ -66,7 +69,7 @@ class RecomputedH:
 def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of H on the host, each tile in the memory of the one before."""
     N, m = X.shape[0], len(layer.centers)
-    budget = _TILE_SHARE * get_config()["memory"] * 2**20
+    budget = _TILE_SHARE * working_bytes()
     n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
     H = np.empty((int(n_rows), m), layer.dtype)
     for start in range(0, N, len(H)):
@@ -81,22 +84,24 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
 
 def rows_of(
     layer: Layer, X: Any, shift: np.ndarray, step: float | None, *, triangle: bool = False
-) -> tuple[StoredH | RecomputedH, str]:
+) -> tuple[StoredH | DeviceH, str]:
     """H less the shift for X (N, n), in multiples of the step where there is one; and how.
 
     On a device, which computes H faster than a host reads it, it is made anew.
     """
-    N, m = X.shape[0], len(layer.centers)
-    size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1) / 2**20
-    kind = "16 bits" if step else str(layer.dtype)
     if layer.xp is not np:
-        return RecomputedH(layer, X, shift), "H made anew in every iteration"
-    if size > _KEPT_SHARE * get_config()["memory"]:
-        advice = f"config_context(memory={size / _KEPT_SHARE:.0f}) keeps it in {kind}"
-        return RecomputedH(layer, X, shift), f"H made anew in every iteration: {advice}"
-    kept = StoredH(shift, step, triangle)
-    if all(kept.add(H) for _, H in tiles(layer, X)):
-        return kept, f"H kept in {kind}"
+        return DeviceH(layer, X, shift), "H made anew in every iteration"
+    N, m = X.shape[0], len(layer.centers)
+    size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1)
+    kind = "16 bits" if step else str(layer.dtype)
+    rows, info = StoredH(shift, step, triangle), f"H kept in {kind}"
+    if size > bytes_to_keep(_KEPT_SHARE):
+        rows = RecomputedH(layer, X, shift, step, triangle)
+        enough = size / _KEPT_SHARE / 2**20
+        info = f"H made anew in every iteration: config_context(memory={enough:.0f}) keeps it in "
+        info += kind
+    if all(rows.add(H) for _, H in tiles(layer, X)):
+        return rows, info
     return rows_of(layer, X, shift, None, triangle=triangle)  # beyond 16 bits
 
 
@@ -118,105 +123,152 @@ class StoredH:
         self.blocks: list[np.ndarray] = []
         self.n_rows = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the rows take."""
-        return sum(block.nbytes for block in self.blocks)
-
     def add(self, H: np.ndarray) -> bool:
         """Keep the next rows H (b, m); whether 16 bits hold them."""
-        width = self.n_rows + len(H) if self.triangle else H.shape[1]
+        Q, fits = self._rounded(H, self.n_rows)
+        self._keep(Q)
+        self.n_rows += len(H)
+        return fits
+
+    def _keep(self, Q: np.ndarray) -> None:
+        self.blocks.append(Q)
+
+    def _rounded(self, H: np.ndarray, top: int) -> tuple[np.ndarray, bool]:
+        """Rows H from number ``top`` on as they are kept, and whether 16 bits hold them."""
+        width = top + len(H) if self.triangle else H.shape[1]
         shift = self.shift[:width].astype(H.dtype)
         if self.step is None:
-            Q, largest = H[:, :width] - shift, np.zeros(1)
-        else:
-            Q, step = np.empty((len(H), width), np.int16), self.step
-            largest = np.zeros(-(-len(H) // _ROWS_PER_TASK))
+            return H[:, :width] - shift, True
+        Q, step = np.empty((len(H), width), np.int16), self.step
+        largest = np.zeros(-(-len(H) // _ROWS_PER_TASK))
 
-            def task(i: int) -> None:
-                rows = i * _ROWS_PER_TASK, min((i + 1) * _ROWS_PER_TASK, len(H))
-                largest[i] = kernels.round_rows(*rows, H, shift, step, Q)
+        def task(i: int) -> None:
+            rows = i * _ROWS_PER_TASK, min((i + 1) * _ROWS_PER_TASK, len(H))
+            largest[i] = kernels.round_rows(*rows, H, shift, step, Q)
 
-            parallel_for(task, len(largest))
-        self.blocks.append(Q)
-        self.n_rows += len(H)
-        return bool(largest.max(initial=0) < kernels.LARGEST + 0.5)
+        parallel_for(task, len(largest))
+        return Q, bool(largest.max(initial=0) < kernels.LARGEST + 0.5)
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        (m, k), S = V.shape, np.zeros((self.n_rows, V.shape[1]))
+        return self._products(V, None)
+
+    def rmatvec(self, U: np.ndarray) -> np.ndarray:
+        """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
+        return self._products(None, U)
+
+    def symmetric(self, V: np.ndarray) -> np.ndarray:
+        """(H - shift) V of the triangle of a symmetric H."""
+        return self._products(V, V)
+
+    def _products(self, V: np.ndarray | None, U: np.ndarray | None) -> np.ndarray:
+        """The sum of the two products of those that are not None, in one pass over the rows."""
+        products: list[np.ndarray] = []
+        works: list[Callable[[list[_Place]], None]] = []
+        if V is not None:
+            products.append(np.zeros((self.n_rows, V.shape[1])))
+            works.append(self._matvec(V, products[-1]))
+        if U is not None:
+            Z = np.zeros((U.shape[1], len(self.shift)))
+            products.append(Z.T)
+            works.append(self._rmatvec(U, Z))
+        for places in self._passes():
+            with stage("output training", "products"):
+                for work in works:
+                    work(places)
+                    size, k = sum(Q.size for _, Q in places), products[0].shape[1]
+                    nbytes = sum(Q.nbytes for _, Q in places)
+                    count(operations=2 * size * k, kind="float64", nbytes=nbytes)
+        total = self._in_units(products[0])
+        for product in products[1:]:
+            total += self._in_units(product)
+        return total
+
+    def _matvec(self, V: np.ndarray, S: np.ndarray) -> Callable[[list[_Place]], None]:
+        """Work that adds products of some rows with V to those of S."""
+        m, k = V.shape
         some = cpu_kernel.micro_kernel("partial", np.float64)
         single = cpu_kernel.micro_kernel("single", np.float64)
         padded = microkernel_table.padded
         size = padded(k, some.strip), padded(m, matvec_kernels.PARTS)
         W = packing.aligned(size, np.float64)
         W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
-        pieces = [(at, Q, i) for at, Q in self._places() for i in range(0, len(Q), _ROWS_PER_TASK)]
 
-        def task(n: int) -> None:
-            top, Q, i = pieces[n]
-            own = S[top : top + len(Q)]
-            kernels.add_times(i, min(i + _ROWS_PER_TASK, len(Q)), Q, W, k, some, single, own)
+        def work(places: list[_Place]) -> None:
+            pieces = [(at, Q, i) for at, Q in places for i in range(0, len(Q), _ROWS_PER_TASK)]
 
-        self._run(task, len(pieces), k)
-        return self._in_units(S)
+            def task(n: int) -> None:
+                top, Q, i = pieces[n]
+                own = S[top : top + len(Q)]
+                kernels.add_times(i, min(i + _ROWS_PER_TASK, len(Q)), Q, W, k, some, single, own)
 
-    def rmatvec(self, U: np.ndarray) -> np.ndarray:
-        """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
-        k, Z = U.shape[1], np.zeros((U.shape[1], len(self.shift)))
+            parallel_for(task, len(pieces))
+
+        return work
+
+    def _rmatvec(self, U: np.ndarray, Z: np.ndarray) -> Callable[[list[_Place]], None]:
+        """Work that adds transposed products of some rows with theirs of U to Z (k, m)."""
         kernel = cpu_kernel.micro_kernel("score", np.float64)
-        places = [(at, Q, _blocks(U[at : at + len(Q)], kernel.rows)) for at, Q in self._places()]
 
-        def task(n: int) -> None:
-            left = n * _COLUMNS_PER_TASK
-            for top, Q, own in places:
-                # Of a triangle the square on the diagonal has been met by its rows.
-                right = min(left + _COLUMNS_PER_TASK, top if self.triangle else Q.shape[1])
-                if left < right:
-                    kernels.add_transposed(left, right, Q, own, k, kernel, Z)
+        def work(places: list[_Place]) -> None:
+            owns = [_blocks(U[at : at + len(Q)], kernel.rows) for at, Q in places]
 
-        self._run(task, -(-Z.shape[1] // _COLUMNS_PER_TASK), k)
-        return self._in_units(Z.T)
+            def task(n: int) -> None:
+                left = n * _COLUMNS_PER_TASK
+                for (top, Q), own in zip(places, owns, strict=True):
+                    # Of a triangle the square on the diagonal has been met by its rows.
+                    right = min(left + _COLUMNS_PER_TASK, top if self.triangle else Q.shape[1])
+                    if left < right:
+                        kernels.add_transposed(left, right, Q, own, len(Z), kernel, Z)
 
-    def symmetric(self, V: np.ndarray) -> np.ndarray:
-        """(H - shift) V of the triangle of a symmetric H."""
-        S = self.matvec(V)
-        S += self.rmatvec(V)
-        return S
+            parallel_for(task, -(-Z.shape[1] // _COLUMNS_PER_TASK))
+
+        return work
 
     def squares(self) -> np.ndarray:
         """The sum of squares of every row of H - shift, (N,)."""
         sums = np.zeros(self.n_rows)
-        places = list(self._places())
+        for places in self._passes():
 
-        def task(n: int) -> None:
-            top, Q = places[n]
-            kernels.add_squares(0, len(Q), Q, sums[top : top + len(Q)])
+            def task(n: int, places: list[_Place] = places) -> None:
+                top, Q = places[n]
+                kernels.add_squares(0, len(Q), Q, sums[top : top + len(Q)])
 
-        parallel_for(task, len(places))
+            parallel_for(task, len(places))
         return sums if self.step is None else sums * self.step**2
 
     def columns(self, which: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Those columns of H - shift in float64, block by block."""
-        for top, Q in self._places():
-            yield slice(top, top + len(Q)), self._in_units(Q[:, which].astype(np.float64))
+        for places in self._passes():
+            for top, Q in places:
+                yield slice(top, top + len(Q)), self._in_units(Q[:, which].astype(np.float64))
 
-    def _places(self) -> Iterator[tuple[int, np.ndarray]]:
-        top = 0
-        for Q in self.blocks:
-            yield top, Q
-            top += len(Q)
+    def _passes(self) -> Iterator[list[_Place]]:
+        """All rows, in lists of blocks that there are at a time, each with its first row."""
+        tops = accumulate(map(len, self.blocks), initial=0)
+        yield list(zip(tops, self.blocks, strict=False))
 
     def _in_units(self, A: np.ndarray) -> np.ndarray:
         if self.step is not None:
             A *= self.step
         return A
 
-    def _run(self, task: Callable[[int], None], n_tasks: int, k: int) -> None:
-        with stage("output training", "products"):
-            parallel_for(task, n_tasks)
-            size = sum(block.size for block in self.blocks)
-            count(operations=2 * size * k, kind="float64", nbytes=self.nbytes)
+
+class RecomputedH(StoredH):
+    """The same blocks, made anew for every product."""
+
+    def __init__(
+        self, layer: Layer, X: Any, shift: np.ndarray, step: float | None, triangle: bool
+    ) -> None:
+        super().__init__(shift, step, triangle)
+        self.layer, self.X = layer, X
+
+    def _keep(self, Q: np.ndarray) -> None:
+        pass
+
+    def _passes(self) -> Iterator[list[_Place]]:
+        for rows, H in tiles(self.layer, self.X):
+            yield [(rows.start, self._rounded(H, rows.start)[0])]
 
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
 from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.stages import count, stage
 
 # Samples of a tile. A product reorders its operands first, which
@@ -140,7 +140,7 @@ class MatrixProductLayer:
     def _rows_that_fit(self) -> int:
         """Rows whose H takes a quarter of the memory budget; a multiple of 16, at least 64."""
         row_bytes = self.dtype.itemsize * max(1, self.m)
-        return max(64, int(get_config()["memory"] * 2**20 / 4 / row_bytes) // 16 * 16)
+        return max(64, int(working_bytes() / 4 / row_bytes) // 16 * 16)
 
     def _tile_rows(self) -> int:
         return min(self.rows, self._rows_that_fit())

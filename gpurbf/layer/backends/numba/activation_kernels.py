@@ -215,15 +215,15 @@ def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
     own = rule(epilogue, m, min(m, _CHUNK))
     memory = np.empty(min(m, _CHUNK), out.dtype)
     function = finish_address(P.dtype, row_terms.dtype, out.dtype)
-    arrays = [array.ctypes.data for array in (own, P, row_terms, column_terms, out, memory)]
+    arrays = tuple(a.ctypes.data for a in (own, P, row_terms, column_terms, out, memory))
     sizes = P.itemsize, row_terms.itemsize, out.itemsize
-    _epilogue_rows(begin, end, m, function, *arrays, *sizes)
+    _epilogue_rows(begin, end, m, function, arrays, sizes)
 
 
 @cached(nogil=True)
-def _epilogue_rows(
-    begin, end, m, function, own, P, row_terms, terms, out, memory, product, term, number
-):
+def _epilogue_rows(begin, end, m, function, arrays, sizes):
+    own, P, row_terms, terms, out, memory = arrays
+    product, term, number = sizes
     # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
     # memory through two arrays; hence a buffer between them.
     for i in range(begin, end):

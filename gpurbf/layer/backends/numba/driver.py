@@ -55,14 +55,10 @@ class Centers(NamedTuple):
     terms: np.ndarray  # of each center, padded with zeros like the panels
 
 
-class Plan(NamedTuple):
-    """What `evaluate_rows` does, in words."""
+class Fixed(NamedTuple):
+    """What `evaluate_rows` does for a layer, in words."""
 
-    pack: int  # a function of `packing`, and what it is given of all rows
-    packing: int
-    X: int
-    row_bytes: int
-    chosen: int  # numbers of the rows; 0: all rows in order
+    packing: int  # what a function of `packing` is given of all rows
     shift: int
     product: int
     enter: int
@@ -80,6 +76,15 @@ class Plan(NamedTuple):
     epilogue: int
     terms: int
     number: int  # bytes of a product and of a term
+
+
+class Plan(NamedTuple):
+    """What it does for some rows and their consumer, in words."""
+
+    pack: int  # a function of `packing`
+    X: int
+    row_bytes: int
+    chosen: int  # numbers of the rows; 0: all rows in order
     consume: int  # a function of `consumers`, and what it is given of all tiles
     consumer: int
     sums: int  # bytes of a row of what waits from one tile to the next
@@ -91,23 +96,23 @@ class Plan(NamedTuple):
     waiting: int
 
 
-_WORDS = len(Plan._fields)
+_FIXED, _WORDS = len(Fixed._fields), len(Plan._fields)
 
 
 @cached(nogil=True, error_model="numpy")
-def evaluate_rows(begin, end, plan, memory):
+def evaluate_rows(begin, end, layer, plan, memory):
     """Evaluate rows begin … end, a block at a time, and hand the tiles to their consumer.
 
-    ``memory`` is as long as `Memory` says: the last of it is cleared, for the score kernel reads
-    rows beyond the last.
+    ``layer`` and ``plan`` are addresses of words, ``memory`` that of a thread's own: the last of it
+    is cleared, for the score kernel reads rows beyond the last.
     """
     begin_kernel()
-    p = Plan(*words(plan, _WORDS))
+    own, p = Fixed(*words(layer, _FIXED)), Plan(*words(plan, _WORDS))
     P, H, waiting = memory + p.products, memory + p.H, memory + p.waiting
     clear_bytes(H, p.waiting - p.H + (p.block + CHUNK) * p.sums)
-    strips = pointer(p.strips, np.int64)
-    if p.enter != 0:
-        call_setup(p.enter, p.config)
+    strips, number = pointer(own.strips, np.int64), own.number
+    if own.enter != 0:
+        call_setup(own.enter, own.config)
     for i in range(begin, end, p.block):
         n_rows = min(p.block, end - i)
         X, chosen = p.X, p.chosen
@@ -116,28 +121,28 @@ def evaluate_rows(begin, end, plan, memory):
         else:
             X += i * p.row_bytes
         row_terms, lines = memory + p.row_terms, memory + p.lines
-        call_eight(p.pack, X, chosen, p.shift, p.packing, n_rows, lines, memory, row_terms)
-        for first in range(0, p.m, BLOCK):
-            count = min(BLOCK, p.m - first)
-            for j in range(0, count, p.columns):
-                strip = 3 * ((first + j) // p.columns)
-                steps, taken = strips[strip + 1], p.places + 4 * strips[strip]
-                c, x, out = p.panels + strips[strip + 2], memory, P + j * p.number
-                for _ in range(0, n_rows, p.rows):
+        call_eight(p.pack, X, chosen, own.shift, own.packing, n_rows, lines, memory, row_terms)
+        for first in range(0, own.m, BLOCK):
+            count = min(BLOCK, own.m - first)
+            for j in range(0, count, own.columns):
+                strip = 3 * ((first + j) // own.columns)
+                steps, taken = strips[strip + 1], own.places + 4 * strips[strip]
+                c, x, out = own.panels + strips[strip + 2], memory, P + j * number
+                for _ in range(0, n_rows, own.rows):
                     call_seven(
-                        p.product, x, taken, c, steps * p.step_bytes, steps, out, BLOCK * p.number
+                        own.product, x, taken, c, steps * own.step_bytes, steps, out, BLOCK * number
                     )
-                    x += p.panel_bytes
-                    out += p.rows * BLOCK * p.number
+                    x += own.panel_bytes
+                    out += own.rows * BLOCK * number
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
                 call_seven(
-                    p.finish, p.epilogue, P + r * BLOCK * p.number, row_terms + r * p.number,
-                    p.terms + first * p.number, H, n, count,
+                    own.finish, own.epilogue, P + r * BLOCK * number, row_terms + r * number,
+                    own.terms + first * number, H, n, count,
                 )  # fmt: skip
                 call_seven(p.consume, p.consumer, H, n, count, i + r, first, waiting + r * p.sums)
-    if p.leave != 0:
-        call_setup(p.leave, p.config)
+    if own.leave != 0:
+        call_setup(own.leave, own.config)
     end_kernel()
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.layer.backends.numba.matvec import hand_over_rows
-from gpurbf.runtime.config import get_config
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
@@ -201,12 +201,7 @@ def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
     h_panels = gram_kernels.padded_panels(m)
     n_panels = h_panels + gram_kernels.padded_panels(k)
     # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
-    budget = (
-        get_config()["memory"]
-        * 2**20
-        // 2
-        // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
-    )
+    budget = working_bytes() // 2 // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
     depth = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
     panels = packing.aligned(n_panels * depth * microkernels.LANES, dtype).reshape(
         n_panels, depth, microkernels.LANES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -202,12 +203,13 @@ class TileLayer:
         block = min(self.block, rows)  # scratch for a few rows is little
 
         plan, n_bytes = self._plan(X, consumer, chosen, block)
-        own = np.array(plan, np.intp)
+        given = self._fixed[0], plan.ctypes.data
 
         def task(i: int) -> None:
-            memory = packing.aligned(n_bytes, np.uint8)
-            place = own.ctypes.data, memory.ctypes.data
-            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), *place)
+            memory = np.empty(n_bytes + 64, np.uint8)
+            start = memory.ctypes.data
+            start += -start % 64  # vectors that straddle two cache lines cost double
+            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), *given, start)
 
         fused = products > 0
         with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
@@ -223,34 +225,19 @@ class TileLayer:
             if fused:
                 count(operations=2 * n * products, kind=self.dtype.name)
 
-    def _plan(
-        self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
-    ) -> tuple[Any, int]:
-        """What the driver does for a consumer, and bytes of memory that it needs a thread."""
-        kernel, centers, number = self.kernel, self.centers, self.centers.terms.itemsize
-        panel_bytes = kernel.rows * kernel.width * kernel.dtype.itemsize
-        sizes = (
-            -(-block // kernel.rows) * panel_bytes,
-            4 * kernel.width * kernel.dtype.itemsize,
-            -(-block // kernel.rows) * kernel.rows * microkernels.BLOCK * number,
-            block * number,
-            consumers.CHUNK * microkernels.BLOCK * self.dtype.itemsize,
-            (block + consumers.CHUNK) * consumer.sums,
-        )
-        *places, n_bytes = accumulate(-(-size // 64) * 64 for size in sizes)
-        plan = driver.Plan(
-            self.row_packing.address(X.dtype),
+    @functools.cached_property
+    def _fixed(self) -> tuple[int, np.ndarray]:
+        """What the driver does for the layer: the address of a `driver.Fixed`, and the array."""
+        kernel, centers = self.kernel, self.centers
+        fixed = driver.Fixed(
             self.row_packing.own.ctypes.data,
-            X.ctypes.data,
-            X.strides[0],
-            chosen.ctypes.data if len(chosen) else 0,
             self.row_packing.shift.ctypes.data,
             kernel.address,
             kernel.enter,
             kernel.leave,
             kernel.config,
             kernel.rows,
-            panel_bytes,
+            kernel.rows * kernel.width * kernel.dtype.itemsize,
             microkernels.LANES * kernel.group * centers.panels.itemsize,
             kernel.strip * microkernels.LANES,
             centers.panels.ctypes.data,
@@ -260,21 +247,37 @@ class TileLayer:
             self.finish,
             self.epilogue.ctypes.data,
             centers.terms.ctypes.data,
-            number,
+            centers.terms.itemsize,
+        )
+        words = np.array(fixed, np.intp)
+        return words.ctypes.data, words
+
+    def _plan(
+        self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
+    ) -> tuple[np.ndarray, int]:
+        """What the driver does for a consumer, and bytes of memory that it needs a thread."""
+        kernel, sizes = self.kernel, (self.centers.terms.itemsize, self.dtype.itemsize)
+        row_bytes = kernel.width * kernel.dtype.itemsize
+        *places, n_bytes = _places(kernel.rows, row_bytes, *sizes, block, consumer.sums)
+        plan = driver.Plan(
+            self.row_packing.address(X.dtype),
+            X.ctypes.data,
+            X.strides[0],
+            chosen.ctypes.data if len(chosen) else 0,
             consumer.address,
             consumer.own.ctypes.data,
             consumer.sums,
             block,
             *places,
         )
-        return plan, n_bytes
+        return np.array(plan, np.intp), n_bytes
 
     def _tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
         return max(64, (1 << 19) // max(1, self.m))
 
     def _typed(self, X: np.ndarray) -> np.ndarray:
-        """X as one of the few types that the tiles are compiled for: contiguous and read-only."""
+        """X as one of the few types that rows are packed from, contiguous."""
         return _typed(X, self.codes)
 
     def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
@@ -402,11 +405,28 @@ def _block(layout: Any, width: int, wanted: int | None) -> int:
     return max(least, most // least * least)
 
 
+@functools.cache
+def _places(rows: int, row_bytes: int, number: int, size: int, block: int, sums: int) -> list[int]:
+    """Where in a thread's memory what follows the packed rows begins, and where the last ends.
+
+    A row of a panel takes ``row_bytes``, a product ``number``, an activation ``size``, and what
+    waits for the next tile ``sums`` bytes a row.
+    """
+    padded = -(-block // rows) * rows
+    parts = (
+        padded * row_bytes,
+        4 * row_bytes,
+        padded * microkernels.BLOCK * number,
+        block * number,
+        consumers.CHUNK * microkernels.BLOCK * size,
+        (block + consumers.CHUNK) * sums,
+    )
+    return list(accumulate(-(-part // 64) * 64 for part in parts))
+
+
 def _typed(X: np.ndarray, codes: bool) -> np.ndarray:
     dtype = np.uint8 if codes else np.float32 if X.dtype == np.float32 else np.float64
-    rows = np.ascontiguousarray(X, dtype).view()
-    rows.flags.writeable = False
-    return rows
+    return np.ascontiguousarray(X, dtype)
 
 
 class TilesAmong:
