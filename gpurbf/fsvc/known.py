@@ -113,6 +113,10 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
     return np.flatnonzero(taken)
 
 
+# Columns of targets, one a class, from which on most of their products would be with zeros.
+_MANY_TARGETS = 100
+
+
 class KnownLayer:
     """A hidden layer over known distances: samples are row numbers of D, centers columns."""
 
@@ -169,9 +173,13 @@ class KnownLayer:
         with stage("output training", "HᵀH"):
             if G is not None:
                 G += H.T @ H
-            # Of many classes most targets are zero.
-            nonzero = sp.csr_array(T)
-            B += (nonzero.T @ H).T
-            count(operations=H.size * (m + 1) + 2 * nonzero.nnz * m, kind="float32")
+            if T.shape[1] < _MANY_TARGETS:
+                products = T.size
+                B += H.T @ T.astype(self.dtype)
+            else:
+                nonzero = sp.csr_array(T)
+                products = nonzero.nnz
+                B += (nonzero.T @ H).T
+            count(operations=H.size * (m + 1) + 2 * products * m, kind="float32")
             count(nbytes=H.nbytes + 2 * 8 * m * m)
         return G, B

@@ -18,8 +18,8 @@ working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Below so many products one thread is done before a second has started.
 _MIN_PRODUCTS_PER_THREAD = 1 << 19
-# Rows of a block that are mirrored at a time: those of a small one before a thread has started.
-_MIRRORED_ROWS = 256
+# Rows of a block that are mirrored at a time: fewer are done before a thread has started.
+_MIRRORED_ROWS = 1024
 # Rows that a device converts to float64 at a time.
 _DEVICE_ROWS = 512
 

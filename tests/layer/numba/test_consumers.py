@@ -19,7 +19,7 @@ def test_a_consumer_holds_the_arrays_that_its_words_point_to():
     out = np.empty((2, 3))
     found = consumer("store", np.float64, out=out, places=np.empty(0), row_bytes=24, number=8)
     assert found.arrays["out"] is out
-    np.testing.assert_array_equal(found.own, [out.ctypes.data, 0, 24, 8])
+    assert found.own == [out.ctypes.data, 0, 24, 8]
 
 
 def test_the_driver_is_compiled_once_for_all_layers():

@@ -35,7 +35,7 @@ class Consumer(NamedTuple):
     """A consumer as the driver calls it."""
 
     address: int
-    own: np.ndarray  # its words
+    own: list[int]  # its words
     sums: int  # bytes of a row in `sums`
     arrays: dict[str, Any]  # that the words are addresses in
 
@@ -217,10 +217,17 @@ def consumer(name, dtype, *, sums=0, **given):
 
     ``sums`` are bytes of a row that waits from one tile to the next. An array without numbers is 0.
     """
-    own = {
-        key: value.ctypes.data if value.size else 0
-        for key, value in given.items()
-        if isinstance(value, np.ndarray)
-    }
-    own = np.array(_WORDS[name](**(given | own)), np.intp)
+    own = [_word(given[field]) for field in _WORDS[name]._fields]
     return Consumer(consumer_address(name, dtype), own, sums, given)
+
+
+def _word(value):
+    """A number, or the address of an array."""
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data if value.size else 0
+    return value
+
+
+def addresses(given):
+    """The same words, to be given to `consumer` again and again while the arrays are there."""
+    return {key: _word(value) for key, value in given.items()}

@@ -85,8 +85,7 @@ class Plan(NamedTuple):
     X: int
     row_bytes: int
     chosen: int  # numbers of the rows; 0: all rows in order
-    consume: int  # a function of `consumers`, and what it is given of all tiles
-    consumer: int
+    consume: int  # a function of `consumers`; the words that it is given follow the plan
     sums: int  # bytes of a row of what waits from one tile to the next
     block: int  # rows that are packed at a time
     lines: int  # where in a thread's memory is what, after x
@@ -108,6 +107,7 @@ def evaluate_rows(begin, end, layer, plan, memory):
     """
     begin_kernel()
     own, p = Fixed(*words(layer, _FIXED)), Plan(*words(plan, _WORDS))
+    consumer = plan + 8 * _WORDS
     P, H, waiting = memory + p.products, memory + p.H, memory + p.waiting
     clear_bytes(H, p.waiting - p.H + (p.block + CHUNK) * p.sums)
     strips, number = pointer(own.strips, np.int64), own.number
@@ -140,7 +140,7 @@ def evaluate_rows(begin, end, layer, plan, memory):
                     own.finish, own.epilogue, P + r * BLOCK * number, row_terms + r * number,
                     own.terms + first * number, H, n, count,
                 )  # fmt: skip
-                call_seven(p.consume, p.consumer, H, n, count, i + r, first, waiting + r * p.sums)
+                call_seven(p.consume, consumer, H, n, count, i + r, first, waiting + r * p.sums)
     if own.leave != 0:
         call_setup(own.leave, own.config)
     end_kernel()

@@ -7,8 +7,9 @@ another number of threads (float32 with OpenBLAS, measured). The tiles' own kern
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ _FEW = 3
 _WORTH_A_THREAD = 1 << 20
 
 
-class Weights(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Weights:
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
     name: str  # of their consumer
@@ -45,7 +47,11 @@ class Weights(NamedTuple):
 
     def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
         """The consumer that adds to the float64 sums ``scores`` (N, k), for that dtype of H."""
-        return consumers.consumer(self.name, dtype, scores=scores, k=self.k, **self.fields)
+        return consumers.consumer(self.name, dtype, scores=scores, k=self.k, **self._words)
+
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        return consumers.addresses(self.fields)
 
 
 class GroupedWeights:
@@ -141,10 +147,11 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
 def hand_over_rows(H: np.ndarray, consumer: Consumer) -> Callable[[int, int], None]:
     """A function that hands rows from one number to another of H (N, m) to a consumer of tiles."""
     tile = microkernels.BLOCK * H.itemsize + consumer.sums  # a row of it
+    own = np.array(consumer.own, np.intp)
 
     def rows(begin: int, end: int) -> None:
         memory = packing.aligned(consumers.CHUNK * tile, np.uint8)
-        to = consumer.address, consumer.own.ctypes.data, consumer.sums, memory.ctypes.data
+        to = consumer.address, own.ctypes.data, consumer.sums, memory.ctypes.data
         driver.stored_rows(begin, end, H.ctypes.data, H.shape[1], H.itemsize, *to)
 
     return rows

@@ -218,10 +218,12 @@ class TileLayer:
             else:  # over before anyone would have been asked for help
                 for i in range(-(-n // rows)):
                     task(i)
-            operations = int(2 * n * m * X.shape[1] * self.density)
-            count(operations=operations, kind=self.arithmetic)
-            count(nbytes=n * X.shape[1] * X.itemsize + panels.nbytes)
-            count(nbytes=consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize)
+            results = consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize
+            count(
+                operations=int(2 * n * m * X.shape[1] * self.density),
+                kind=self.arithmetic,
+                nbytes=n * X.shape[1] * X.itemsize + panels.nbytes + results,
+            )
             if fused:
                 count(operations=2 * n * products, kind=self.dtype.name)
 
@@ -265,12 +267,11 @@ class TileLayer:
             X.strides[0],
             chosen.ctypes.data if len(chosen) else 0,
             consumer.address,
-            consumer.own.ctypes.data,
             consumer.sums,
             block,
             *places,
         )
-        return np.array(plan, np.intp), n_bytes
+        return np.array([*plan, *consumer.own], np.intp), n_bytes
 
     def _tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
