@@ -191,6 +191,16 @@ def test_the_free_memory_decides_whether_h_is_kept_and_changes_no_bit(
     np.testing.assert_array_equal(kept.predict_proba(A), anew.predict_proba(A))
 
 
+@pytest.mark.parametrize(
+    ("alpha", "dtype"), [(1e-2, "float32"), (1e-6, "float32"), (1e-10, "float64")]
+)
+def test_h_is_in_float64_where_float32_would_add_to_the_penalty(alpha, dtype):
+    solver = CG(alpha, max_iter=3, tol=1e-1)
+    model = RBFClassifier("all", solver=solver, random_state=0).fit(X.astype(np.uint8), y)
+    assert model.backend_info_.endswith(f"{dtype} activations")
+    assert model.decision_function(X[:2].astype(np.uint8)).dtype == np.float64
+
+
 @pytest.mark.parametrize("n_centers", [80, "all"])
 def test_a_weight_of_two_is_the_sample_twice(n_centers):
     rng = np.random.default_rng(0)
