@@ -98,7 +98,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         }
         times = in_turn(fits, rounds)
         one, all_of_them = times["1"].median, times[str(here)].median
-        beside = _beside(name, quick, data_home, rounds) if here > 1 else 1.0
+        beside = _beside(name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
         serial = _serial(one * beside, all_of_them, here)
         found = profile(estimator, X, y, X_test=X[:100])
         error = found.scaling([here])[0].seconds / found.seconds["training"]

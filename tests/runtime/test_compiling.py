@@ -51,12 +51,12 @@ def test_time_between_passes_and_others_kernels_do_not_count(play):
 @pytest.mark.slow
 def test_a_first_call_says_it_and_a_second_is_not_even_ready_to_compile(tmp_path):
     code = """if True:
-        from gpurbf import RBFLayer
+        from gpurbf import SVC
         from gpurbf.runtime.jit import cpu_target
         target, calls = cpu_target.target_context, []
         make_ready = target.refresh
         target.refresh = lambda: (calls.append(1), make_ready())
-        RBFLayer(5, centers="random", backend="numba").fit_transform([[0.0], [2.1]] * 9)
+        SVC(backend="numba").fit([[0.0], [2.1]] * 9, [0, 1] * 9)
         print(bool(calls))
     """
     runs = [run_python(code, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]

@@ -1,7 +1,6 @@
 """Numba's functions as the kernels of all rooms need them: kept on disk, without the GIL.
 
 caching.py    kernels kept on disk, compiled again where a file that they need has changed
-on_demand.py  no machine code of what only kernels call
 compiling.py  a line on stderr while they are compiled
 llvm.py       what Numba lacks: calls by address, attributes of functions, vector instructions
 gil_spin.py   threads that come back from kernels wait for each other without going to sleep

@@ -14,7 +14,6 @@ from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
 from gpurbf.runtime.jit import without_collecting
-from gpurbf.runtime.jit.on_demand import OnDemand
 
 _said = False
 # Where the package is, and how a file imports: `from a.b import c, d` and `import a`.
@@ -131,7 +130,7 @@ def cached(**options):
     """`numba.njit` of a kernel that Python calls."""
 
     def decorate(function):
-        kernel = JitKernel(function, targetoptions=_OPTIONS | options, pipeline_class=OnDemand)
+        kernel = JitKernel(function, targetoptions=_OPTIONS | options)
         kernel.enable_caching()
         return kernel
 
@@ -142,9 +141,7 @@ def cached_cfunc(signature, **options):
     """`numba.cfunc` of a kernel that is called by its address."""
 
     def decorate(function):
-        kernel = JitCallback(
-            function, normalize_signature(signature), {}, options, pipeline_class=OnDemand
-        )
+        kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
         kernel.enable_caching()
         kernel.compile()
         return kernel
