@@ -130,8 +130,8 @@ class KnownLayer:
         self.dtype = D.dtype
 
     def in_float64(self) -> KnownLayer:
-        """Raise: the distances are known in one dtype."""
-        raise NotImplementedError("known distances stay in their dtype")
+        """Return the layer over the same distances, in float64."""
+        return KnownLayer(self.D.astype(np.float64), self.centers, self.unit)
 
     def allocator(self) -> AbstractContextManager[None]:
         """See :class:`gpurbf.layer.protocol.Layer`."""

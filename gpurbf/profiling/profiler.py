@@ -471,7 +471,7 @@ def _profile(
     if X_test is None:
         X_test, y_test = X, y
     if warm_up and not get_tags(estimator).input_tags.pairwise:
-        say("warming up; the first time, kernels are compiled")
+        say("warming up")
         rows = np.union1d(np.arange(min(_WARM_UP, len(y))), np.unique(y, return_index=True)[1])
         few = _safe_indexing(X, rows)
         with warnings.catch_warnings():

@@ -23,7 +23,7 @@ _HEADER = ("threads", "s", "speed-up", "threads wait for", "% of their time", "G
 
 
 class Scaling(NamedTuple):
-    """What a fit would take with a number of threads.
+    """The modelled time of a fit with a number of threads.
 
     ``limit`` is the stage and part for which threads wait the longest, ``limit_share`` the share of
     all threads' time that goes there, ``bytes_per_second`` what all of them move.

@@ -24,7 +24,7 @@ _ARM_NAMES = {
 
 
 def _arm_features() -> set[str]:
-    """What the system tells of an ARM CPU: kernels are compiled for it, whatever Numba is."""
+    """Ask the system for an ARM CPU's features, for which micro-kernels are compiled."""
     if platform.system() == "Linux":
         word = ctypes.CDLL(None).getauxval
         word.restype, word.argtypes = ctypes.c_ulong, [ctypes.c_ulong]

@@ -75,7 +75,7 @@ def steps_on_device(backend: Backend) -> tuple[bool, str]:
 
 @once
 def _wrong_steps(backend: Backend) -> str:
-    """What is wrong with the steps on a device, if anything is; once a process."""
+    """Check the steps on a device, once a process: the failure in words, or nothing."""
     return next((case.why for case in step_cases(backend) if case.why), "")
 
 

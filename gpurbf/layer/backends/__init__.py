@@ -185,7 +185,7 @@ def cpus_in_order() -> list[str]:
 
 
 def best_on_host() -> tuple[Backend, list[str]]:
-    """What "auto" takes on the CPU, and the names before it that cannot run."""
+    """Return the CPU backend that "auto" takes, and the names before it that cannot run."""
     refused: dict[str, str] = {}
     for name in cpus_in_order():
         found = _attempt(LOADERS[name])

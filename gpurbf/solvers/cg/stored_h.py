@@ -255,7 +255,7 @@ class StoredH:
 
 
 class RecomputedH(StoredH):
-    """The same blocks, made anew for every product."""
+    """The blocks of `StoredH`, made anew for every product."""
 
     def __init__(
         self, layer: Layer, X: Any, shift: np.ndarray, step: float | None, triangle: bool

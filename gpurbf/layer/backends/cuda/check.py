@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What is wrong, if anything is."""
+        """The failure in words, empty if the case is right."""
         if self.problem:
             return f"{self.kernel}: {self.data}: {self.problem}"
         if self.error <= self.tolerance:
@@ -78,7 +78,7 @@ class Case(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a check found: ``why`` it failed or "", and ``rates`` by name if it was timed.
+    """The result of a check: ``why`` it failed or "", and ``rates`` by name if it was timed.
 
     "device", "host": operations a second of a float32 tile; "copy": bytes a second to the device.
     "svc_device", "svc_host": seconds of a fit, if `check-gpu --thorough` has timed it.

@@ -229,5 +229,5 @@ def _word(value):
 
 
 def addresses(given):
-    """The same words, to be given to `consumer` again and again while the arrays are there."""
+    """Replace arrays by their addresses, once for many calls of `consumer`; keep the arrays."""
     return {key: _word(value) for key, value in given.items()}

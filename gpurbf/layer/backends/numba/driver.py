@@ -56,7 +56,7 @@ class Centers(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What `evaluate_rows` does for a layer, in words."""
+    """Arguments of `evaluate_rows` that a layer fixes, as 64-bit integers."""
 
     packing: int  # what a function of `packing` is given of all rows
     shift: int
@@ -79,7 +79,7 @@ class Fixed(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What it does for some rows and their consumer, in words."""
+    """Arguments of `evaluate_rows` for some rows and their consumer, as 64-bit integers."""
 
     pack: int  # a function of `packing`
     X: int

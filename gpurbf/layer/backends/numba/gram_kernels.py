@@ -36,7 +36,7 @@ _padded_panels = inner()(padded_panels)
 
 
 class Plan(NamedTuple):
-    """What `add_gram` does, in words."""
+    """Arguments of `add_gram`, as 64-bit integers."""
 
     panels: int
     panel_bytes: int
@@ -61,7 +61,7 @@ _WORDS = len(Plan._fields)
 
 
 def memory_bytes(kernel, number):
-    """What `add_gram` needs for its sums, and a tile of a micro-kernel after them."""
+    """Memory for the sums of `add_gram`, and a tile of a micro-kernel after them."""
     return 8 * SIDE * SIDE + kernel.rows * kernel.strip * LANES * number
 
 

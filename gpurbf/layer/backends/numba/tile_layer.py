@@ -229,7 +229,7 @@ class TileLayer:
 
     @functools.cached_property
     def _fixed(self) -> tuple[int, np.ndarray]:
-        """What the driver does for the layer: the address of a `driver.Fixed`, and the array."""
+        """The layer's `driver.Fixed` as an array, after its address."""
         kernel, centers = self.kernel, self.centers
         fixed = driver.Fixed(
             self.row_packing.own.ctypes.data,
@@ -257,7 +257,7 @@ class TileLayer:
     def _plan(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
     ) -> tuple[np.ndarray, int]:
-        """What the driver does for a consumer, and bytes of memory that it needs a thread."""
+        """The `driver.Plan` as an array, and the bytes of memory that each thread needs."""
         kernel, sizes = self.kernel, (self.centers.terms.itemsize, self.dtype.itemsize)
         row_bytes = kernel.width * kernel.dtype.itemsize
         *places, n_bytes = _places(kernel.rows, row_bytes, *sizes, block, consumer.sums)
