@@ -2,9 +2,9 @@
 Calibrated probabilities: CalibratedClassifierCV
 ================================================
 
-A support vector classifier returns distances to a border, not probabilities.
-``CalibratedClassifierCV`` learns on held-out samples what a distance is worth. Wrapping the
-classifier is also the way that remains: scikit-learn is removing its own ``probability=True``.
+A support vector classifier returns distances to a boundary, not probabilities.
+``CalibratedClassifierCV`` learns on held-out samples which probability belongs to a distance. It
+replaces ``probability=True``, which scikit-learn has deprecated.
 """
 
 import matplotlib.pyplot as plt
@@ -23,8 +23,8 @@ X, y = make_classification(
 X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=1500, random_state=0)
 
 # %%
-# Distances squeezed between 0 and 1 by their range are no probabilities. The two calibrations
-# fit a sigmoid and a staircase.
+# Distances that are only rescaled to 0 to 1 are not probabilities. One calibration fits a sigmoid,
+# the other a step function ("isotonic").
 
 model = SVC().fit(X_train, y_train)
 distance = model.decision_function(X_test)

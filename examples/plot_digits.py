@@ -2,7 +2,8 @@
 Classification: handwritten digits
 ==================================
 
-A support vector classifier learns half of scikit-learn's 8 × 8 digits and reads the other half.
+A support vector classifier is trained on half of scikit-learn's 8 × 8 digits and tested on the
+other half.
 """
 
 import matplotlib.pyplot as plt

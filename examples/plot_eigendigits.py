@@ -2,9 +2,8 @@
 PCA before an SVC: eigendigits
 ==============================
 
-Images are often projected on their principal components before a classifier sees them. With
-faces these are the eigenfaces. Faces would have to be downloaded, so here digits play their
-part.
+Images are often projected on their principal components before they are classified. For faces
+these components are called eigenfaces. This page uses digits, which need no download.
 """
 
 import matplotlib.pyplot as plt

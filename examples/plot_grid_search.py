@@ -2,8 +2,8 @@
 Grid search over a pipeline
 ===========================
 
-The scaler, the kernel and its parameters are searched together; what the search never saw says
-how well it did.
+The scaler, the kernel and its parameters are searched together. The best model is then tested on
+samples that the search did not use.
 """
 
 import matplotlib.pyplot as plt
@@ -31,8 +31,8 @@ grid = [
 search = GridSearchCV(pipeline, grid, cv=3).fit(X_train, y_train)
 
 # %%
-# The candidates from best to worst. Pixels are better left alone: scaled to equal variance, the
-# border of an image counts as much as its middle.
+# The candidates from best to worst. Pixels are better not scaled: with equal variance, the border
+# of an image counts as much as its middle.
 
 results = search.cv_results_
 order = results["mean_test_score"].argsort(kind="stable")[::-1]
@@ -40,7 +40,7 @@ for i in order:
     print(f"{results['mean_test_score'][i]:.3f}  {results['params'][i]}")
 
 # %%
-# The best one, refitted on all 600, reads digits that it has not seen:
+# The best one, refitted on all 600, on digits that it has not seen:
 
 print(classification_report(y_test, search.predict(X_test)))
 

@@ -2,7 +2,7 @@
 Kernels: decision boundaries of four on iris
 ============================================
 
-What a kernel can and cannot draw, on two of the four measures of scikit-learn's iris flowers.
+Which boundaries each kernel can draw, on two of the four features of scikit-learn's iris flowers.
 """
 
 import matplotlib.pyplot as plt
@@ -41,9 +41,9 @@ for axis in axes[:, 0]:
 plt.show()
 
 # %%
-# The narrow Gaussian fences in single flowers. It looks best on the flowers that it has seen
-# and needs the most support vectors: a sign of too much freedom. (With this import their number
-# can differ from scikit-learn's by a few: equal flowers are solved as one here.)
+# The narrow Gaussian draws islands around single flowers. It fits the training data best and needs
+# the most support vectors, which is a sign of overfitting. (Their number can differ from
+# scikit-learn's by a few, because equal flowers are solved as one here.)
 
 for name, model in models.items():
     print(f"{name:15} {model.score(X, y):.4f} right")

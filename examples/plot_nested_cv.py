@@ -2,8 +2,8 @@
 Nested cross-validation: the best score of a search is too good
 ===============================================================
 
-The best score of a grid search is the best of many looks at the same folds. Searching anew
-inside each fold of an outer cross-validation gives the score that new data would see.
+A grid search compares many models on the same folds, and its best score is partly luck. Searching
+anew inside each fold of an outer cross-validation estimates the score on new data.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ from gpurbf import SVC
 plt.style.use("gpurbf.figures")
 
 # %%
-# Ten times with other folds. Each time the plain score and the nested one:
+# Ten trials with different folds: the plain score and the nested one.
 
 X, y = load_iris(return_X_y=True)
 grid = {"C": [1, 10, 100], "gamma": [0.01, 0.1]}

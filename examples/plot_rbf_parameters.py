@@ -2,8 +2,8 @@
 C and gamma: one map of the scores
 ==================================
 
-``gamma`` says how far a sample reaches, ``C`` how much an error costs. Neither can be chosen
-without the other: good pairs lie on a diagonal.
+``gamma`` says how far the influence of a sample reaches, ``C`` how much an error costs. They have
+to be chosen together: good pairs lie on a diagonal.
 """
 
 import matplotlib.pyplot as plt
@@ -29,10 +29,10 @@ search = GridSearchCV(
 )
 search.fit(X, y)
 C, gamma = search.best_params_["C"], search.best_params_["gamma"]
-print(f"best: C={C:g}, gamma={gamma:g}, {search.best_score_:.3f} right")
+print(f"best: C={C:g}, gamma={gamma:g}, accuracy {search.best_score_:.3f}")
 
 # %%
-# The map. Colors tell the upper half of the accuracies apart, where the choice is made.
+# The map. Its colors show accuracies from 0.6 on, where the good pairs are.
 
 scores = search.cv_results_["mean_test_score"].reshape(len(C_range), len(gamma_range))
 figure, axis = plt.subplots(figsize=(6, 5))

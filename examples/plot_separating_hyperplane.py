@@ -17,7 +17,7 @@ plt.style.use("gpurbf.figures")
 X, y = make_blobs(n_samples=60, centers=2, cluster_std=1.1, random_state=6)
 
 # %%
-# A large C forbids errors, a small one lets the margin grow over some samples.
+# With a large C errors are expensive. With a small C the margin is wider, and samples lie inside.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
 for axis, C in zip(axes, (1000, 0.01)):

@@ -2,11 +2,11 @@
 Text classification: sparse TF-IDF matrices
 ===========================================
 
-Documents as TF-IDF weights of their words are long, mostly empty rows. They go into the
-classifier as the sparse matrix that scikit-learn's vectorizer returns.
+TF-IDF turns a document into a long row of word weights, most of them zero. The classifier takes
+the sparse matrix that scikit-learn's vectorizer returns.
 
-The corpus is made up on the spot, so that this page needs no download: four rubrics with words
-of their own, and many words that all of them share.
+The documents are made up here, so that this page needs no download: four topics with words
+of their own, and many words that all topics share.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ from gpurbf import SVC
 
 plt.style.use("gpurbf.figures")
 
-RUBRICS = {
+TOPICS = {
     "space": "orbit rocket launch moon telescope comet planet crew capsule gravity",
     "kitchen": "butter oven flour simmer onion knife dough pepper roast taste",
     "music": "chord violin tempo rehearsal choir melody drum concert tune score",
@@ -30,14 +30,14 @@ SHARED = "day year people time little good first long small place hand old night
 rng = np.random.default_rng(0)
 
 
-def write(rubric, n_words=25):
-    """A document: one word in eight is of its rubric, one in eight of any, the rest are shared."""
-    own, every = RUBRICS[rubric].split(), " ".join(RUBRICS.values()).split()
+def write(topic, n_words=25):
+    """A document: one word in eight is of its topic, one in eight of any, the rest are shared."""
+    own, every = TOPICS[topic].split(), " ".join(TOPICS.values()).split()
     source = rng.choice(3, n_words, p=[1 / 8, 1 / 8, 3 / 4])
     return " ".join(rng.choice((own, every, SHARED)[i]) for i in source)
 
 
-labels = rng.choice(list(RUBRICS), 1200)
+labels = rng.choice(list(TOPICS), 1200)
 documents = [write(label) for label in labels]
 print(documents[0])
 
@@ -52,11 +52,11 @@ for kernel in ("linear", "rbf"):
     print(f"{kernel}: {folds.mean():.3f} in cross-validation, {test:.3f} on the test documents")
 
 # %%
-# Which rubric is taken for which. Documents that drew no word of their own cannot be told.
+# Which topic is taken for which. A document without a word of its own topic cannot be told.
 
 predicted = model.predict(texts_test)
 figure, axis = plt.subplots(figsize=(5, 4.6))
 ConfusionMatrixDisplay.from_predictions(y_test, predicted, colorbar=False, cmap="Blues", ax=axis)
-axis.set_title(f"{(predicted == y_test).mean():.1%} of the documents find their rubric")
+axis.set_title(f"{(predicted == y_test).mean():.1%} of the documents get the right topic")
 axis.spines[:].set_visible(False)
 plt.show()

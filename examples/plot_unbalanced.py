@@ -2,8 +2,8 @@
 Unbalanced classes: class_weight moves the boundary
 ===================================================
 
-With a thousand samples against a hundred the cheapest border gives the rare class away. Weights
-of the classes make its errors as dear as those of the others.
+With a thousand samples of one class and a hundred of the other, the boundary with the fewest errors
+leaves most of the rare class on the wrong side. A weight makes errors on the rare class cost more.
 """
 
 import matplotlib.pyplot as plt
@@ -34,5 +34,5 @@ for weight, style in ((None, "-"), ({1: 10}, "--"), ("balanced", ":")):
     )
     axis.plot([], [], style, color="0.2", label=f"class_weight={weight}")
 axis.legend()
-axis.set_title("Weights bring the rare class back")
+axis.set_title("With weights the rare class is found")
 plt.show()

@@ -2,8 +2,8 @@
 Sample weights: some samples weigh more
 =======================================
 
-``sample_weight`` multiplies what an error on a sample costs. Here ten that come out wrong are
-made to count thirty times, and the border moves out of their way.
+``sample_weight`` multiplies what an error on a sample costs. Here ten misclassified samples get
+thirty times the weight, and the boundary moves to classify them right.
 """
 
 import matplotlib.pyplot as plt

@@ -2,15 +2,15 @@
 Number of centers: from ten to all samples
 ==========================================
 
-The more centers an RBF network has, the more it can say; the ridge keeps it from saying too
-much. With every sample a center it is kernel ridge regression on classes.
+More centers make an RBF network more accurate; the ridge penalty keeps it from overfitting. If
+every sample is a center, this is kernel ridge regression on the classes.
 
-The closed form holds a square matrix of the centers, 8 bytes an entry: all 60,000 of MNIST would
-take 29 GB. ``solver="cg"``, the default from 10,000 centers on, solves the same by conjugate
-gradients and holds the kernel once, in 16 bits and one triangle of it.
+The closed form needs a square matrix of the centers, 8 bytes an entry: 29 GB for all 60,000 images
+of MNIST. ``solver="cg"``, the default above 10,000 centers, uses conjugate gradients. It stores one
+triangle of the kernel matrix in 16 bits.
 
 The data are MNIST's images, from the folder that the environment variable ``GPURBF_TEST_DATA``
-names or from OpenML. Where neither is at hand, scikit-learn's small digits stand in for them; the
+names, or from OpenML. If neither is there, scikit-learn's small digits are used instead; the
 first line of the output says which it was.
 """
 
@@ -46,10 +46,10 @@ for n_centers in sizes:
         model.fit(X_train, y_train)
     right.append(100 * model.score(X_test, y_test))
     drawn.append(len(model.centers_))
-    print(f"{n_centers:>5} centers: {right[-1]:.2f} % of the test images right")
+    print(f"{n_centers:>5} centers: {right[-1]:.2f} % of the test images classified right")
 
 # %%
-# What was solved, how the kernel was had, and how far it went:
+# What was solved, how the kernel was stored, and when it ended:
 
 print(model.solver_info_)
 
@@ -57,6 +57,6 @@ figure, axis = plt.subplots(figsize=(7, 3.6))
 axis.semilogx(drawn, right, "o-")
 axis.set_xticks(drawn, [*sizes[:-1], f"all {drawn[-1]:,}"])
 axis.minorticks_off()
-axis.set(xlabel="centers", ylabel="test images, % right")
+axis.set(xlabel="centers", ylabel="accuracy on test images, %")
 axis.set_title("The last step, to all samples, still helps a little")
 plt.show()

@@ -2,13 +2,12 @@
 Out-of-core learning: a million rows by partial_fit
 ===================================================
 
-``RBFClassifier`` trains on sums over the samples, which batch after batch adds to. The result
-is that of one fit on everything with the same centers, yet no more than a batch is ever in
-memory.
+``RBFClassifier`` trains on sums over the samples, and each batch adds to these sums. The result
+is that of one fit on all data with the same centers, but only one batch at a time is in memory.
 
-Here the batches are made as they come: two interleaved spirals in ten dimensions, eight of
-which are noise, and 45 % of the labels are wrong: only many rows can outvote them. From a file
-or a database they would come in the same way.
+Here the batches are generated: two interleaved spirals in ten dimensions, eight of which are noise.
+45 % of the labels are wrong, so it takes many rows to find the right ones. Batches from a file or a
+database are used in the same way.
 """
 
 import time
@@ -37,7 +36,7 @@ def make_batch(n_samples):
 X_test, y_test = make_batch(20_000)
 
 # %%
-# The first batch chooses the centers, and the labels that will come are named with it.
+# The centers are chosen from the first batch. All classes are named with it.
 
 model = RBFClassifier(n_centers=300, gamma=1.0, random_state=0)
 seen, right, seconds = [], [], 0.0
@@ -50,24 +49,23 @@ for i in range(N_BATCHES):
     seen.append((i + 1) * BATCH)
     right.append(model.score(X_test, y_test))
 print(f"{seen[-1]:,} rows in {seconds:.1f} s, compiling included")
-print(f"{right[-1]:.2%} of the test rows right")
+print(f"{right[-1]:.2%} of the test rows classified right")
 
 # %%
-# Accuracy over the rows seen, and what the network has drawn:
+# Accuracy over the rows seen, and the predicted classes:
 
 figure, (left, axis) = plt.subplots(1, 2, figsize=(9, 4))
 left.plot(seen, [100 * value for value in right], "o-")
-left.set(xlabel="rows seen", ylabel="test rows, % right")
+left.set(xlabel="rows seen", ylabel="accuracy on test rows, %")
 left.xaxis.set_major_formatter("{x:,.0f}")
 left.locator_params(axis="x", nbins=3)
 some = slice(0, 3000)
 axis.scatter(*X_test[some, :2].T, c=model.predict(X_test[some]), cmap="coolwarm", s=5)
 axis.set(aspect="equal", xticks=[], yticks=[])
 axis.spines[:].set_visible(False)
-left.set_title("Many rows outvote wrong labels")
+left.set_title("Many rows outweigh wrong labels")
 axis.set_title("Test rows by predicted spiral")
 plt.show()
 
 # %%
-# The same from a file that is larger than memory: ``fit`` takes a ``numpy.memmap`` and reads it
-# ahead, see the guide.
+# For a file that is larger than memory, ``fit`` takes a ``numpy.memmap``, see the guide.
