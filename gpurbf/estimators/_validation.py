@@ -145,7 +145,7 @@ def check_weights(
     if not negative and (bad := weights[_out_of_range(weights)]).size:
         raise ValueError(
             f"sample_weight has {bad[0]:.3g}: weights other than 0 must be from {_LEAST:g} to "
-            f"{_MOST:g}. Divide them by their mean, and make those 0 that shall not count."
+            f"{_MOST:g}. Divide them by their mean, and set to 0 those that should not count."
         )
     return np.maximum(weights, 0.0) if negative else weights
 
@@ -225,7 +225,7 @@ def stream_data(
         If `classes` is missing in the first batch or another one later, or lacks a label.
     """
     if estimator.class_weight == "balanced":
-        raise ValueError("partial_fit cannot balance classes to come: pass a dict or weights.")
+        raise ValueError("partial_fit cannot balance later batches: pass a dict or weights.")
     if not first:
         known, classes = estimator.classes_, on_host(classes)
         if classes is not None and not np.array_equal(np.unique(classes), known):
@@ -234,7 +234,7 @@ def stream_data(
                 f"{known.tolist()}."
             )
     elif classes is None:
-        raise ValueError("The first call of partial_fit needs classes=, all labels to come.")
+        raise ValueError("The first call of partial_fit needs classes=, the labels of all batches.")
     else:
         known, _ = check_labels(classes, type(estimator).__name__)
     X, y, weights, n_samples, rows = _weighted(

@@ -6,8 +6,7 @@ import functools
 import inspect
 import numbers
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, Self
 
@@ -96,7 +95,6 @@ def _has_probabilities(estimator: Any) -> bool:
     return True
 
 
-@dataclass(eq=False, repr=False)
 class SVC(
     LogProbaMixin,
     ScoreMixin,
@@ -220,28 +218,54 @@ class SVC(
     True
     """
 
-    _: KW_ONLY
-    C: float = 1.0
-    kernel: choices.PairKernel = "rbf"
-    degree: int = 3
-    gamma: Literal["scale", "auto"] | float = "scale"
-    coef0: float = 0.0
-    shrinking: bool = True
-    probability: bool | Literal["deprecated"] = "deprecated"
-    tol: float = 1e-3
-    cache_size: float = 200
-    class_weight: choices.ClassWeight = None
-    verbose: bool | int = False
-    max_iter: int = 10_000_000
-    decision_function_shape: Literal["ovr", "ovo"] = "ovr"
-    break_ties: bool = False
-    random_state: choices.RandomState = None
-    backend: choices.Backend = "auto"
-    precision: choices.Precision = "auto"
-    n_jobs: int | None = None
-
+    kernel: Any
+    _fitted_kernel: Any
+    # What no pickle carries: the layer and weights of predictions.
+    _cache: dict[str, _Prepared]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: Literal["rbf", "gaussian", "laplacian", "linear", "poly", "sigmoid", "precomputed"]
+        | Callable[..., Any] = "rbf",
+        degree: int = 3,
+        gamma: Literal["scale", "auto"] | float = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        probability: bool | Literal["deprecated"] = "deprecated",
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: choices.ClassWeight = None,
+        verbose: bool | int = False,
+        max_iter: int = 10_000_000,
+        decision_function_shape: Literal["ovr", "ovo"] = "ovr",
+        break_ties: bool = False,
+        random_state: choices.RandomState = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.probability = probability
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -307,7 +331,7 @@ class SVC(
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
         """X and y validated; X is a matrix of kernel values if the kernel is a function."""
         self._sparse = False
-        self._fitted_kernel: Any = self.kernel
+        self._fitted_kernel = self.kernel
         if callable(self.kernel):
             check_consistent_length(X, y)
             self._X_fit = X
@@ -403,7 +427,7 @@ class SVC(
 
     def _resolve(self, X: Any, weights: Any) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""
-        metric, profile = KERNELS[str(self.kernel)]
+        metric, profile = KERNELS[self.kernel]
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 
@@ -433,8 +457,7 @@ class SVC(
         self.backend_ = models.backend
         self.backend_info_ = models.description
         self._probA = self._probB = np.empty(0)
-        # What no pickle carries: the layer and weights of predictions.
-        self._cache: dict[str, _Prepared] = {}
+        self._cache = {}
 
     @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from callers import Callback
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
@@ -410,3 +410,14 @@ def test_without_a_client_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr(distributed, "get_client", nobody)
     with pytest.raises(ValueError, match="There is no Dask client"):
         on_dask.RBFLayer().fit(cut(N)[0])
+
+
+@pytest.mark.parametrize("model", [gpurbf.SVC(), gpurbf.FSVC(0.4), gpurbf.RBFLayer(20)])
+def test_dask_tells_models_that_were_fitted_to_other_data_apart(model):
+    """Dask calls results by their inputs: two models by one name would share their answers.
+
+    It looks at the fields of dataclasses alone, which is why estimators are none.
+    """
+    X, y = load_iris(return_X_y=True)
+    one, other = clone(model).fit(X, y), clone(model).fit(X[20:], y[20:])
+    assert dask.base.tokenize(one) != dask.base.tokenize(other)
