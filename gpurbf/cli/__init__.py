@@ -20,9 +20,9 @@ COMMANDS = {
     "check-gpu": "Check every kernel of the GPU backends against NumPy, and time them.",
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
     "info": "Show the machine, its CPU's instructions, each backend, and versions.",
-    "profile": "Show where the time of a fit and a prediction goes, beside the ceilings.",
-    "run": "Run a program, its code unchanged, with scikit-learn's SVC replaced by ours.",
-    "warmup": "Compile now what the estimators use on this CPU, so that no first call waits.",
+    "profile": "Show where the time of a fit and a prediction goes, and how fast they could be.",
+    "run": "Run a program unchanged, with scikit-learn's SVC replaced by gpurbf's.",
+    "warmup": "Compile all kernels for this CPU now, so that no first call has to wait.",
 }
 
 
@@ -86,7 +86,7 @@ def exit_status(run: Callable[[argparse.Namespace], Any], arguments: Any, progra
 
 
 def _run(argv: list[str]) -> int:
-    parser = _Parser(prog="gpurbf", description="RBF networks for scikit-learn, fast.")
+    parser = _Parser(prog="gpurbf", description="Fast SVC and RBF networks for scikit-learn.")
     parser.add_argument("--version", action="version", version=f"gpurbf {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     modules = {}

@@ -1,8 +1,8 @@
 """Check every kernel of the GPU backends against NumPy, and time them.
 
-A GPU is checked at its first use, before anything relies on it, and the verdict is kept. This
-command checks again and shows each case. `--thorough` takes more shapes, every profile and SVC, and
-times SVC on both sides: until then `auto` keeps SVC on the CPU.
+A GPU is checked when it is first used, and the result is kept. This command checks again and shows
+each case. `--thorough` takes more shapes, every activation and SVC, and times SVC on the GPU and on
+the CPU. Without these times `auto` trains SVC on the CPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gpurbf.svm import cuda_pairs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--thorough", action="store_true", help="more cases, and SVC: minutes")
-    parser.add_argument("--backend", choices=GPUS, action="append", help="by default all of them")
+    parser.add_argument("--thorough", action="store_true", help="more cases, and SVC (minutes)")
+    parser.add_argument("--backend", choices=GPUS, action="append", help="default: all of them")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -73,16 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         default="digits",
         metavar="digits|mnist|fashion-mnist|DIR",
-        help="DIR holds IDX files, gzip or plain, under MNIST's names; data with a name are "
-        "looked for in $GPURBF_TEST_DATA first (default: digits)",
+        help="DIR is a folder of IDX files (gzip or plain) with MNIST's file names; mnist and "
+        "fashion-mnist are first looked for in $GPURBF_TEST_DATA (default: digits)",
     )
     parser.add_argument("--estimator", default="all", choices=[*ESTIMATORS, "all"])
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
     parser.add_argument(
-        "--out", default="gpurbf-out", metavar="DIR", help="for pictures (default: ./gpurbf-out)"
+        "--out", default="gpurbf-out", metavar="DIR", help="folder for pictures (%(default)s)"
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="say on stderr what is being done, and what ran"
+        "--verbose", action="store_true", help="print progress, and what ran, to stderr"
     )
 
 
@@ -252,7 +252,7 @@ def draw(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "no picture: Matplotlib is not installed, `python -m pip install matplotlib` gets it"
+            "no picture: Matplotlib is not installed (`python -m pip install matplotlib`)"
         ) from error
     from sklearn.metrics import confusion_matrix
 

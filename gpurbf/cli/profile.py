@@ -1,4 +1,4 @@
-"""Show where the time of a fit and a prediction goes, beside the ceilings."""
+"""Show where the time of a fit and a prediction goes, and how fast they could be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--centers",
         type=int,
         metavar="m",
-        help="number for rbf, maximum for fsvc (default: theirs)",
+        help="number of centers of rbf, maximum of fsvc (default: the estimator's own)",
     )
     parser.add_argument(
         "--data",
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="data_home",
         default=os.environ.get("GPURBF_TEST_DATA"),
         metavar="DIR",
-        help="holds MNIST (default: $GPURBF_TEST_DATA; without it scikit-learn's digits)",
+        help="folder with MNIST (default: $GPURBF_TEST_DATA; without it scikit-learn's digits)",
     )
     parser.add_argument(
         "--threads",
         metavar="1,2,16",
-        help="also model the training with so many threads; the picture is of these",
+        help="also estimate the training time with so many threads; the picture shows it",
     )
-    parser.add_argument("--quick", action="store_true", help="scikit-learn's digits")
+    parser.add_argument("--quick", action="store_true", help="use scikit-learn's digits")
     parser.add_argument(
         "--out", metavar="FILE", help="also write the picture (.png, .svg) or all rows (.csv)"
     )
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     if out and out.suffix not in (".png", ".svg", ".csv"):
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
     if arguments.centers is not None and arguments.estimator not in _COUNTS:
-        raise UserError(f"--centers: {arguments.estimator} chooses its own; leave it out.")
+        raise UserError(f"--centers: {arguments.estimator} chooses its own centers; leave it out.")
     threads = _numbers(arguments.threads)
     quick = arguments.quick or arguments.data_home is None
 

@@ -1,4 +1,4 @@
-"""Run a program, its code unchanged, with scikit-learn's SVC replaced by ours."""
+"""Run a program unchanged, with scikit-learn's SVC replaced by gpurbf's."""
 
 from __future__ import annotations
 

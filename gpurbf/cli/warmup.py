@@ -1,9 +1,8 @@
-"""Compile now what the estimators use on this CPU, so that no first call waits.
+"""Compile all kernels for this CPU now, so that no first call has to wait.
 
-For images of containers, and for installations that several users share: run it with
-NUMBA_CACHE_DIR set to a folder that all of them can write to (Numba asks for that even where it
-only reads), and set it to the same folder where the package is used. On another kind of CPU the
-kernels are compiled again.
+Use it when you build the image of a container, or for an installation that several users share: set
+NUMBA_CACHE_DIR to a folder that all of them can write to (Numba requires this even if it only
+reads), now and wherever the package is used. On another kind of CPU kernels are compiled again.
 """
 
 from __future__ import annotations

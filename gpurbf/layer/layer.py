@@ -146,7 +146,7 @@ class HiddenLayer:
         if precision == "tf32":
             if precision not in self.backend.precisions:
                 raise BackendUnavailable(
-                    f"precision='tf32' is not arithmetic of the backend {self.backend.name!r}: use "
+                    f"the backend {self.backend.name!r} has no precision='tf32': use "
                     "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
                 )
             self._options = {"tf32": True}
