@@ -226,7 +226,7 @@ class Profile:
                 text += f", {len(getattr(self.estimator, name)):,} {noun}"
         text += f", {self.n_predicted:,} predicted"
         if self.accuracy is not None:
-            text += f", {100 * self.accuracy:.2f} % right"
+            text += f", accuracy {100 * self.accuracy:.2f} %"
         return text
 
     def scaling(self, threads: Sequence[int] = (1, 2, 4, 16, 64)) -> list[Scaling]:

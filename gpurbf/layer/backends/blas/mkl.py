@@ -188,5 +188,5 @@ def load() -> Backend:
     rates = quantization_rates()
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
-    kernel = f"MKL: {best} quantized (measured TOPS: {said}), sgemm/dgemm off it"
+    kernel = f"MKL: {best} for quantized data (measured TOPS: {said}), else sgemm/dgemm"
     return backend_by_products("mkl", kernel, products, _gram)

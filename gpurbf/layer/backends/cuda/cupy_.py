@@ -198,7 +198,7 @@ class CublasLayer:
 def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend on that CuPy and that device."""
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
-    kernel = f"cuBLAS: int8 quantized, {floats}/float64 off it"
+    kernel = f"cuBLAS: int8 for quantized data, else {floats}/float64"
     make = partial(CublasLayer, xp, device)
     backend = device_backend("cupy", xp, device, kernel, make, ("tf32",))
 

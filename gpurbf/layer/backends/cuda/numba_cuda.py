@@ -251,7 +251,7 @@ def _shares(bands: int, columns: int, slots: int) -> int:
 
 def build_backend(tiles: Tiles) -> Backend:
     """The backend on those tiles."""
-    kernel = f"tiles: {tiles.codes} quantized, float32/float64 off it"
+    kernel = f"tiles: {tiles.codes} for quantized data, else float32/float64"
     make = partial(CudaTileLayer, tiles)
     return device_backend("numba-cuda", tiles.xp, tiles.device, kernel, make)
 
