@@ -60,9 +60,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     One pass over the samples keeps those that no center so far covers: x becomes a center if
     ``sum_c phi(d(x, c)) < overlap``. Centers feed a layer of the same units, whose outputs are
-    trained by one rule. R. and I. Dogaru's recipe as published is :meth:`published`, its variant
-    of 2018 :meth:`sfsvc`; the defaults go further. Not the later method of the same name by
-    Fernandez-Delgado et al. (2022).
+    trained by one rule. :meth:`published` makes R. and I. Dogaru's classifier as published and
+    :meth:`sfsvc` their variant of 2018; the defaults go further. This is not the later method of
+    the same name by Fernandez-Delgado et al. (2022).
 
     Parameters
     ----------

@@ -119,16 +119,16 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
-    a ridge penalty. The hidden layer is consumed tile by tile, in training and in prediction, so
-    memory beyond the input is about 12 m² bytes plus 8 a sample for labels plus
-    ``config_context(memory=...)``, also where the input is a ``numpy.memmap``.
+    a ridge penalty. The hidden layer is computed and used tile by tile and never stored, so memory
+    beyond the input is about 12 m² bytes, 8 bytes for each label and what
+    ``config_context(memory=...)`` allows, also if the input is a ``numpy.memmap``.
 
     Parameters
     ----------
     n_centers : int, "auto" or "all", default="auto"
         Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer.
-        ``"all"``: all distinct samples, with a rule that draws samples; see `solver`. With
-        fewer than a number, a rule that draws samples takes all of them and warns.
+        ``"all"``: all distinct samples, with a rule that draws samples; see `solver`. If there are
+        fewer distinct samples than the number, such a rule takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.

@@ -106,9 +106,9 @@ class SVC(
 ):
     """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
 
-    The same problem, solution, fitted attributes and tie rules, one binary problem a pair of
-    classes. Kernel values come from the hidden layer in blocks, on integer data exactly; pairs are
-    solved side by side and share them.
+    It has the same problem, solution, fitted attributes and tie rules, and trains one binary
+    classifier for each pair of classes. Pairs are solved side by side and share kernel values,
+    which are exact on integer data.
 
     Parameters
     ----------
@@ -125,8 +125,8 @@ class SVC(
     coef0 : float, default=0.0
         Constant term of "poly" and "sigmoid".
     shrinking : bool, default=True
-        Accepted for scikit-learn's sake. The working sets leave out what shrinking would, and the
-        gradient of all samples is kept exact, so there is nothing to switch off.
+        Has no effect; scikit-learn has this parameter. The working sets leave out the samples that
+        shrinking would, and the gradient of all samples stays exact.
     probability : bool, default="deprecated"
         Whether ``fit`` trains probabilities too: five more models, each without a fifth of the
         samples. Deprecated with scikit-learn 1.9, as there; the default means False. The successor
@@ -199,10 +199,10 @@ class SVC(
     than ``predict`` gives. Folds are drawn class by class, the same ones for all pairs. Sigmoids
     count samples, not their weights.
 
-    ``dual_coef_`` and ``intercept_`` tell what ``fit`` found and are read by nobody: to change
-    them, or numbers in them, changes no prediction. In scikit-learn that is so too, but for
-    numbers in the ``dual_coef_`` of three classes or more. ``support_vectors_`` may be set anew;
-    numbers in them that are changed where they are may or may not be seen.
+    ``dual_coef_`` and ``intercept_`` say what ``fit`` found. Changing them, or numbers in them,
+    changes no prediction. (In scikit-learn, numbers changed in the ``dual_coef_`` of three classes
+    or more do.) ``support_vectors_`` may be set to another array; numbers that are changed in the
+    array itself may have an effect or none.
 
     References
     ----------
