@@ -1,11 +1,16 @@
 """The activations: errors over the whole range, and the pass from products to activations."""
 
+import re
+
 import numpy as np
 import pytest
+from numba import cfunc, from_dtype, types
+from numba.core.codegen import CPUCodeLibrary
 
 from gpurbf.layer.activation import FORMS, Epilogue
 from gpurbf.layer.backends.numba.activation_kernels import LOOPS, epilogue_rows, profile_address
 from tests import reference
+from tests.layer.numba.test_microkernels import arm_loops
 
 DTYPES = (np.float32, np.float64)
 
@@ -46,6 +51,29 @@ def spread(dtype, low, high):
 def test_exp_is_within_two_ulps_over_its_whole_range(dtype):
     x = spread(dtype, np.finfo(dtype).tiny, {4: 87.3, 8: 708.3}[dtype().itemsize])
     assert ulps(run("gaussian", x), np.exp(-x.astype(np.longdouble))) <= 2
+
+
+# Multiplications and additions in one, of each number: two for k and r each, the polynomial's.
+FUSED = {
+    ("gaussian", "4s"): 8,
+    ("gaussian", "2d"): 13,
+    ("sigmoid", "4s"): 14,
+    ("sigmoid", "2d"): 19,
+}
+
+
+@pytest.mark.parametrize("profile, lanes", FUSED)
+def test_on_arm_exponentials_are_loops_over_vectors(profile, lanes, monkeypatch):
+    """Compiled there on whatever CPU this is, from what Numba writes before it optimizes."""
+    for step in ("_optimize_functions", "_optimize_final_module"):
+        monkeypatch.setattr(CPUCodeLibrary, step, lambda *_: None)
+    pointer = types.CPointer(from_dtype(np.dtype({"4s": np.float32, "2d": np.float64}[lanes])))
+    signature = types.void(pointer, types.intp, types.float64, types.float64, types.intp)
+    function = cfunc(signature, fastmath={"contract"}, error_model="numpy")(LOOPS[profile])
+    loops = arm_loops(function._library.get_llvm_str())
+    inner = max(loops, key=lambda loop: len(re.findall(rf"fmla\s+v\d+\.{lanes}", loop)))
+    assert len(re.findall(rf"fmla\s+v\d+\.{lanes}", inner)) == FUSED[profile, lanes]
+    assert not re.search(r"\bbl\b|\[sp|fmadd", inner)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -352,9 +352,8 @@ ARM = {
 }
 
 
-@pytest.mark.parametrize("name", ARM)
-def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
-    """Compiled for ARM on whatever CPU this is."""
+def arm_loops(text):
+    """The loops of LLVM code, optimized and compiled for ARM on whatever CPU this is."""
     try:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
@@ -362,13 +361,19 @@ def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name)
     except RuntimeError:
         pytest.skip("LLVM was built without ARM")
     machine = target.create_target_machine(opt=3)
-    module = llvm.parse_assembly(str(written(name)[0]))
+    module = llvm.parse_assembly(re.sub("(?m)^target .*", "", text))
+    module.triple, module.data_layout = target.triple, str(machine.target_data)
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(3))
     passes.getModulePassManager().run(module, passes)
     assembly = machine.emit_assembly(module)
     labels = [*re.finditer(r"^(\.LBB\d+_\d+):\n", assembly, re.MULTILINE)]
     ends = ((at, re.search(rf"\bb\.\w+\s+{re.escape(at[1])}\n", assembly)) for at in labels)
-    loops = [assembly[at.end() : end.start()] for at, end in ends if end]
+    return [assembly[at.end() : end.start()] for at, end in ends if end]
+
+
+@pytest.mark.parametrize("name", ARM)
+def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
+    loops = arm_loops(str(written(name)[0]))
     inner = max(loops, key=lambda loop: len(re.findall(ARM[name], loop)))
     kind = (KINDS | matvec_kernels.KINDS)[name]
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
