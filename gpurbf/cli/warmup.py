@@ -28,7 +28,8 @@ compiling = lazy_module("gpurbf.runtime.jit.compiling")
 KERNELS: Any = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 _FEW = 600
 _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
-    "uint8": lambda X: X.astype(np.uint8),
+    # Inputs that are 0 in all samples are left out, as in images.
+    "uint8": lambda X: np.pad(X.astype(np.uint8), [(0, 0), (0, 32)]),
     "whole numbers": np.round,
     "whole, float32": lambda X: np.round(X).astype(np.float32),
     "float32": lambda X: X.astype(np.float32),

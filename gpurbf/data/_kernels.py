@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import moved, number_of, pointer, use_widest_vectors
+from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, pointer, use_widest_vectors
 
 # Values of a row that are looked at before it may be given up.
 _CHUNK = 512
@@ -57,7 +57,7 @@ def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
 def _spread_bits(x):
     """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
     # Adding 0.0 makes one zero of two; small integers have their bits on the high end.
-    bits = np.float64(x + 0.0).view(np.uint64)
+    bits = bits_as(x + 0.0, np.uint64)
     return bits ^ (bits >> np.uint64(32))
 
 

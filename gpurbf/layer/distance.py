@@ -22,7 +22,8 @@ from gpurbf.data.quantize import Quantization
 
 # No rows or inputs are chosen.
 ALL = np.empty(0, np.intp)
-# Inputs in which centers are equal are looked for in so many numbers, and left out if they are this
+# Inputs in which centers are equal are looked for in so many numbers (twice as many where it only
+# saves time: less than it takes to compile what leaves them out), and left out if they are this
 # part of all in a strip; centers that tell, every other of them as many as a strip has.
 _WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
 # Largest n for which 255² n stays below 2³¹. Distances of codes in more inputs are computed in
@@ -86,7 +87,7 @@ def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
     columns of 0 and 1. NaN where there is no such number; 0 is the only one if they are not
     shifted.
     """
-    if C.size < _WORTH_A_LOOK or len(C) < _SAMPLE:
+    if C.size < (_WORTH_A_LOOK if shifted else 2 * _WORTH_A_LOOK) or len(C) < _SAMPLE:
         return None
     sample = C[:: len(C) // _SAMPLE][:_SAMPLE]
     if shifted:  # what more than half of them have is their median

@@ -13,9 +13,13 @@ import numpy as np
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import (
+    address,
+    bits_as,
     copy_bytes,
     keep_alive,
     larger,
+    moved,
+    pointer_to,
     smaller,
     use_widest_vectors,
     without_refcount,
@@ -50,24 +54,24 @@ class Rows(NamedTuple):
 
 @_inner
 def _row(rows, i):
-    """Row i, copied before if it is not there."""
+    """A pointer to row i, copied before if it is not there."""
     rows = Rows(*rows)
-    K = rows.K
+    n, head = len(rows.K), rows.n_first
+    line = pointer_to(rows.K, i * n)
     if len(rows.there) and not rows.there[i]:
         rows.there[i] = 1
-        row = rows.first + i if i < rows.n_first else rows.second + i - rows.n_first
-        given = rows.source.ctypes.data + row * rows.source.strides[0]
-        target = K.ctypes.data + i * K.strides[0]
-        size, head = K.itemsize, rows.n_first * K.itemsize
-        copy_bytes(target, given + rows.first * size, head)
-        copy_bytes(target + head, given + rows.second * size, K.strides[0] - head)
-    return K[i]
+        row = rows.first + i if i < head else rows.second + i - head
+        size, of = rows.K.itemsize, row * len(rows.source)
+        copy_bytes(address(line), address(pointer_to(rows.source, of + rows.first)), head * size)
+        rest = address(pointer_to(rows.source, of + rows.second))
+        copy_bytes(address(moved(line, head)), rest, (n - head) * size)
+    return line
 
 
 @_inner
 def _key(x):
     """An integer ordered as the float64 x is: LLVM finds the largest of those in vectors."""
-    bits = np.float64(x).view(np.int64)
+    bits = bits_as(x, np.int64)
     return bits ^ ((bits >> 63) & np.int64(_HIGHEST))
 
 
@@ -76,59 +80,57 @@ def _gain(difference, curvature):
     """Twice what the objective gains by a pair's best step, not negative, as an integer key."""
     difference = difference if difference > 0.0 else 0.0
     curvature = curvature if curvature > 0.0 else TAU
-    return np.float64(difference * difference / curvature).view(np.int64)
+    return bits_as(difference * difference / curvature, np.int64)
 
 
 @_inner
-def _receiver(f, closed_up):
+def _receiver(f, closed_up, n):
     """Last index of the largest f among those that may rise (``closed_up`` 0, not -inf)."""
     use_widest_vectors()
-    n = len(f)
-    best, strip, found = -np.inf, 0, np.int64(-1)
+    best, strip, found = -np.inf, 0, -1
     for start in range(0, n, _STRIP):
-        # Slices, because an index that LLVM believes may be negative stops it from using vectors.
-        g, closed = f[start : start + _STRIP], closed_up[start : start + _STRIP]
-        top = -np.inf
-        for k in range(len(g)):
+        g, closed, top = moved(f, start), moved(closed_up, start), -np.inf
+        for k in range(_STRIP if start + _STRIP < n else n - start):
             top = larger(top, g[k] + closed[k])
         if top >= best:
             best, strip = top, start
     # Its place in the strip, in vectors too: no branch that nobody can predict.
-    g, closed = f[strip : strip + _STRIP], closed_up[strip : strip + _STRIP]
-    for k in range(len(g)):
-        found = max(found, np.int64(k) if g[k] + closed[k] == best else np.int64(-1))
+    g, closed = moved(f, strip), moved(closed_up, strip)
+    for k in range(_STRIP if strip + _STRIP < n else n - strip):
+        place = k if g[k] + closed[k] == best else -1
+        found = place if place > found else found
     return strip + found if found >= 0 else -1
 
 
 @_inner
-def _giver(f, closed_down, row, diagonal, diagonal_i, f_i):
+def _giver(f, closed_down, n, row, diagonal, diagonal_i, f_i):
     """Last index of the largest gain against f_i, and the smallest f, of those that may fall."""
     use_widest_vectors()
-    n = len(f)
-    best, strip = np.int64(0), -1
-    smallest = np.inf
+    best, strip, smallest, found = np.int64(0), -1, np.inf, -1
     for start in range(0, n, _STRIP):
-        part = slice(start, start + _STRIP)
-        g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
+        g, closed = moved(f, start), moved(closed_down, start)
+        r, d = moved(row, start), moved(diagonal, start)
         top, least = np.int64(0), np.inf
-        for k in range(len(g)):
+        for k in range(_STRIP if start + _STRIP < n else n - start):
             value = g[k] + closed[k]
             least = smaller(least, value)
-            top = max(top, _gain(f_i - value, diagonal_i + d[k] - 2.0 * r[k]))
-        smallest = min(smallest, least)
+            gain = _gain(f_i - value, diagonal_i + d[k] - 2.0 * r[k])
+            top = gain if gain > top else top
+        smallest = least if least < smallest else smallest
         if top >= best and top > 0:
             best, strip = top, start
-    found = np.int64(-1)
-    if strip >= 0:
-        part = slice(strip, strip + _STRIP)
-        g, closed, r, d = f[part], closed_down[part], row[part], diagonal[part]
-        for k in range(len(g)):
-            gain = _gain(f_i - (g[k] + closed[k]), diagonal_i + d[k] - 2.0 * r[k])
-            found = max(found, np.int64(k) if gain == best else np.int64(-1))
+    if strip < 0:
+        return -1, smallest
+    g, closed = moved(f, strip), moved(closed_down, strip)
+    r, d = moved(row, strip), moved(diagonal, strip)
+    for k in range(_STRIP if strip + _STRIP < n else n - strip):
+        gain = _gain(f_i - (g[k] + closed[k]), diagonal_i + d[k] - 2.0 * r[k])
+        place = k if gain == best else -1
+        found = place if place > found else found
     return strip + found if found >= 0 else -1, smallest
 
 
-@_compiled
+@_inner
 def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
     """Beta of receiver and giver after their best step within the bounds, and that step."""
     step = difference / (curvature if curvature > 0.0 else TAU)
@@ -141,21 +143,19 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
 
 
 @_inner
-def _steps(rows, diagonal, low, high, beta, f, closed, goal, max_steps):
-    """The steps of `solve_block`; `closed` (2, n) is scratch."""
+def _steps(rows, n, diagonal, low, high, beta, f, up, down, goal, max_steps):
+    """The steps of `solve_block`, whose arrays are pointers here; `up` and `down` are scratch."""
     use_widest_vectors()
-    n, closed_up, closed_down = len(f), closed[0], closed[1]
     for k in range(n):
-        closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
-        closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
+        up[k] = 0.0 if beta[k] < high[k] else -np.inf
+        down[k] = 0.0 if beta[k] > low[k] else np.inf
     steps, violation = 0, np.inf
     while True:
-        i = _receiver(f, closed_up)
+        i = _receiver(f, up, n)
         if i < 0 or not beta[i] < high[i]:
             return steps, -np.inf, False
-        f_i = f[i]
-        row_i = _row(rows, i)
-        j, smallest = _giver(f, closed_down, row_i, diagonal, diagonal[i], f_i)
+        f_i, row_i = f[i], _row(rows, i)
+        j, smallest = _giver(f, down, n, row_i, diagonal, diagonal[i], f_i)
         violation = f_i - smallest
         if violation < goal or j < 0:
             return steps, violation, False
@@ -168,18 +168,18 @@ def _steps(rows, diagonal, low, high, beta, f, closed, goal, max_steps):
         beta[i], beta[j] = at_i, at_j
         steps += 1
         for k in (i, j):  # a step may be lost to rounding in one of them, which is at a bound then
-            closed_up[k] = 0.0 if beta[k] < high[k] else -np.inf
-            closed_down[k] = 0.0 if beta[k] > low[k] else np.inf
+            up[k] = 0.0 if beta[k] < high[k] else -np.inf
+            down[k] = 0.0 if beta[k] > low[k] else np.inf
         row_j = _row(rows, j)
         for k in range(n):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
 
 
 @_inner
-def _finite(f):
+def _finite(f, n):
     """Whether all numbers are finite."""
     finite = True
-    for k in range(len(f)):
+    for k in range(n):
         finite &= np.isfinite(f[k])
     return finite
 
@@ -210,58 +210,40 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     """
     use_widest_vectors()
     begin_kernel()
-    n = len(f)
-    closed, rows = np.empty((2, n)), Rows(*rows)
+    n, closed, rows = len(f), np.empty(2 * len(f)), Rows(*rows)
     rows = (
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
+    at = pointer_to(f, 0)
     steps, violation, stuck = _steps(
-        rows, without_refcount(diagonal), without_refcount(low), without_refcount(high),
-        without_refcount(beta),
-        without_refcount(f), without_refcount(closed), goal, max_steps,
+        rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
+        pointer_to(beta, 0), at, pointer_to(closed, 0), pointer_to(closed, n), goal, max_steps,
     )  # fmt: skip
     keep_alive(closed)
-    violation = violation if _finite(f) else np.nan
+    violation = violation if _finite(at, n) else np.nan
     end_kernel()
     return steps, violation, stuck
 
 
-@_inner
-def _begin(rows, diagonal, C, n_first, goal, max_steps):
-    """See `begin_pair`; arrays that are there until the caller returns."""
-    n = len(C)
-    ends, points, closed = np.empty((3, n)), np.empty((2, n)), np.empty((2, n))
-    for k in range(n):
-        y = 1.0 if k < n_first else -1.0
-        ends[0, k], ends[1, k], ends[2, k] = min(y * C[k], 0.0), max(y * C[k], 0.0), y
-        points[0, k], points[1, k] = 0.0, y
-    own, point, scratch = without_refcount(ends), without_refcount(points), without_refcount(closed)
-    rows = (
-        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
-        rows.first, rows.n_first, rows.second,
-    )  # fmt: skip
-    steps, violation, stuck = _steps(
-        rows, diagonal, own[0], own[1], point[0], point[1], scratch, goal, max_steps
-    )
-    about = kkt_summary(point[0], point[1], own[2], C)
-    violation = violation if _finite(point[1]) else np.nan
-    keep_alive(ends)
-    keep_alive(closed)
-    return steps, violation, stuck, points, about
-
-
 @_compiled
-def begin_pair(K, first, n_first, second, n_second, diagonal, C, goal, max_steps):
+def begin_pair(
+    K, part, there, first, n_first, second, diagonal, C, points, memory, goal, max_steps
+):
     """The first steps of a pair of classes in a ready matrix, all of them if those are enough.
 
     Parameters
     ----------
     K : array of shape (N, N)
-    first, n_first, second, n_second : int
-        Where the classes begin in it, and their samples.
+    part, there : array of shape (n, n), uint8 array of shape (n,)
+        Memory for the pair's part of K, and zeros; K itself and no numbers where that is all of it.
+    first, n_first, second : int
+        Where the classes begin in K, and how many samples the first has.
     diagonal, C : float64 array of shape (N,)
         Of K; upper bounds of alpha.
+    points : float64 array of shape (2, n)
+        Becomes beta and f.
+    memory : float64 array of shape (7, n)
     goal, max_steps
         See `solve_block`.
 
@@ -269,28 +251,30 @@ def begin_pair(K, first, n_first, second, n_second, diagonal, C, goal, max_steps
     -------
     steps, violation, stuck
         See `solve_block`; the violation is not a number if an f is not finite.
-    points : float64 array of shape (2, n_first + n_second)
-        Beta and f.
     about : tuple of float
         See `kkt_summary`.
     """
-    n = n_first + n_second
-    own = np.empty((2, n))
+    n = len(part)
+    beta, f = pointer_to(points, 0), pointer_to(points, n)
+    own_diagonal, own_C, y = pointer_to(memory, 0), pointer_to(memory, n), pointer_to(memory, 2 * n)
+    low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
     for k in range(n):
-        i = first + k if k < n_first else second + k - n_first
-        own[0, k], own[1, k] = diagonal[i], C[i]
-    values = without_refcount(own)
-    there = np.zeros(n if n < len(K) else 0, np.uint8)
-    if n == len(K):
-        result = _begin(Rows(K, there, K, 0, 0, 0), values[0], values[1], n_first, goal, max_steps)
-    else:
-        part = np.empty((n, n), K.dtype)
-        rows = Rows(part, there, K, first, n_first, second)
-        result = _begin(rows, values[0], values[1], n_first, goal, max_steps)
-        keep_alive(part)
-    keep_alive(there)
-    keep_alive(own)
-    return result
+        sign, i = 1.0, first + k
+        if k >= n_first:
+            sign, i = -1.0, second + k - n_first
+        end = sign * C[i]
+        own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
+        low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
+        beta[k], f[k] = 0.0, sign
+    rows = (
+        without_refcount(part), without_refcount(there), without_refcount(K),
+        first, n_first, second,
+    )  # fmt: skip
+    steps, violation, stuck = _steps(
+        rows, n, own_diagonal, low, high, beta, f, up, moved(up, n), goal, max_steps
+    )
+    about = _summary(beta, f, y, own_C, n)
+    return steps, violation if _finite(f, n) else np.nan, stuck, about
 
 
 @_inner
@@ -358,16 +342,12 @@ def objective_gain(before, after):
     return gain, square
 
 
-@_compiled
-def kkt_summary(beta, f, y, C):
-    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
-
-    The intercept is LIBSVM's: the mean over free samples, else the middle of what is allowed. The
-    output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
-    """
+@_inner
+def _summary(beta, f, y, C, n):
+    """See `kkt_summary`; these are pointers."""
     total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
     product_y, product_f = 0.0, 0.0
-    for k in range(len(f)):
+    for k in range(n):
         product_y += beta[k] * y[k]
         product_f += beta[k] * f[k]
         alpha = beta[k] * y[k]
@@ -376,14 +356,26 @@ def kkt_summary(beta, f, y, C):
             n_free += 1
         # Both classes may rise towards their own side: +1 by more alpha, -1 by less.
         if (alpha < C[k]) if y[k] > 0 else (alpha > 0):
-            top = max(top, f[k])
+            top = f[k] if f[k] > top else top
         if (alpha > 0) if y[k] > 0 else (alpha < C[k]):
-            bottom = min(bottom, f[k])
+            bottom = f[k] if f[k] < bottom else bottom
     intercept = total / n_free if n_free else (top + bottom) / 2
     loss = 0.0
-    for k in range(len(f)):
+    for k in range(n):
         hinge = y[k] * (f[k] - intercept)
         if hinge > 0:
             loss += C[k] * hinge
     objective = -(product_y + product_f) / 2
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
+
+
+@_compiled
+def kkt_summary(beta, f, y, C):
+    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
+
+    The intercept is LIBSVM's: the mean over free samples, else the middle of what is allowed. The
+    output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    """
+    return _summary(
+        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(y, 0), pointer_to(C, 0), len(f)
+    )

@@ -93,14 +93,19 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    n_a, n_b = a.stop - a.start, b.stop - b.start
-    most = max(_MIN_STEPS_PER_SHRINK, n_a + n_b)
+    n_a = a.stop - a.start
+    n = n_a + b.stop - b.start
+    most = max(_MIN_STEPS_PER_SHRINK, n)
     most = most if max_iter < 0 else min(most, max_iter)
+    whole = n == len(K)
+    part = K if whole else np.empty((n, n), K.dtype)
+    there = np.zeros(0 if whole else n, np.uint8)
+    points, memory = np.empty((2, n)), np.empty((7, n))
     with stage("output training", "inner steps"):
-        steps, violation, stuck, points, about = smo_kernels.begin_pair(
-            K, a.start, n_a, b.start, n_b, diagonal, C, tol, most
+        steps, violation, stuck, about = smo_kernels.begin_pair(
+            K, part, there, a.start, n_a, b.start, diagonal, C, points, memory, tol, most
         )
-        count(operations=_OPERATIONS_PER_SAMPLE * steps * (n_a + n_b), kind="float64")
+        count(operations=_OPERATIONS_PER_SAMPLE * steps * n, kind="float64")
     if violation != violation:
         raise FloatingPointError("not finite")
     intercept, objective, gap = about

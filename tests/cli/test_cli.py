@@ -103,19 +103,16 @@ def test_classify_without_matplotlib_says_how_to_get_it_and_goes_on(
     assert not out.exists()
 
 
-def test_worst_mistakes_are_the_most_confident_ones():
+def test_the_hardest_are_the_most_confident_mistakes_then_the_closest_calls():
     classes = np.array([3, 5, 7])
     y = np.array([3, 5, 7, 7, 9])
     predicted = np.array([3, 7, 3, 7, 3])
-    scores = np.array([[1, 0, 0], [0, 0.2, 0.9], [2, 0, 0], [0, 0, 1], [9, 0, 8]], float)
-    assert classify.worst_mistakes(y[:4], predicted[:4], classes, scores[:4]).tolist() == [2, 1]
-    assert set(classify.worst_mistakes(y, predicted, classes, scores)) == {1, 2, 4}
-    calls = classify.closest_calls(y, predicted, np.r_[scores[:3], [[0, 0.4, 1]], scores[4:]])
-    assert calls.tolist() == [3, 0]
-    binary = classify.worst_mistakes(
-        np.array([0, 1, 1]), np.array([1, 0, 1]), np.array([0, 1]), np.array([0.1, -3.0, 2.0])
-    )
-    assert binary.tolist() == [1, 0]
+    scores = np.array([[1, 0, 0], [0, 0.2, 0.9], [2, 0, 0], [0, 0.4, 1], [9, 0, 8]], float)
+    # The last is of a class that no training sample had.
+    assert classify.hardest(y, predicted, classes, scores).tolist() == [4, 2, 1, 3, 0]
+    y, predicted = np.array([0, 1, 1, 0]), np.array([1, 0, 1, 0])
+    scores = np.array([0.1, -3.0, 2.0, -1.0])
+    assert classify.hardest(y, predicted, np.array([0, 1]), scores).tolist() == [1, 0, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +314,7 @@ for n, classes in ((300, 2), (1200, 10), (5000, 3)):
     for metric in warmup.METRICS:
         models += [gpurbf.RBFLayer(30, kernel=k, metric=metric) for k in warmup.PROFILES]
     for kind, convert in warmup._KINDS.items():
-        X = convert(np.clip(10 * given + 100, 0, 255))
+        X = convert(np.pad(np.clip(10 * given + 100, 0, 255), [(0, 0), (0, 20)]))
         for model in models:
             model.fit(X, y)
             for method in ("predict", "decision_function", "transform"):

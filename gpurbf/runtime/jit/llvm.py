@@ -167,6 +167,16 @@ def number_of(typing_context, pointer, value):
     return pointer.dtype(pointer, value), generate
 
 
+@intrinsic
+def bits_as(typing_context, number, kind):
+    """The number of that type that has the bits of another one; `view` takes longer to compile."""
+
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(kind.dtype))
+
+    return kind.dtype(number, kind), generate
+
+
 @intrinsic(prefer_literal=True)
 def words(typing_context, address, count):
     """So many integers at an address, as a tuple."""

@@ -5,7 +5,7 @@ from numba import from_dtype, types
 
 from gpurbf.layer.activation import DOT, ROOT, SQUARE
 from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, tanh
-from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
+from gpurbf.runtime.jit.caching import cached, cached_cfunc
 from gpurbf.runtime.jit.llvm import (
     address,
     call_profile,
@@ -120,8 +120,9 @@ LOOPS = {
 def finish(own, P, row_terms, terms, H, n, count):
     """Turn products into activations: distances or dot products, root or square, the profile.
 
-    ``own`` is the address of `rule`, n rows of ``count`` products are as far apart as that says,
-    and so are those of H, where zeros follow.
+    Those are scale · (row + terms + p), or - 2 p where p is doubled, and not below `low`. ``own``
+    is the address of `rule`, n rows of ``count`` products are as far apart as that says, and so are
+    those of H, where zeros follow.
     """
     use_widest_vectors()
     apart, h_apart, form, doubled, profile, degree = words(own, _WORDS)
@@ -131,35 +132,28 @@ def finish(own, P, row_terms, terms, H, n, count):
         low = number_of(H, -np.inf)
     for r in range(n):
         row, p, h = row_terms[r], moved(P, r * apart), moved(H, r * h_apart)
-        _distances(row, p, terms, h, count, scale, low, doubled)
+        if doubled:  # two additions are faster than an integer multiplication
+            for j in range(count):
+                v = number_of(terms, p[j] + p[j])
+                t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) - v))
+                h[j] = scale * (low if low > t else t)
+        else:
+            for j in range(count):
+                v = number_of(terms, p[j])
+                t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) + v))
+                h[j] = scale * (low if low > t else t)
         if form == ROOT:
             for j in range(count):
                 h[j] = np.sqrt(h[j])
         elif form == SQUARE:
             for j in range(count):
                 h[j] *= h[j]
-        if profile != 0 and count < h_apart:
-            call_profile(profile, address(h), count, scalars[1], scalars[2], degree)
         if count < h_apart:
+            if profile != 0:
+                call_profile(profile, address(h), count, scalars[1], scalars[2], degree)
             clear_bytes(address(moved(h, count)), address(moved(h, h_apart - count)) - address(h))
     if profile != 0 and count == h_apart:
         call_profile(profile, address(H), n * count, scalars[1], scalars[2], degree)
-
-
-@inner(fastmath={"contract"}, error_model="numpy")
-def _distances(row, p, terms, h, count, scale, low, doubled):
-    """h = scale · (row + terms + p), or - 2 p if it is doubled, and not below `low`."""
-    use_widest_vectors()
-    if doubled:  # two additions are faster than an integer multiplication
-        for j in range(count):
-            v = number_of(terms, p[j] + p[j])
-            t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) - v))
-            h[j] = scale * (low if low > t else t)
-    else:
-        for j in range(count):
-            v = number_of(terms, p[j])
-            t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) + v))
-            h[j] = scale * (low if low > t else t)
 
 
 _WORDS = 6

@@ -10,6 +10,7 @@ from numba import types
 from numba.extending import overload
 
 from gpurbf.runtime.jit.caching import inner
+from gpurbf.runtime.jit.llvm import bits_as
 
 f4, f8, i4, i8 = np.float32, np.float64, np.int32, np.int64
 fused = inner(fastmath={"contract"}, error_model="numpy", inline="never")
@@ -45,8 +46,8 @@ def exp_negative32(x):
     q = q * r + f4(1.66665766e-1)
     q = q * r + f4(0.5)
     y = (q * r) * r + r + f4(1.0)
-    bits = i4(f4(y).view(i4) + i4(f4(shifted).view(i4) << i4(23)))
-    return f4(0.0) if x < low else i4(bits).view(f4)
+    bits = i4(bits_as(y, i4) + i4(bits_as(shifted, i4) << i4(23)))
+    return f4(0.0) if x < low else bits_as(bits, f4)
 
 
 @fused
@@ -67,8 +68,8 @@ def exp_negative64(x):
     q = q * r + f8(1.6666666666666667e-1)
     q = q * r + f8(0.5)
     y = (q * r) * r + r + f8(1.0)
-    bits = f8(y).view(i8) + (f8(shifted).view(i8) << i8(52))
-    return f8(0.0) if x < low else i8(bits).view(f8)
+    bits = bits_as(y, i8) + (bits_as(shifted, i8) << i8(52))
+    return f8(0.0) if x < low else bits_as(bits, f8)
 
 
 # log: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), log(1 + f) by the series in
@@ -77,9 +78,9 @@ def exp_negative64(x):
 
 @fused
 def log_positive32(x):
-    bits = i4(f4(x).view(i4) + i4(0x3F800000 - 0x3F3504F3))
+    bits = i4(bits_as(x, i4) + i4(0x3F800000 - 0x3F3504F3))
     k = f4(i4(bits >> i4(23)) - i4(127))
-    f = i4((bits & i4(0x007FFFFF)) + i4(0x3F3504F3)).view(f4) - f4(1.0)
+    f = bits_as(i4((bits & i4(0x007FFFFF)) + i4(0x3F3504F3)), f4) - f4(1.0)
     s = f / (f4(2.0) + f)
     z = s * s
     series = f4(0.24279078841)
@@ -93,9 +94,9 @@ def log_positive32(x):
 @fused
 def log_positive64(x):
     one, root = i8(0x3FF0000000000000), i8(0x3FE6A09E667F3BCD)
-    bits = f8(x).view(i8) + (one - root)
+    bits = bits_as(x, i8) + (one - root)
     k = f8((bits >> i8(52)) - i8(1023))
-    f = i8((bits & i8(0x000FFFFFFFFFFFFF)) + root).view(f8) - f8(1.0)
+    f = bits_as((bits & i8(0x000FFFFFFFFFFFFF)) + root, f8) - f8(1.0)
     s = f / (f8(2.0) + f)
     z = s * s
     series = f8(1.479819860511658591e-01)
@@ -145,7 +146,7 @@ def tanh64(x):
 def overload_by_dtype(name, function32, function64):
     """Make `name` call the version for the dtype of its argument."""
 
-    @overload(name, inline="never")
+    @overload(name, inline="always")
     def choose(x):
         if x == types.float32:
             return lambda x: function32(x)
