@@ -19,26 +19,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from benchmarks import data
-from benchmarks.peak_gpu import event_seconds, int8_products, limits
-from gpurbf import SVC
-from gpurbf.cli import UserError, classify
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host, no_gpu
+from benchmarks import gpu
+from benchmarks.report import Report
+from gpurbf.cli import UserError
+from gpurbf.layer.backends import GPUS, LOADERS, Backend, no_gpu
 from gpurbf.layer.backends.cuda import check
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling import machine
 from gpurbf.profiling.profiler import markdown_table
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.linalg import factorizations
 from gpurbf.svm import cuda_pairs
 
 _ROOT = Path(__file__).parents[1]
@@ -56,8 +49,8 @@ def _backend(name: str) -> Backend:
         raise SystemExit(NOT_RUN) from None
 
 
-def versions(*_: str) -> None:
-    """Print what is installed and found, run a kernel of Numba and cuBLAS's 8-bit products."""
+def versions() -> None:
+    """Print what is installed and found; run cuBLAS's 8-bit product and a tile, a case of each."""
     print(markdown_table(("what", "found"), machine.hardware().items()), end="\n\n")
     names = ((found.name, found.version) for found in importlib.metadata.distributions())
     cuda = {name: version for name, version in names if name.startswith(("nvidia-", "cuda-"))}
@@ -65,20 +58,13 @@ def versions(*_: str) -> None:
     print(markdown_table(("library", "version"), rows), end="\n\n", flush=True)
     if smi := shutil.which("nvidia-smi"):
         subprocess.run([smi], check=False)
-    xp = _backend("cupy").xp
-    int8_products(xp, (16, 37, 4096, 5923), (17, 784))
-    print("cuBLAS's 8-bit products are exact", flush=True)
-    _backend("numba-cuda")
-    from benchmarks.ways import one_thread_a_pair
-
-    X, out = xp.asarray(np.ones((5, 3), np.float32)), xp.empty((5, 5), np.float32)
-    one_thread_a_pair(X, X, 1.0, out)
-    if not (out.get() == 1).all():
-        raise AssertionError("Numba's kernel is wrong")
-    print(f"Numba's kernel is right; CUDA_HOME={os.environ.get('CUDA_HOME', '')}")
+    for name in GPUS:
+        case = next(check.cases(_backend(name)))
+        print(f"{name}: {case.kernel}: {case.data}: {case.why or 'right'}", flush=True)
+    print(f"CUDA_HOME={os.environ.get('CUDA_HOME', '')}")
 
 
-def cases(name: str, part: str, _: str) -> None:
+def cases(name: str, part: str) -> None:
     """Every so many of the cases of a backend, and what its kernels take of a multiprocessor."""
     backend, thorough = _backend(name), not os.environ.get(_QUICK)
     found = check.cases(backend, thorough, slice(int(part), None, _PARTS))
@@ -103,92 +89,11 @@ def cases(name: str, part: str, _: str) -> None:
         raise SystemExit(f"{len(wrong)} cases are wrong")
 
 
-def ceilings(*_: str) -> None:
-    """Print the limits of the device, timed or from its properties."""
-    size, megabytes = (256, 1) if os.environ.get(_QUICK) else (8192, 256)
-    rates = limits(_backend("cupy").xp, size, megabytes)
-    rows = [(what, f"{rate / 1e12:.3g}") for what, rate in rates.items()]
-    print(markdown_table(("what", "10¹² a second"), rows))
-
-
-class _Row(NamedTuple):
-    """A call to time, and the milliseconds that were estimated for an H100 before there was one."""
-
-    what: str
-    call: Callable[[], Any]
-    floor: float
-    attainable: float
-
-
-def table(name: str, *_: str) -> None:
-    """Time each part on the device, by its clock and the wall's, beside the estimates."""
-    backend = _backend(name)
-    N, m, n = (200, 32, 64) if os.environ.get(_QUICK) else (60_000, 4096, 784)
-    print(f"**{backend.kernel}**, {N:,} × {m:,} × {n}, 8-bit, everything on the device\n")
-    print("| what | device ms | wall ms | H100: floor | attainable |")
-    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
-    failed = 0
-    for row in _rows(backend, N, m, n):
-        try:
-            device, wall = _milliseconds(backend.xp, row.call)
-        except Exception as error:  # the other rows are wanted all the same
-            device, wall = "failed", f"{type(error).__name__}: {error}"
-            failed += 1
-        cells = row.what, device, wall, f"{row.floor:g}", f"{row.attainable:g}"
-        print(f"| {' | '.join(cells)} |", flush=True)
-    if failed:
-        raise SystemExit(f"{failed} rows failed")
-
-
-def _rows(backend: Backend, N: int, m: int, n: int) -> Iterator[_Row]:
-    X, C = data.pixels(N, m, n)
-    rng, xp = np.random.default_rng(0), backend.xp
-    activation = Activation("euclidean", "gaussian", 1 / (2 * 85**2 * n))
-    layer = HiddenLayer(C, activation, backend=(backend, "gpu-day"), precision="exact")
-    targets = np.eye(10)[X[:, 0] % 10]
-    x, W, T = (xp.asarray(A) for A in (X, rng.normal(size=(m, 10)), targets))
-    out = xp.empty((N, m), layer.dtype)
-    yield _Row("H", partial(layer.activations, x, out), 0.33, 0.45)
-    yield _Row("H @ W, 10 outputs", partial(layer.matvec, x, W), 0.195, 0.45)
-    sums = xp.zeros((m, m)), xp.zeros((m, 10))
-    yield _Row("HᵀH", partial(layer.gram, x, T, out=sums), 15, 20)
-    A = xp.asarray(np.cov(rng.normal(size=(2 * m, m)), rowvar=False))
-    yield _Row("Cholesky, float64", lambda: factorizations(xp).cholesky(A.copy()), 0.4, 4)
-
-
-def _milliseconds(xp: Any, call: Callable[[], Any]) -> tuple[str, str]:
-    """Of one of 20 calls between two events, after half a second of them; one by the wall."""
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < 0.5:
-        call()
-        xp.cuda.Device().synchronize()
-    device = 1e3 * event_seconds(xp, lambda: [call() for _ in range(20)]) / 20
-    begin = time.perf_counter()
-    call()
-    xp.cuda.Device().synchronize()
-    return f"{device:.3g}", f"{1e3 * (time.perf_counter() - begin):.3g}"
-
-
-def svc(name: str, _: str, data_home: str) -> None:
-    """Time SVC's second fit on MNIST there and on the CPU with all its cores."""
-    _backend(name)
-    X, y, _test, _labels = classify.images(bool(os.environ.get(_QUICK)), data_home or None)
-    gamma = 1e-3 if os.environ.get(_QUICK) else 0.02 / 255**2
-    rows = []
-    for where in (name, best_on_host()[0].name):
-        model = SVC(C=10, gamma=gamma, backend=where)
-        for _time in range(2):
-            begin = time.perf_counter()
-            model.fit(X, y)
-        rows.append((where, f"{time.perf_counter() - begin:.3g}", model.n_iter_.sum()))
-        print(model.backend_info_, flush=True)
-    print(f"\n{len(X):,} images; estimate for an H100: 0.025 s, attainable 0.2 s\n")
-    print(markdown_table(("backend", "seconds", "steps"), rows))
-
-
-STEPS: dict[str, Callable[..., None]] = {
-    step.__name__: step for step in (versions, cases, ceilings, table, svc)
-}
+def section(what: str, name: str, data_home: str) -> None:
+    """A section of the benchmark `gpu` for a backend, right or wrong."""
+    bench = {name: _backend(name)}
+    report, quick = Report(gpu.TITLE), bool(os.environ.get(_QUICK))
+    gpu.SECTIONS[what](gpu.Bench(report, quick, data_home or None, bench))
 
 
 class Step(NamedTuple):
@@ -265,28 +170,25 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
     python = [sys.executable, "-u"]
     quick = {_QUICK: "1"} if arguments.quick else {}
 
-    def alone(step: str, name: str = "", part: int = 0) -> list[str]:
-        given = name, str(part), arguments.data_home or ""
-        return [*python, "-c", f"from benchmarks import gpu_day; gpu_day.STEPS[{step!r}]{given!r}"]
+    def alone(step: str, *given: str) -> list[str]:
+        return [*python, "-c", f"from benchmarks import gpu_day; gpu_day.{step}{given!r}"]
 
-    def hopper(name: str) -> dict[str, str]:
-        return quick | ({"GPURBF_GPU_KERNEL": "wgmma"} if name == "wgmma" else {})
+    def of_page(what: str, name: str, limit: float) -> Step:
+        command = alone("section", what, name, arguments.data_home or "")
+        return Step(f"{what} {name}", [command], limit, quick)
 
-    backends = {"numba-cuda": "numba-cuda", "wgmma": "numba-cuda", "cupy": "cupy"}
     yield Step("versions", [alone("versions")], 40, quick)
-    sides = [alone("cases", name, part) for name in GPUS for part in range(_PARTS)]
+    sides = [alone("cases", name, str(part)) for name in GPUS for part in range(_PARTS)]
     yield Step("cases", sides, 110, quick)
-    yield Step("ceilings", [alone("ceilings")], 40, quick)
-    for title, name in backends.items():
-        yield Step(f"table {title}", [alone("table", name)], 45, hopper(title))
-    yield Step("cases wgmma", [alone("cases", "numba-cuda")], 60, hopper("wgmma"))
-    yield Step("svc", [alone("svc", "numba-cuda")], 90, quick)
-    checking = [*python, "-m", "gpurbf", "check-gpu", *([] if arguments.quick else ["--thorough"])]
-    yield Step("check-gpu", [checking], 120, quick)
+    yield of_page("limits", "cupy", 40)
+    for name in reversed(GPUS):
+        yield of_page("table", name, 45)
+    yield Step("check-gpu", [[*python, "-m", "gpurbf", "check-gpu"]], 100, quick)
+    yield of_page("fits", "numba-cuda", 110)  # by name, which finds that verdict
     if sanitizer := shutil.which("compute-sanitizer"):
         for tool in ("memcheck", "racecheck"):
             watched = [sanitizer, f"--tool={tool}", "--error-exitcode=1"]
-            yield Step(tool, [[*watched, *alone("cases", "numba-cuda", 1)]], 60, quick)
+            yield Step(tool, [[*watched, *alone("cases", "numba-cuda", "1")]], 60, quick)
     parallel = ["-n", "8"] if importlib.util.find_spec("xdist") else []
     pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel]
     # What takes the fixture `backend` has its name in brackets.

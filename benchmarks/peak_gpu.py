@@ -1,9 +1,9 @@
-"""A GPU's limits: matrix products and copies by CUDA events, and what its units could do."""
+"""A GPU's limits: matrix products and copies, by CUDA events."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +18,6 @@ _KINDS = {
     "tf32": (np.float32, False, True),
     "int8": (np.float32, True, False),
 }
-# float32 units of a multiprocessor by compute capability; all others have 128.
-_LANES = {(7, 5): 64, (8, 0): 64}
 
 
 def event_seconds(xp: ModuleType, call: Callable[[], Any]) -> float:
@@ -35,13 +33,11 @@ def event_seconds(xp: ModuleType, call: Callable[[], Any]) -> float:
 def limits(xp: ModuleType, size: int, megabytes: int) -> dict[str, float]:
     """Operations or bytes a second by name.
 
-    "float64" to "int8": a square cuBLAS product of that size. "float32 units": a fused multiply-add
-    (two operations) of every unit in every cycle of the highest clock; "…, differences": two
-    instructions for each difference that a Manhattan distance sums. "copy …": so many megabytes
-    across the bus, from and to pinned memory if nothing else is said, and within the device (bytes
-    read and written). What is timed is the median of five.
+    "float64" to "int8": a square cuBLAS product of that size. "copy …": so many megabytes across
+    the bus, from and to pinned memory if nothing else is said, and within the device (bytes read
+    and written). The median of five.
     """
-    return _products(xp, size) | _units(xp) | _copies(xp, megabytes)
+    return _products(xp, size) | _copies(xp, megabytes)
 
 
 def _products(xp: ModuleType, size: int) -> dict[str, float]:
@@ -55,34 +51,6 @@ def _products(xp: ModuleType, size: int) -> dict[str, float]:
         out = xp.empty((size, size), product.out_dtype)
         rates[kind] = 2 * size**3 / _median(xp, lambda: product.multiply(A, B, out))  # noqa: B023
     return rates
-
-
-def int8_products(xp: ModuleType, rows: Sequence[int], inputs: Sequence[int]) -> None:
-    """The 8-bit product as the layer calls it, of these numbers of centers; raise if wrong."""
-    rng = np.random.default_rng(0)
-    for n in inputs:
-        product = products(xp)(np.dtype(np.float32), n, True)
-        for m in rows:
-            A, B = (rng.integers(-128, 128, (size, n)).astype(np.int8) for size in (33, m))
-            wide = -(-n // product.group) * product.group
-            tall = -(-m // product.group) * product.group
-            a = np.pad(A, ((0, 0), (0, wide - n)))
-            b = np.pad(B, ((0, tall - m), (0, wide - n)))
-            out = xp.empty((len(a), tall), product.out_dtype)
-            product.multiply(xp.asarray(a), xp.asarray(b), out)
-            if not np.array_equal(out.get()[:, :m], A.astype(np.int32) @ B.T.astype(np.int32)):
-                raise AssertionError(f"33 × {m} × {n}: cuBLAS's 8-bit product is not exact")
-
-
-def _units(xp: ModuleType) -> dict[str, float]:
-    attributes = xp.cuda.Device().attributes
-    capability = attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"]
-    lanes = attributes["MultiProcessorCount"] * _LANES.get(capability, 128)
-    instructions = 1e3 * attributes["ClockRate"] * lanes
-    return {
-        "float32 units": 2 * instructions,
-        "float32 units, differences": instructions / 2,
-    }
 
 
 def _copies(xp: ModuleType, megabytes: int) -> dict[str, float]:

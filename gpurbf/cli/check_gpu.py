@@ -1,23 +1,17 @@
 """Check every kernel of the GPU backends against NumPy, and time them.
 
 A GPU is checked when it is first used, and the result is kept. This command checks again and shows
-each case. `--thorough` takes more shapes, every activation and SVC, and times SVC on the GPU and on
-the CPU. Without these times `auto` trains SVC on the CPU.
+each case. `--thorough` takes more shapes, every activation and larger problems of SVC.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
-
-import numpy as np
 
 from gpurbf.cli import UserError
-from gpurbf.estimators.svc import SVC
-from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host
+from gpurbf.layer.backends import GPUS, LOADERS, Backend
 from gpurbf.layer.backends.cuda import check
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.svm import cuda_pairs
@@ -25,7 +19,7 @@ from gpurbf.svm import cuda_pairs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--thorough", action="store_true", help="more cases, and SVC (minutes)")
+    parser.add_argument("--thorough", action="store_true", help="more cases (minutes)")
     parser.add_argument("--backend", choices=GPUS, action="append", help="default: all of them")
 
 
@@ -40,8 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
             continue
         print(f"{name}: {backend.kernel}", flush=True)
         verdict = check.judged(backend, _shown(backend, arguments.thorough))
-        if arguments.thorough and not verdict.why:
-            verdict = verdict._replace(rates=verdict.rates | _timed_fits(name))
         check.keep(name, verdict)
         for what, value in verdict.rates.items():
             print(f"  {what:44} {value:.3g}")
@@ -62,18 +54,3 @@ def _shown(backend: Backend, thorough: bool) -> Iterator[check.Case]:
         verdict = "WRONG" if case.why else "right"
         print(f"  {case.kernel:34} {case.data:54} {verdict}  {said}", flush=True)
         yield case
-
-
-def _timed_fits(name: str) -> dict[str, float]:
-    """Seconds of a fit of SVC there and on the CPU, after one that compiles."""
-    N, classes, n = cuda_pairs.TIMED_FIT
-    rng, y = np.random.default_rng(0), np.arange(N) % classes
-    X: Any = (rng.normal(size=(N, n)) + rng.normal(size=(classes, n))[y]).astype(np.float32)
-    took = {}
-    for side, where in (("svc_device", name), ("svc_host", best_on_host()[0].name)):
-        model = SVC(C=10, backend=where)
-        for _ in range(2):
-            begin = time.perf_counter()
-            model.fit(X, y)
-            took[side] = time.perf_counter() - begin
-    return took

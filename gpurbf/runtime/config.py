@@ -15,7 +15,6 @@ _DEFAULTS: dict[str, Any] = {
     "backend": "auto",
     "memory": "auto",
     "gpu_memory": None,
-    "n_streams": 2,
 }
 # Megabytes of working arrays where `memory` is "auto".
 _WORKING_MEGABYTES = 256
@@ -35,8 +34,7 @@ def get_config() -> dict[str, Any]:
         the result; "auto": 256 for tiles, and half of what is free for what is kept (H of
         :class:`gpurbf.solvers.CG`), which changes no result. ``gpu_memory``: megabytes
         of a GPU that the package may take; None is ``GPURBF_GPU_MEMORY`` from the environment, else
-        80 % of what is free. ``n_streams``: tiles under way on a GPU at a time; with 1 nothing is
-        copied while something is computed.
+        80 % of what is free.
     """
     return _settings.get().copy()
 
@@ -47,13 +45,13 @@ def set_config(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``backend`` (str), ``memory`` (megabytes, > 0, or "auto"), ``gpu_memory`` (megabytes, > 0,
-        or None) and ``n_streams`` (1 to 16), see :func:`get_config`.
+        ``backend`` (str), ``memory`` (megabytes, > 0, or "auto") and ``gpu_memory`` (megabytes,
+        > 0, or None), see :func:`get_config`.
 
     Raises
     ------
     ValueError
-        For an unknown setting, a memory that is not positive or another number of streams.
+        For an unknown setting or a memory that is not positive.
 
     Examples
     --------
@@ -66,9 +64,6 @@ def set_config(**settings: Any) -> None:
         _check_megabytes("memory", memory)
     if (gpu_memory := settings.get("gpu_memory")) is not None:
         _check_megabytes("gpu_memory", gpu_memory)
-    n_streams = settings.get("n_streams", 1)
-    if not isinstance(n_streams, numbers.Integral) or n_streams not in range(1, 17):
-        raise ValueError(f"n_streams must be an integer from 1 to 16, got {n_streams!r}.")
     _settings.set(_settings.get() | settings)
 
 

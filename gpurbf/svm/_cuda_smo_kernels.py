@@ -58,10 +58,9 @@ class Sets(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Kernel values: K[s] is rows[row_of[s]] where it is in memory; K[s, s] in float64."""
+    """Kernel values of all samples, and K[s, s] in float64."""
 
-    rows: Any
-    row_of: Any
+    K: Any
     diagonal: Any
 
 
@@ -141,8 +140,6 @@ def select(wave, pairs, sets, progress, rules):
     cuda.syncthreads()
     if first == 0:
         progress[p, STATE], progress[p, VIOLATION] = state, violation
-        if state != RUNNING and state != DOUBTED:
-            sets.counts[p] = 0
     if state != RUNNING:
         return
     if n <= size:
@@ -244,10 +241,9 @@ def gather(wave, pairs, sets, values, blocks, progress):
     begin, count = pairs.starts[p], np.int64(sets.counts[p])
     for i in range(np.int64(cuda.blockIdx.y), count, cuda.gridDim.y):
         sample = pairs.samples[begin + sets.members[p, i]]
-        row = np.int64(values.row_of[sample])
         for k in range(np.int64(cuda.threadIdx.x), count, cuda.blockDim.x):
             column = pairs.samples[begin + sets.members[p, k]]
-            blocks.K[slot, i, k] = values.rows[row, column]
+            blocks.K[slot, i, k] = values.K[sample, column]
         if cuda.threadIdx.x == 0:
             blocks.diagonal[slot, i] = values.diagonal[sample]
 
@@ -351,27 +347,17 @@ def update(wave, pairs, sets, values, blocks, progress):
 
     Launched with any number of blocks a pair. A pair that is its own set has its f already.
     """
-    change = cuda.shared.array(THREADS, np.float64)
-    rows = cuda.shared.array(THREADS, np.int64)
     first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     begin, count = pairs.starts[p], np.int64(sets.counts[p])
     n = pairs.starts[p + 1] - begin
     if progress[p, STATE] != RUNNING or n <= pairs.sizes[p]:
         return
-    # The bounds are the same for all threads of a block: all of them meet at the barriers.
-    for column in range(cuda.blockIdx.y * T, n, cuda.gridDim.y * T):
-        k, total = column + first, 0.0
-        sample = pairs.samples[begin + min(k, n - 1)]
-        for start in range(0, count, T):
-            some = min(T, count - start)
-            if first < some:
-                change[first] = blocks.change[slot, start + first]
-                rows[first] = values.row_of[pairs.samples[begin + sets.members[p, start + first]]]
-            cuda.syncthreads()
-            for r in range(some):
-                if change[r] != 0.0:
-                    total += change[r] * values.rows[rows[r], sample]
-            cuda.syncthreads()
-        if k < n:
-            pairs.f[begin + k] -= total
+    for k in range(cuda.blockIdx.y * T + first, n, cuda.gridDim.y * T):
+        sample, total = pairs.samples[begin + k], 0.0
+        for r in range(count):
+            change = blocks.change[slot, r]  # the same for all threads of a warp
+            if change != 0.0:
+                row = pairs.samples[begin + sets.members[p, r]]
+                total += change * values.K[row, sample]
+        pairs.f[begin + k] -= total

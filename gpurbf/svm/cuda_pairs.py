@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.backends import GPUS, Backend, get_backend
+from gpurbf.layer.backends import Backend, get_backend
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -28,36 +27,12 @@ smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 # Rounds between two looks of the host, steps of a pair between them, and of a launch at least. A
 # step takes 1.5 to 2 µs by estimate, not measured on a GPU: looks are 0.2 s apart at most.
 _ROUNDS_PER_LOOK, _STEPS_PER_LOOK, _MIN_STEPS_PER_LAUNCH = 4, 100_000, 500
-# Samples, classes and inputs of the fits that `check-gpu --thorough` times on both sides.
-TIMED_FIT = (6000, 10, 64)
 # Threads of a block that steps or selects, and of one that gathers or updates; these are so many a
 # pair, or as many as have work.
 _STEP_THREADS, _UPDATE_THREADS, _MAX_BLOCKS_PER_PAIR = 512, 256, 64
 # Of the memory that is left, for kernel values and for blocks between members; the rest is for
 # evaluating values.
-_ROWS_PART, _BLOCKS_PART = 0.5, 0.25
-
-
-def keep_on_host(n_samples: int, n_pairs: int) -> str:
-    """Why "auto" shall not take a GPU for SVC; empty where one was measured to win.
-
-    `check-gpu --thorough` times a fit on both sides: a problem that is as large or larger goes
-    where that took less time. Until then SVC stays on the CPU.
-    """
-    verdict = check.kept(GPUS[0])
-    rates = verdict.rates if verdict else {}
-    if "svc_device" not in rates:
-        return (
-            "SVC takes a GPU only where `python -m gpurbf check-gpu --thorough` has measured it to "
-            "be faster"
-        )
-    if rates["svc_device"] >= rates["svc_host"]:
-        return "SVC was measured to be faster on the CPU"
-    n, classes, _ = TIMED_FIT
-    p = classes * (classes - 1) // 2
-    if n_samples >= n and n_pairs >= p:
-        return ""
-    return f"SVC takes a GPU from {n:,} samples and {p} pairs of classes on, as measured"
+_MATRIX_PART, _BLOCKS_PART = 0.5, 0.25
 
 
 def steps_on_device(backend: Backend) -> tuple[bool, str]:
@@ -136,13 +111,6 @@ class Problems(NamedTuple):
     sizes: np.ndarray
 
 
-class Plan(NamedTuple):
-    """Rows of the kernel in memory, and problems at work at a time."""
-
-    rows: int
-    width: int
-
-
 class Report(NamedTuple):
     """State of each problem."""
 
@@ -166,18 +134,13 @@ def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]])
     )
 
 
-def plan(N: int, itemsize: int, problems: Problems, room: float) -> Plan | None:
-    """How the kernel of N samples and the problems share the room; None where it is too small.
-
-    All of K where it fits, else the rows of some problems' members at a time.
-    """
+def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> int:
+    """How many problems are at work at a time beside all of K (N, N), 0 if that does not fit."""
     size, n_problems = int(problems.sizes.max()), len(problems.sizes)
     left = room - 40 * len(problems.samples) - 4 * size * n_problems - 16 * N
-    rows = min(N, int(_ROWS_PART * left // (itemsize * N)))
-    width = int(_BLOCKS_PART * left // (size * (itemsize * size + 16)))
-    if rows < N:
-        width = min(width, rows // size)
-    return Plan(rows, min(width, n_problems)) if width > 0 else None
+    if itemsize * N * N > _MATRIX_PART * left:
+        return 0
+    return min(n_problems, int(_BLOCKS_PART * left // (size * (itemsize * size + 16))))
 
 
 def solve_side_by_side(
@@ -194,122 +157,76 @@ def solve_side_by_side(
     """
     with kernel.allocator():
         N = len(kernel.diagonal)
-        planned = plan(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
-        if planned is None:
+        width = pairs_that_fit(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
+        if not width:
             kernel.description += (
-                "; steps on the CPU: the GPU's memory budget is too small for them"
+                "; steps on the CPU: the GPU's memory budget does not hold all kernel values"
             )
             return None
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
-        waves = -(-len(problems.sizes) // planned.width)
+        n_waves = -(-len(problems.sizes) // width)
         rules = cuda_smo_kernels.Rules(
             tol,
             max_iter,
-            max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * waves)),
+            max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * n_waves)),
             binary.INNER_TOLERANCE,
             binary.CREEPING_TOLERANCE,
             binary.CREEPING_SETS,
             binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
         )
-        rounds = Rounds(kernel, problems, planned, rules)
-        return _Host(kernel, problems, rounds, planned, tol, stepped, solved).solve()
-
-
-@dataclass
-class _Host:
-    """The host between the rounds: it ends pairs, and evaluates rows of K where not all fit."""
-
-    kernel: KernelMatrix
-    problems: Problems
-    rounds: Rounds
-    planned: Plan
-    tol: float
-    stepped: Callable[[int, int, float], bool]
-    solved: Callable[[int, Solution], bool]
-
-    def __post_init__(self) -> None:
-        self._solutions: list[Solution] = [None] * len(self.problems.sizes)  # type: ignore[list-item]
-        self._all = slice(0, len(self.kernel.diagonal))
-        self._fits = self.planned.rows == len(self.kernel.diagonal)
-
-    def solve(self) -> list[Solution]:
-        """Make rounds until no pair goes on."""
-        if self._fits:
-            self._evaluate(np.arange(self._all.stop))
-        active, width = np.arange(len(self._solutions)), self.planned.width
-        waves: list[tuple[np.ndarray, Any]] = []
+        rounds = Rounds(kernel, problems, width, rules)
+        kernel.values(np.arange(N), slice(0, N), rounds.K)
+        solutions: list[Any] = [None] * len(problems.sizes)
+        active = np.arange(len(solutions))
+        waves: list[Any] = []
         while len(active):
-            if sum(len(some) for some, _ in waves) != len(active):
+            if sum(map(len, waves)) != len(active):
                 parts = (active[i : i + width] for i in range(0, len(active), width))
-                waves = [(some, self.rounds.wave(some)) for some in parts]
+                waves = [rounds.wave(some) for some in parts]
             with stage("output training", "inner steps"):
                 for _ in range(_ROUNDS_PER_LOOK):
-                    self._round(waves)
-                report = self.rounds.report()
+                    for wave in waves:
+                        rounds.step(wave)
+                report = rounds.report()
             if not report.finite.all():
                 raise FloatingPointError("not finite")
-            going = np.array([self._goes_on(p, report) for p in active.tolist()])
-            self._finish(active[~going].tolist(), report)
+            for p in active[report.doubted[active]].tolist():
+                _correct(kernel, problems, rounds, p)
+            going = report.running[active]
+            for i, p in enumerate(active.tolist()):
+                if going[i] and stepped(p, int(report.steps[p]), float(report.violation[p])):
+                    rounds.end(p)
+                    going[i] = False
+            ended = active[~going].tolist()
+            for p, state in zip(ended, rounds.states(ended)):
+                solutions[p] = _solution(problems, p, *state, int(report.steps[p]), tol)
+                solved(p, solutions[p])
             active = active[going]
-        return self._solutions
+        return solutions
 
-    def _round(self, waves: list[tuple[np.ndarray, Any]]) -> None:
-        """A round of these pairs; the host evaluates rows of their sets where not all fit."""
-        for some, wave in waves:
-            self.rounds.select(wave)
-            if not self._fits:
-                self._evaluate(self._union(some, wave))
-            self.rounds.step(wave)
 
-    def _goes_on(self, p: int, report: Report) -> bool:
-        """Whether a pair needs more rounds and is to have them."""
-        if report.doubted[p]:
-            self._correct(p)
-        if not report.running[p]:
-            return False
-        ended = self.stepped(p, int(report.steps[p]), float(report.violation[p]))
-        if ended:
-            self.rounds.end(p)
-        return not ended
+def _correct(kernel: KernelMatrix, problems: Problems, rounds: Rounds, p: int) -> None:
+    """f = y - K beta in float64, where rounding of kernel values may have moved it."""
+    part = slice(problems.starts[p], problems.starts[p + 1])
+    samples, f = problems.samples[part], problems.y[part].copy()
+    ((beta, _),) = rounds.states([p])
+    support = np.flatnonzero(beta)
+    f -= kernel.weighted(kernel.gathered(samples), samples[support], beta[support], True)
+    rounds.correct(p, f)
 
-    def _evaluate(self, samples: np.ndarray) -> None:
-        """Evaluate the samples' rows of K in place of those in memory."""
-        if len(samples):
-            self.kernel.values(samples, self._all, self.rounds.place(samples))
 
-    def _union(self, numbers: np.ndarray, wave: object) -> np.ndarray:
-        """Samples that are in a working set of these pairs."""
-        starts, samples = self.problems.starts, self.problems.samples
-        members = self.rounds.members(wave)
-        return np.unique(np.concatenate([samples[starts[p] + m] for p, m in zip(numbers, members)]))
-
-    def _correct(self, p: int) -> None:
-        """f = y - K beta in float64, where rounding of kernel values may have moved it."""
-        part = slice(self.problems.starts[p], self.problems.starts[p + 1])
-        samples, f = self.problems.samples[part], self.problems.y[part].copy()
-        ((beta, _),) = self.rounds.states([p])
-        support = np.flatnonzero(beta)
-        rows = self.kernel.gathered(samples)
-        f -= self.kernel.weighted(rows, samples[support], beta[support], True)
-        self.rounds.correct(p, f)
-
-    def _finish(self, ended: list[int], report: Report) -> None:
-        """Make the solutions of pairs that have ended."""
-        for p, (beta, f) in zip(ended, self.rounds.states(ended) if ended else []):
-            part = slice(self.problems.starts[p], self.problems.starts[p + 1])
-            y, C = self.problems.y[part], self.problems.C[part]
-            low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-            violation = smo_kernels.kkt_violation(
-                beta, low, high, f, np.empty_like(f), np.empty_like(f)
-            )
-            if np.isnan(violation):
-                raise FloatingPointError("not finite")
-            intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
-            steps, converged = int(report.steps[p]), violation < self.tol
-            self._solutions[p] = Solution(
-                beta, intercept, steps, violation, objective, gap, converged
-            )
-            self.solved(p, self._solutions[p])
+def _solution(
+    problems: Problems, p: int, beta: np.ndarray, f: np.ndarray, steps: int, tol: float
+) -> Solution:
+    """What a problem that has ended has come to."""
+    part = slice(problems.starts[p], problems.starts[p + 1])
+    y, C = problems.y[part], problems.C[part]
+    low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
+    violation = smo_kernels.kkt_violation(beta, low, high, f, np.empty_like(f), np.empty_like(f))
+    if np.isnan(violation):
+        raise FloatingPointError("not finite")
+    intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
+    return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
 
 
 class Rounds:
@@ -320,12 +237,13 @@ class Rounds:
     kernel : KernelMatrix
         Whose arrays are on the device.
     problems : Problems
-    planned : Plan
+    width : int
+        Problems at work at a time.
     rules : Rules
         See :class:`gpurbf.svm._cuda_smo_kernels.Rules`.
     """
 
-    def __init__(self, kernel: KernelMatrix, problems: Problems, planned: Plan, rules: Any) -> None:
+    def __init__(self, kernel: KernelMatrix, problems: Problems, width: int, rules: Any) -> None:
         xp, N, dtype = kernel.xp, len(kernel.diagonal), kernel.dtype
         self.xp, self.starts, self._rules = xp, problems.starts, rules
         n_problems, size = len(problems.sizes), int(problems.sizes.max())
@@ -333,11 +251,7 @@ class Rounds:
         self._longest = int(lengths.max())
         self.beta, self.f = xp.zeros(len(problems.y)), xp.empty(len(problems.y))
         self.f[...] = xp.asarray(problems.y)
-        # Of K, and where each sample's row is among them.
-        self.rows = xp.empty((planned.rows, N), dtype)
-        self._row_of = xp.zeros(N, np.int32)
-        self._members = xp.zeros((n_problems, size), np.int32)
-        self._counts = xp.zeros(n_problems, np.int32)
+        self.K = xp.empty((N, N), dtype)
         self._progress = xp.zeros((n_problems, 6))
         self._pairs = _arguments(
             cuda_smo_kernels.Pairs,
@@ -349,11 +263,10 @@ class Rounds:
             xp.empty(len(problems.y), np.int64),
             xp.asarray(problems.sizes),
         )
-        self._sets = _arguments(cuda_smo_kernels.Sets, self._members, self._counts)
-        self._values = _arguments(
-            cuda_smo_kernels.Values, self.rows, self._row_of, xp.asarray(kernel.diagonal)
-        )
-        shape = planned.width, size
+        sets = xp.zeros((n_problems, size), np.int32), xp.zeros(n_problems, np.int32)
+        self._sets = _arguments(cuda_smo_kernels.Sets, *sets)
+        self._values = _arguments(cuda_smo_kernels.Values, self.K, xp.asarray(kernel.diagonal))
+        shape = width, size
         blocks = xp.empty((*shape, size), dtype), xp.empty(shape), xp.empty(shape)
         self._blocks = _arguments(cuda_smo_kernels.Blocks, *blocks)
         self._table = cuda_api.argument(self._progress)
@@ -362,16 +275,13 @@ class Rounds:
         """Problems that are at work together, as the rounds take them."""
         return self.xp.asarray(problems.astype(np.int32))
 
-    def select(self, wave: Any) -> None:
-        """Judge each problem and choose the working sets of those that go on."""
-        cuda_smo_kernels.select[len(wave), _STEP_THREADS, cuda_api.current_stream()](
-            cuda_api.argument(wave), self._pairs, self._sets, self._table, self._rules
-        )
-
     def step(self, wave: Any) -> None:
-        """Steps inside the sets, whose rows are in memory, then f of all samples."""
+        """Judge each problem, choose working sets, step inside these, then f of all samples."""
         stream, table, given = cuda_api.current_stream(), self._table, cuda_api.argument(wave)
         pairs, sets, values, blocks = self._pairs, self._sets, self._values, self._blocks
+        cuda_smo_kernels.select[len(wave), _STEP_THREADS, stream](
+            given, pairs, sets, table, self._rules
+        )
         grid = len(wave), min(_MAX_BLOCKS_PER_PAIR, self._longest)
         cuda_smo_kernels.gather[grid, _UPDATE_THREADS, stream](
             given, pairs, sets, values, blocks, table
@@ -383,18 +293,6 @@ class Rounds:
         cuda_smo_kernels.update[grid, _UPDATE_THREADS, stream](
             given, pairs, sets, values, blocks, table
         )
-
-    def place(self, samples: np.ndarray) -> Any:
-        """Make the first rows those of these samples; where their values are to go."""
-        row_of = np.zeros(len(self._row_of), np.int32)
-        row_of[samples] = np.arange(len(samples))
-        self._row_of[...] = self.xp.asarray(row_of)
-        return self.rows[: len(samples)]
-
-    def members(self, wave: Any) -> list[np.ndarray]:
-        """The working set of each problem of a wave."""
-        members, counts = to_host(self._members[wave]), to_host(self._counts[wave])
-        return [some[:count] for some, count in zip(members, counts)]
 
     def report(self) -> Report:
         """Report of the rounds so far; waits for them."""
@@ -410,6 +308,8 @@ class Rounds:
 
     def states(self, problems: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Beta and f of each of these problems."""
+        if not problems:
+            return []
         numbers = [np.arange(self.starts[p], self.starts[p + 1]) for p in problems]
         there = self.xp.asarray(np.concatenate(numbers))
         ends = np.cumsum([len(some) for some in numbers])[:-1]
@@ -425,7 +325,6 @@ class Rounds:
     def end(self, p: int) -> None:
         """Pass over a problem that shall not go on."""
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.ENDED
-        self._counts[p : p + 1] = 0
 
 
 def _arguments(kind: Any, *arrays: Any) -> Any:

@@ -31,6 +31,8 @@ _NORM_ROWS = 1024
 _COPIED_ROWS = 256
 # float32 tiles are used up to this error of a value; what it does to f is the solver's business.
 _MAX_FLOAT32_ERROR = 1e-5
+# Why "auto" does not take a GPU.
+_ON_HOST = "SVC takes a GPU only by name, for it was measured on none"
 
 
 class GivenKernel:
@@ -61,8 +63,6 @@ class KernelRows:
         As of :class:`HiddenLayer`.
     n_samples : int, optional
         Of all data, where X is a part that is to be treated as in it.
-    on_host : str, optional
-        Why "auto" shall not take a GPU, if so.
     """
 
     matrix = None
@@ -80,7 +80,6 @@ class KernelRows:
         backend: str,
         precision: str,
         n_samples: int | None = None,
-        on_host: str = "",
     ) -> None:
         self.X = self._there = X
         self.activation, self.precision = activation, precision
@@ -89,7 +88,7 @@ class KernelRows:
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
-        steps = "" if self._sparse else self._choose_backend(backend, on_host)
+        steps = "" if self._sparse else self._choose_backend(backend)
         # Codes meet in less time as 8-bit products, a value for each pair of them.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.dtype, self.rounding, why = self._arithmetic()
@@ -105,13 +104,10 @@ class KernelRows:
         self.diagonal = self._diagonal()
         self.description = probe.describe() + why + (steps and f"; {steps}")
 
-    def _choose_backend(self, backend: str, on_host: str) -> str:
+    def _choose_backend(self, backend: str) -> str:
         """Take the backend and, on a device, all samples there; why steps are made on the CPU."""
-        # What "auto" means depends on the number of all samples.
-        self._chosen = get_backend(backend, self.n_samples, on_host)
+        self._chosen = get_backend(backend, on_host=_ON_HOST)
         self.on_device, steps = steps_on_device(self._chosen[0])
-        if steps:  # "auto" takes another one then, a name the same
-            self._chosen = get_backend(backend, self.n_samples, steps)
         chosen, X = self._chosen[0], self.X
         self.xp, self.backend = chosen.xp, chosen.name
         self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes

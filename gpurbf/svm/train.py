@@ -11,10 +11,8 @@ import numpy as np
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import no_gpu
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.binary import Solution
-from gpurbf.svm.cuda_pairs import keep_on_host
 from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
 from gpurbf.svm.pairs import solve_pairs
 
@@ -183,8 +181,7 @@ def solve_samples(
         kernel = GivenKernel(X, groups.first)
     else:
         n_samples = len(X) if sizes is None else int(sizes.sum())
-        on_host = "" if no_gpu() else keep_on_host(n_samples, len(pairs))
-        kernel = KernelRows(X, activation, backend, precision, n_samples, on_host)
+        kernel = KernelRows(X, activation, backend, precision, n_samples)
     with kernel.allocator():
         solutions = solve_pairs(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
     table = _by_class(dict(zip(pairs, solutions)), starts)

@@ -62,7 +62,7 @@ def test_what_no_time_is_left_for_says_so(tmp_path, monkeypatch, capsys):
 def test_without_a_gpu_no_step_is_done(tmp_path, capsys):
     if no_gpu() is None:
         pytest.skip("there is a GPU here")
-    steps = [f"--only={name}" for name in ("versions", "ceilings", "svc", "check-gpu")]
+    steps = [f"--only={name}" for name in ("versions", "limits cupy", "check-gpu")]
     assert main(["gpu-day", str(tmp_path), "--quick", *steps]) == 0
     rows, text = results(tmp_path)
     assert rows.pop("check-gpu") == "**failed** with status 2"
@@ -84,9 +84,9 @@ def test_the_whole_day_on_the_stand_in_with_a_kernel_that_crashes(tmp_path, monk
     assert main(["gpu-day", str(tmp_path / "day"), "--quick", "--within", "540", *names]) == 0
     rows, text = results(tmp_path / "day")
     # cuBLAS and the limits are there, Numba's kernels are not; float64 crashes, alone.
-    assert "8-bit products are exact" in text and "copy to the device" in text
-    assert rows["ceilings"] == rows["table cupy"] == "done"
-    for name in ("versions", "svc", "table numba-cuda", "table wgmma", "cases wgmma"):
+    assert "outputs: euclidean, gaussian, exact, 67 × 37 × 21: right" in text
+    assert rows["limits cupy"] == rows["table cupy"] == "done" and "copy to the device" in text
+    for name in ("versions", "fits numba-cuda", "table numba-cuda"):
         assert rows[name] == "**not run**"
     assert "**failed** with status -6" in rows["cases"] and " done" in rows["cases"]
     assert "8 **not run**" in rows["cases"] and "right, " in text

@@ -93,7 +93,6 @@ def test_an_invalid_number_of_threads_is_named(model, n_jobs):
     [
         ("memory", ["a", None, 0, -1, np.nan, True, [256]]),
         ("gpu_memory", ["a", 0, -1, np.nan, True, [256]]),
-        ("n_streams", ["a", None, 0, 17, 2.0]),
     ],
 )
 def test_invalid_settings_are_named(name, values):

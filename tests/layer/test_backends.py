@@ -141,7 +141,7 @@ def test_tiles_in_plain_code_are_asked_last(monkeypatch):
 def test_a_gpu_is_worth_the_transfer_by_arithmetic_on_rates():
     """With so many centers both sides take the same time, whatever the number of inputs."""
     rates = {"device": 1e13, "host": 2e12, "copy": 1e10}
-    m = centers_worth_a_transfer(**rates, svc_device=1.0)
+    m = centers_worth_a_transfer(**rates)
     for n in (1, 784):
         there = 4 * n / rates["copy"] + 2 * n * m / rates["device"]
         assert there == pytest.approx(2 * n * m / rates["host"])

@@ -1,30 +1,27 @@
 """A strict stand-in for CuPy over NumPy, for what no test could see without a GPU.
 
-It refuses arrays of the host where CuPy does, counts every copy over the bus, keeps a memory pool
-with a limit and injected failures, and follows the order of work on streams: an operation that
-reads what another stream may not have written yet, a pinned buffer that is reused before its copy
-is done, and memory that is given back while a stream uses it are errors. Elementwise kernels are
-evaluated from their C++ text, and cuBLAS calls from their pointers and leading dimensions.
+It refuses arrays of the host where CuPy does, counts launches, waits and every copy over the bus,
+and keeps a memory pool with a limit and injected failures. Elementwise kernels are evaluated from
+their C++ text, and cuBLAS calls from their pointers and leading dimensions.
 
-    machine.py  memory, streams, events     kernels.py  what computes     here  arrays, modules
+    machine.py  memory, counts     kernels.py  what computes     here  arrays, modules
 
 What it imitates, and where CuPy 14 has it. Where it does otherwise than CuPy it is stricter; a
 looser place is a defect.
 
     no conversion to NumPy, no NumPy operands, `set`, `get`       cupy/_core/core.pyx
-    ReductionKernel: in `reduce_type`, else in the output's type  cupy/_core/_reduction.pyx
     ElementwiseKernel: one type a letter, "Type is mismatched"    cupy/_core/_kernel.pyx
     RawKernel: addresses, and scalars as they are                 cupy/_core/raw.pyx
     pool: blocks of 512 bytes, a limit, `free_all_blocks`         cupy/cuda/memory.pyx
-    streams in `with` blocks, events                              cupy/cuda/stream.pyx
-    pinned memory                                                 cupy/cuda/pinned_memory.pyx
     `linalg.cholesky`: rubbish unless `errstate(linalg="raise")`  cupy/linalg/_decomposition.py
+    `cublas.syrk`: one triangle of `out`                          cupy/cublas.py
     cuBLAS: arguments by pointer, columns first, rules of 8 bits  cupy_backends/cuda/libs/cublas.pyx
     device: its number and properties, `memGetInfo`               cupy_backends/cuda/api/runtime.pyx
 """
 
 import contextlib
 import gc
+import operator
 import sys
 import types
 from functools import partial
@@ -32,41 +29,17 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.linalg
-from numpy.lib.array_utils import byte_bounds
 
 from gpurbf import BackendUnavailable
 from gpurbf.layer import backends
 from gpurbf.layer.backends.cuda import check, memory
 from gpurbf.runtime.stages import FENCES
-from standin.kernels import Cublas, ElementwiseKernel, RawKernel, ReductionKernel
-from standin.machine import (
-    Buffer,
-    Event,
-    Gpu,
-    MemoryPool,
-    OutOfMemoryError,
-    RaceError,
-    Stream,
-)
+from standin.kernels import Cublas, ElementwiseKernel, RawKernel
+from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
 
-OPERATORS = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "truediv": np.divide,
-    "pow": np.power,
-    "matmul": np.matmul,
-    "xor": np.bitwise_xor,
-    "or": np.bitwise_or,
-    "and": np.bitwise_and,
-}
-COMPARISONS = {
-    "eq": np.equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "xor", "or", "and")
+COMPARISONS = ("eq", "lt", "le", "gt", "ge")
+REDUCTIONS = ("sum", "mean", "max", "argmax", "any", "all")
 FUNCTIONS = ("exp", "sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
 
 
@@ -90,12 +63,6 @@ class ndarray:
     data = property(lambda self: types.SimpleNamespace(ptr=self._a.ctypes.data))
     __cuda_array_interface__ = property(lambda self: self._a.__array_interface__)
 
-    def _read(self, stream):
-        self._buffer.read(stream, *byte_bounds(self._a))
-
-    def _written(self, stream):
-        self._buffer.write(stream, *byte_bounds(self._a))
-
     def _view(self, array):
         return type(self)(array, self._buffer)
 
@@ -108,19 +75,14 @@ class ndarray:
 
     @classmethod
     def _apply(cls, function, *inputs, out=None, **options):
-        """An operation on the current stream; its result goes to a new array or to ``out``."""
-        stream = cls.gpu.current().tick()
+        """An operation, whose result goes to a new array or to ``out``."""
         cls.gpu.launches += 1
-        for value in inputs:
-            if isinstance(value, np.ndarray):
-                raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-            if isinstance(value, ndarray):
-                value._read(stream)
+        if any(isinstance(value, np.ndarray) for value in inputs):
+            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
         with np.errstate(all="ignore"):
             values = (value._a if isinstance(value, ndarray) else value for value in inputs)
             result = function(*values, **options)
         out = cls(np.empty_like(result)) if out is None else out
-        out._written(stream)
         np.copyto(out._a, result, casting="same_kind")
         return out
 
@@ -130,7 +92,7 @@ class ndarray:
     def __getitem__(self, key):
         parts = key if isinstance(key, tuple) else (key,)
         if isinstance(key, ndarray):
-            return self._apply(lambda k, *rows: self._a[k], key, *self._rows(key))
+            return self._apply(lambda a, k: a[k], self, key)
         if any(isinstance(part, ndarray) for part in parts):
             return self._apply(lambda a, *k: a[k], self, *parts)
         if any(isinstance(part, (np.ndarray, list)) for part in parts):
@@ -139,13 +101,7 @@ class ndarray:
 
     def __setitem__(self, key, value):
         if isinstance(key, ndarray):
-            stream = self.gpu.current().tick()
             self.gpu.launches += 1
-            for used in (key, value):
-                if isinstance(used, ndarray):
-                    used._read(stream)
-            for row in self._rows(key):
-                row._written(stream)
             self._a[key._a] = value._a if isinstance(value, ndarray) else value
             return
         if isinstance(key, (np.ndarray, list)):
@@ -154,38 +110,21 @@ class ndarray:
         assert np.shares_memory(target, self._a) or not target.size
         self._apply(lambda v: v, value, out=self._view(target))
 
-    def _rows(self, key):
-        """The rows that an index names: others may be in another stream's hands."""
-        places = np.arange(len(self))[key._a]
-        return [self._view(self._a[i]) for i in np.unique(places)]
-
     def get(self, stream=None, order="C", out=None, blocking=True):
-        stream = (stream or self.gpu.current()).tick()
-        self._read(stream)
         self.gpu.copies.append(("out", self.nbytes))
-        value = self._a.copy()
         if blocking:
-            stream.synchronize()
-            return value
-        assert self.gpu.is_pinned(out), "an asynchronous copy needs pinned memory"
-        out.view(np.uint8)[...] = 0xFF
-        stream.later(lambda: np.copyto(out, value))
+            self.gpu.synchronize()
+        if out is None:
+            return self._a.copy()
+        assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
+        out[...] = self._a
         return out
 
     def set(self, array, stream=None):
         assert isinstance(array, np.ndarray) and array.dtype == self.dtype
         assert array.shape == self.shape and array.flags.c_contiguous
-        stream = (stream or self.gpu.current()).tick()
-        self._written(stream)
         self.gpu.copies.append(("in", self.nbytes))
-        self._a[...] = value = array.copy()
-
-        def check():
-            if array.tobytes() != value.tobytes():
-                raise RaceError("pinned memory was reused before its copy was done")
-
-        if self.gpu.is_pinned(array):
-            stream.later(check)
+        self._a[...] = array
 
     def __float__(self):
         return float(self.get())
@@ -218,24 +157,6 @@ class ndarray:
     def fill(self, value):
         self[...] = value
 
-    def sum(self, axis=None, dtype=None):
-        return self._apply(np.sum, self, axis=axis, dtype=dtype)
-
-    def mean(self, axis=None, dtype=None):
-        return self._apply(np.mean, self, axis=axis, dtype=dtype)
-
-    def max(self, axis=None):
-        return self._apply(np.max, self, axis=axis)
-
-    def argmax(self, axis=None):
-        return self._apply(np.argmax, self, axis=axis)
-
-    def any(self):
-        return self._apply(np.any, self)
-
-    def all(self):
-        return self._apply(np.all, self)
-
     def __neg__(self):
         return self._apply(np.negative, self)
 
@@ -248,10 +169,19 @@ def _operator(name, function):
     )
 
 
-for _name, _function in OPERATORS.items():
-    _operator(_name, _function)
-for _name, _function in COMPARISONS.items():
-    setattr(ndarray, f"__{_name}__", lambda self, other, f=_function: self._apply(f, self, other))
+def _method(name, function):
+    def method(self, *given, **options):
+        return self._apply(function, self, *given, **options)
+
+    setattr(ndarray, name, method)
+
+
+for _name in OPERATORS:
+    _operator(_name, getattr(operator, f"__{_name}__"))
+for _name in COMPARISONS:
+    _method(f"__{_name}__", getattr(operator, f"__{_name}__"))
+for _name in REDUCTIONS:
+    _method(_name, getattr(np, _name))
 
 
 def make(capacity=1 << 30):
@@ -260,14 +190,14 @@ def make(capacity=1 << 30):
     array = type("ndarray", (ndarray,), {"gpu": gpu, "__hash__": None})
     apply = array._apply
 
-    def asarray(value, dtype=None):
+    def asarray(value, dtype=None, order=None):
         if isinstance(value, ndarray):
-            return value if dtype is None else value.astype(dtype, copy=False)
+            value = value if dtype is None else value.astype(dtype, copy=False)
+            return value if order is None else ascontiguousarray(value)
         if hasattr(value, "__cuda_array_interface__"):  # another library's, in place
             return asarray(value.there, dtype)
         value = np.array(value, dtype, order="C")
         made = array(np.empty_like(value))
-        made._written(gpu.current().tick())
         made._a[...] = value
         gpu.copies.append(("in", value.nbytes))
         return made
@@ -318,6 +248,13 @@ def make(capacity=1 << 30):
         gpu.launches -= 1  # one call gives both
         return apply(lambda a: values, a), apply(lambda a: vectors, a)
 
+    def syrk(trans, a, out, alpha=1.0, beta=0.0, lower=False):
+        """The lower triangle of out = aᵀa + beta out; the other one is left as it is."""
+        assert trans == "T" and lower and alpha == 1 and a.flags.c_contiguous
+        assert out.dtype == a.dtype and out.shape == (a.shape[1],) * 2
+        lower = np.tri(len(out), dtype=bool)
+        return apply(lambda a, c: np.where(lower, a.T @ a + beta * c, c), a, out, out=out)
+
     def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False):
         solve = partial(
             scipy.linalg.solve_triangular,
@@ -334,8 +271,7 @@ def make(capacity=1 << 30):
         return made
 
     cuda = types.SimpleNamespace(
-        Stream=partial(Stream, gpu),
-        Event=partial(Event, gpu),
+        Event=Event,
         MemoryPool=partial(MemoryPool, gpu),
         Device=lambda: types.SimpleNamespace(
             id=0,
@@ -348,9 +284,9 @@ def make(capacity=1 << 30):
             },
         ),
         get_elapsed_time=lambda start, stop: 1e3 * (stop.recorded - start.recorded),
-        get_current_stream=gpu.current,
+        get_current_stream=lambda: gpu.null,
         using_allocator=gpu.using_allocator,
-        alloc_pinned_memory=gpu.alloc_pinned_memory,
+        alloc_pinned_memory=bytearray,
         is_available=lambda: True,
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         device=types.SimpleNamespace(get_cublas_handle=lambda: 1),
@@ -364,7 +300,6 @@ def make(capacity=1 << 30):
                 "major": gpu.capability[0],
                 "minor": gpu.capability[1],
                 "multiProcessorCount": 1,
-                "l2CacheSize": gpu.l2,
             },
         ),
     )
@@ -381,8 +316,8 @@ def make(capacity=1 << 30):
         fill_diagonal=fill_diagonal,
         concatenate=concatenate,
         linalg=types.SimpleNamespace(cholesky=cholesky, eigh=eigh),
+        cublas=types.SimpleNamespace(syrk=syrk),
         ElementwiseKernel=partial(ElementwiseKernel, apply),
-        ReductionKernel=partial(ReductionKernel, apply),
         RawKernel=partial(RawKernel, gpu),
         **{name: partial(apply, getattr(np, name)) for name in FUNCTIONS},
     )
@@ -423,7 +358,6 @@ def installed(checked=False):
             FENCES.clear()
             backends._attempt.cache_clear()
             memory.memory_of.cache_clear()
-    assert not gpu.hazards
     if any(pool.used for pool in gpu.pools):
         gc.collect()  # what only a cycle holds
     assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)

@@ -50,21 +50,6 @@ class ElementwiseKernel:
         return self.apply(values, *inputs, out=out)
 
 
-class ReductionKernel:
-    """Sums in ``reduce_type``, by default the type of the output: cupy/_core/_reduction.pyx."""
-
-    def __init__(
-        self, apply, inputs, output, mapped, reduced, after, identity, name, reduce_type=None
-    ):
-        assert (inputs, output) == ("T x", "W y")
-        assert (mapped, reduced, after, identity) == ("x", "a + b", "y = a", "0")
-        self.apply, self.kind = apply, None if reduce_type is None else TYPES[reduce_type]
-
-    def __call__(self, x, out, axis):
-        kind = self.kind or out.dtype
-        return self.apply(lambda x: x.sum(axis=axis, dtype=kind).astype(out.dtype), x, out=out)
-
-
 TYPES = {
     "signed char": "i1",
     "unsigned char": "u1",
@@ -94,11 +79,9 @@ class RawKernel:
             for part in parameters.split(",")
         ]
         self.parameters = [(known[part[2]], bool(part[3]), part[4]) for part in split]
-        self.written = {part[4] for part in split if part[3] and not part[1]}
         self.sizes = {key: int(n) for key, n in re.findall(r"#define (\w+) (\d+)", code)}
 
     def __call__(self, grid, block, arguments):
-        stream = self.gpu.current()
         assert all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65_535, 65_535)))
         assert np.prod(block) <= 1024
         for (dtype, pointer, name), value in zip(self.parameters, arguments, strict=True):
@@ -106,18 +89,10 @@ class RawKernel:
             assert pointer == hasattr(value, "__cuda_array_interface__"), name
             assert not pointer or value.flags.c_contiguous, f"{name}: a kernel sees an address only"
         self.gpu.launches += 1
-        self.launch(stream.tick(), grid, block, arguments)
-
-    def launch(self, stream, grid, block, arguments):
         self.gpu.kernels.append(self.run.__name__)
         given = types.SimpleNamespace(grid=grid, block=block)
         for (_, pointer, name), value in zip(self.parameters, arguments):
-            if pointer:
-                value._read(stream)
             setattr(given, name, value._a if pointer else value)
-        for (*_, name), value in zip(self.parameters, arguments):
-            if name in self.written:
-                value._written(stream)
         with np.errstate(all="ignore"):
             self.run(given)
 
@@ -161,7 +136,7 @@ class RawKernel:
 
 
 class Cublas:
-    CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_FILL_MODE_UPPER = 0, 1, 1
+    CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
     CUBLAS_GEMM_DEFAULT = -1
     CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 = 68, 77
     CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32I = 70, 72
@@ -169,25 +144,15 @@ class Cublas:
     def __init__(self, gpu):
         self.gpu = gpu
 
-    def begin(self):
-        stream = self.gpu.current()
-        stream.tick()
-        self.gpu.launches += 1
-
-    def matrix(self, pointer, kind, rows, columns, leading, *, written=False):
+    def matrix(self, pointer, kind, rows, columns, leading):
         """The matrix, columns first, at an address that an array of the device covers."""
         dtype = np.dtype(_TYPES[kind])
         count = leading * (columns - 1) + rows
+        end = pointer + count * dtype.itemsize
         # One step, unlike values(): other threads make and drop buffers meanwhile.
-        for buffer in filter(None, (find() for find in self.gpu.live.valuerefs())):
-            start = buffer.array.ctypes.data
-            if start <= pointer < start + buffer.array.nbytes:
-                end = pointer + count * dtype.itemsize
-                assert end <= start + buffer.array.nbytes
-                (buffer.write if written else buffer.read)(self.gpu.current(), pointer, end)
-                break
-        else:
-            raise AssertionError("a pointer to nothing")
+        live = [buffer.array for find in self.gpu.live.valuerefs() if (buffer := find())]
+        starts = [(array.ctypes.data, array.nbytes) for array in live]
+        assert any(start <= pointer and end <= start + size for start, size in starts)
         assert leading >= rows
         memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer)
         strides = dtype.itemsize, leading * dtype.itemsize
@@ -198,7 +163,7 @@ class Cublas:
         self, handle, op_a, op_b, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c,
         ldc, compute, algorithm,
     ):  # fmt: skip
-        self.begin()
+        self.gpu.launches += 1
         self.gpu.calls.append((compute, m, n, k))
         if compute == self.CUBLAS_COMPUTE_32I:
             # The documented conditions of 8-bit products on tensor cores.
@@ -211,37 +176,11 @@ class Cublas:
         assert ctypes.cast(alpha, scalar)[0] == 1 and ctypes.cast(beta, scalar)[0] == 0
         a = self.matrix(A, type_a, *((k, m) if op_a else (m, k)), lda)
         b = self.matrix(B, type_b, *((n, k) if op_b else (k, n)), ldb)
-        c = self.matrix(C, type_c, m, n, ldc, written=True)
+        c = self.matrix(C, type_c, m, n, ldc)
         a, b = (a.T if op_a else a), (b.T if op_b else b)
         if compute == self.CUBLAS_COMPUTE_32F_FAST_TF32:
             a, b = tf32(a), tf32(b)
         c[...] = a.astype(c.dtype) @ b.astype(c.dtype)
-
-    def dgemm(self, handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
-        self.begin()
-        scalar = ctypes.POINTER(ctypes.c_double)
-        one, beta = (ctypes.cast(value, scalar)[0] for value in (alpha, beta))
-        a = self.matrix(A, 1, *((k, m) if op_a else (m, k)), lda)
-        b = self.matrix(B, 1, *((n, k) if op_b else (k, n)), ldb)
-        c = self.matrix(C, 1, m, n, ldc, written=True)
-        product = one * ((a.T if op_a else a) @ (b.T if op_b else b))
-        c[...] = product + beta * c if beta else product
-
-    def syrk(self, kind, uplo, trans, n, k, alpha, A, lda, beta, C, ldc):
-        self.begin()
-        assert (uplo, trans) == (self.CUBLAS_FILL_MODE_UPPER, self.CUBLAS_OP_N)
-        a = self.matrix(A, kind, n, k, lda)
-        c = self.matrix(C, kind, n, n, ldc, written=True)
-        kind = ctypes.c_double if kind else ctypes.c_float
-        beta = ctypes.cast(beta, ctypes.POINTER(kind))[0]
-        upper = np.triu_indices(n)
-        c[upper] = (a @ a.T + (beta * c if beta else 0))[upper]
-
-    def ssyrk(self, handle, *rest):
-        self.syrk(0, *rest)
-
-    def dsyrk(self, handle, *rest):
-        self.syrk(1, *rest)
 
 
 def tf32(A):

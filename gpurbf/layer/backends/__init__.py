@@ -311,7 +311,7 @@ def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
     return None, said
 
 
-def centers_worth_a_transfer(device: float, host: float, copy: float, **_: float) -> float:
+def centers_worth_a_transfer(device: float, host: float, copy: float) -> float:
     """Centers m from which samples are copied and computed in less time than the CPU computes.
 
     A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations, which are made at so

@@ -22,7 +22,7 @@ class Tile(NamedTuple):
     """How a layer is cut; a backend has some of these, and None is its default.
 
     ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
-    ``threads``: CPU threads, or GPU streams, at work at a time.
+    ``threads``: CPU threads at work at a time.
     """
 
     M: int | None = None

@@ -1,5 +1,63 @@
-"""The tests in Numba's simulator need a variable of their own: test_cuda_simulator.py runs them."""
+"""What the tests of compiled kernels share.
 
+The tests in Numba's simulator need a variable of their own: test_cuda_simulator.py runs them.
+"""
+
+import contextlib
+import importlib.metadata
 import os
+import subprocess
+
+import pytest
 
 collect_ignore = [] if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1" else ["simulated"]
+
+
+def sm(capability):
+    """The name of an architecture."""
+    return "sm_" + "".join(map(str, capability))
+
+
+@pytest.fixture(scope="session")
+def numba_cuda():
+    """numba.cuda with a compiler, whatever GPU there is."""
+    pytest.importorskip("numba_cuda", reason="PTX: needs numba-cuda, which the extra `test` brings")
+    from gpurbf.runtime.jit import cuda_api
+
+    if cuda_api.SIMULATED:
+        pytest.skip("PTX: Numba's simulator compiles nothing")
+    try:
+        cuda_api.cuda.compile_ptx(lambda: None, (), cc=(9, 0))
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [repr(error)]
+        pytest.skip(f"PTX: numba.cuda has no compiler here ({reason[0]}); the extra `test` has one")
+    return cuda_api.cuda
+
+
+@pytest.fixture
+def assembled(tmp_path):
+    """What ptxas says of PTX, which it compiles without a spill.
+
+    It is as new as the NVVM that chose the version of the PTX.
+    """
+    for package in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            files = importlib.metadata.files(package) or []
+            if found := [file for file in files if file.name in ("ptxas", "ptxas.exe")]:
+                break
+    else:
+        pytest.skip("ptxas: no nvidia-cuda-nvcc wheel; the extra `test` has one")
+
+    def assemble(text, capability, *limit):
+        source = tmp_path / "kernel.ptx"
+        source.write_text(text)
+        command = [str(found[0].locate()), "-v", f"-arch={sm(capability)}", *limit, str(source)]
+        done = subprocess.run(
+            [*command, "-o", str(source.with_suffix(".cubin"))], capture_output=True, text=True
+        )
+        report = done.stdout + done.stderr
+        assert done.returncode == 0, report
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
+        return report
+
+    return assemble

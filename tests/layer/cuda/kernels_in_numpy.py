@@ -8,8 +8,8 @@ A (16 × 32) and B (32 × 8) as the PTX manual states, and multiplied; a lane ke
 
 import numpy as np
 
-from gpurbf.layer.backends.cuda.kernels.outputs import column_of, layout
-from gpurbf.layer.backends.cuda.kernels.registers import LOAD_A, LOAD_B, PITCH, SLICE
+from gpurbf.layer.backends.cuda.kernels.outputs import column_of
+from gpurbf.layer.backends.cuda.kernels.registers import LOAD_A, LOAD_B, PITCH
 
 
 def aligned(memory):
@@ -138,7 +138,7 @@ def mma(a, b):
 def _tensor_cores():
     def step(acc, memory, a, c, lane):
         pitch, group, member = PITCH // 4, lane >> 2, lane & 3
-        acc = acc.reshape(4, 4, 4).copy()
+        acc = acc.copy()
         a, c = a - places(pitch, LOAD_A)[lane], c - places(pitch, LOAD_B)[lane]
         A = [_deal(memory, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
         twice = [_deal(memory, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
@@ -148,76 +148,28 @@ def _tensor_cores():
                 D = mma(A[i], B[j])
                 # c0, c1: row `group`; c2, c3: row `group + 8`; columns 2 * member and the next.
                 for e in range(4):
-                    acc[i, j, e] += D[group + 8 * (e // 2), 2 * member + e % 2]
+                    place = 2 * i + e // 2, 2 * j + e % 2
+                    acc[place] += D[group + 8 * (e // 2), 2 * member + e % 2]
         return acc
 
     return step
 
 
-# Of operands of wgmma: bytes between cells along the inputs, and from 8 rows to the next 8.
-ALONG, DOWN = 128 * 16, 128
-
-
-def canonical(memory, first, rows):
-    """The rows of an operand of wgmma: bytes (rows, SLICE), from a word of shared memory on.
-
-    PTX manual, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": K-major, no swizzle.
-    """
-    row, byte = np.arange(rows)[:, None], np.arange(SLICE)
-    at = row // 8 * DOWN + row % 8 * 16 + byte // 16 * ALONG + byte % 16
-    words = memory[first + np.arange(int(at.max()) // 4 + 1)]
-    return np.ascontiguousarray(words).view(np.uint8)[at].astype(np.int32)
-
-
-def _warpgroup():
-    """Products read shared memory as late as they may: when the next ones have begun."""
-
-    def step(sums, memory, a, c, thread):
-        return finish(sums), memory, a, c, thread
-
-    def finish(sums):
-        return sums if isinstance(sums, np.ndarray) else multiplied(*sums)
-
-    def multiplied(acc, memory, a, c, thread):
-        group, member = thread % 32 >> 2, thread & 3
-        own = thread // 32 * 16 + group
-        D = canonical(memory, a, 64)[[own, own + 8]] @ canonical(memory, c, 128).T
-        columns = 8 * np.arange(16)[:, None] + 2 * member + [0, 1]
-        return acc + D[:, columns].transpose(1, 0, 2).reshape(acc.shape).astype(acc.dtype)
-
-    return step, finish
-
-
-def seen_by_wgmma():
-    """There is one way to memory."""
-
-
-def _nothing(acc):
-    return acc
-
-
-def products(product, R, *hopper):
-    """zeros, step and finish, as in `registers.py`; a thread's outputs are an array."""
-    finish = _nothing
-    if product == "wgmma":
-        step, finish = _warpgroup()
-    else:
-        step = _tensor_cores() if product == "mma" else _scalar(product, R)
+def products(product, R):
+    """zeros and step, as in `registers.py`; a thread's outputs are an array."""
 
     def zeros(memory):
         return np.zeros((R, R), memory.dtype)
 
-    return zeros, step, finish
+    return zeros, _tensor_cores() if product == "mma" else _scalar(product, R)
 
 
-def functions(product, R):
+def functions(R):
     """The functions of `outputs.py`; values, terms and sums are arrays."""
-    rows, number = layout(product, R)
-    order = np.array([[number(i, j) for j in range(R * R // rows)] for i in range(rows)])
-    columns = column_of(np.arange(R * R // rows))
+    columns = column_of(np.arange(R))
 
     def at_rows(array, at):
-        return array[at + 8 * np.arange(rows)]
+        return array[at + 8 * np.arange(R)]
 
     def at_columns(array, at, left):
         return array[at + np.minimum(columns, left - 1)]
@@ -225,22 +177,18 @@ def functions(product, R):
     def activated(acc, row_terms, column_terms, function, numbers):
         values = [
             [function(total, term, own, numbers) for total, own in zip(totals, column_terms)]
-            for totals, term in zip(acc.ravel()[order], row_terms)
+            for totals, term in zip(acc, row_terms)
         ]
         return np.array(values)
 
     def within(values, left):
         return np.where(columns < left, values, values.dtype.type(0))
 
-    def storing(together):
-        def stored(out, values, place, width, rows_left, columns_left):
-            for i, row in enumerate(values):
-                for j, value in enumerate(row):
-                    whole = columns[j - j % together]
-                    if 8 * i < rows_left and whole < columns_left:
-                        poke(out, place + 8 * i * width + columns[j], value)
-
-        return stored
+    def stored(out, values, place, width, rows_left, columns_left):
+        for i, row in enumerate(values):
+            for column, value in zip(columns, row):
+                if 8 * i < rows_left and column < columns_left:
+                    poke(out, place + 8 * i * width + column, value)
 
     def weighted(values, W, at):
         output, first = _index(W, at)
@@ -248,8 +196,8 @@ def functions(product, R):
 
     def spreading(width):
         def spread(sums, array, at):
-            array[at + 8 * width * np.arange(rows)] = sums
+            array[at + 8 * width * np.arange(R)] = sums
 
         return spread
 
-    return at_rows, at_columns, activated, within, storing, weighted, spreading
+    return at_rows, at_columns, activated, within, stored, weighted, spreading

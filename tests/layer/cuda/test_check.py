@@ -1,6 +1,8 @@
 """The GPU proves itself: stand-ins that fail in every way, asked for by name and by `auto`."""
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -48,7 +50,6 @@ def folder(monkeypatch, tmp_path):
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
-    monkeypatch.setattr(check, "_here", {})
     check.trusted.cache_clear()
     yield tmp_path
     check.trusted.cache_clear()
@@ -157,11 +158,23 @@ def test_a_failure_is_believed_for_a_day_and_a_damaged_file_never(fresh):
     assert check.kept("cupy") is None
 
 
-def test_where_the_disk_takes_nothing_a_process_remembers(monkeypatch, folder):
+def test_where_the_disk_takes_nothing_there_is_a_check_all_the_same(folder, fresh):
     (folder / "cache").write_text("no folder", encoding="utf-8")
-    verdict = standin.RIGHT._replace(date=check._now())
-    check.keep("cupy", verdict)
-    assert check.kept("cupy") == verdict
+    assert get_backend("cupy")[0].name == "cupy" and check.kept("cupy") is None
+
+
+def test_one_checks_and_the_others_wait_for_its_verdict(fresh):
+    """Each opens the lock by itself, as processes do."""
+    pytest.importorskip("fcntl")
+    checks = []
+
+    def checked():
+        checks.append(time.sleep(0.2))
+        return standin.RIGHT._replace(date=check._now())
+
+    with ThreadPoolExecutor(6) as callers:
+        run = (callers.submit(check._found, "cupy", lambda _: True, checked) for _ in range(6))
+        assert len({one.result().date for one in [*run]}) == len(checks) == 1
 
 
 def test_check_gpu_shows_every_case_and_keeps_the_verdict(monkeypatch, fresh, capsys):

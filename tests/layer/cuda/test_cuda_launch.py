@@ -1,16 +1,14 @@
-"""What stands before the first launch: grids of any size, and the libraries that compile."""
+"""What stands before the first launch: small grids, and the libraries that compile."""
 
 import os
 import sys
 
-import numpy as np
 import pytest
 import standin
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf import BackendUnavailable
 from gpurbf.layer.backends.cuda import numba_cuda
-from gpurbf.layer.backends.cuda.memory import Device
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import Recorder
@@ -52,28 +50,6 @@ def test_the_compiler_is_looked_for_where_numba_finds_it():
     cuda_api.find_compiler()
 
 
-@pytest.mark.parametrize("slots", [2, 40, 264])
-def test_a_grid_fills_the_device(slots):
-    """Rounds of blocks times tiles of a share: as few as by the plain rule, but for a fifth."""
-
-    def took(bands, columns, shares):
-        return -(-bands * shares // slots) * -(-columns // shares)
-
-    for bands in (1, 7, 79, 140, 469):
-        for columns in (1, 8, 32, 43):
-            shares = numba_cuda._shares(bands, columns, slots)
-            before = max(1, min(columns, -(-slots // bands)))
-            assert 1 <= shares <= columns
-            assert took(bands, columns, shares) <= 1.2 * took(bands, columns, before)
-
-
-def test_a_round_that_is_almost_empty_is_avoided():
-    """79 bands of 32 tiles on 264 slots were 316 blocks: a second round, most of it empty."""
-    assert numba_cuda._shares(79, 32, 264) == 3
-    assert numba_cuda._shares(300, 32, 264) == 4  # 5 rounds of 8 tiles, not 2 of 32
-    assert numba_cuda._shares(1, 32, 264) == 32
-
-
 @pytest.mark.parametrize(
     "home, nvcc, found", [(None, True, True), (None, False, False), ("mine", True, False)]
 )
@@ -101,18 +77,8 @@ def test_a_toolkit_is_found_by_its_nvcc(monkeypatch, tmp_path, home, nvcc, found
     assert os.environ.get("CUDA_HOME") == home
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_shares_are_summed_in_float64_whatever_the_result_is(cupy, dtype):
-    """1 and -1 beside 1e9 are lost in float32."""
-    tiles = numba_cuda.of_cupy(cupy, Device("", (9, 0), 1, 1 << 20))
-    shares = np.array([1e9, 1.0, -1e9, 1.0])[:, None, None] * np.ones((4, 3, 2))
-    out = cupy.empty((3, 2), dtype)
-    tiles.add(cupy.asarray(shares), out)
-    np.testing.assert_array_equal(out.get(), 2)
-
-
 def test_a_kernel_of_a_device_is_itself_where_a_profile_records():
     """A profile wraps kernels that run without Python's lock; these are launched with a grid."""
-    pack = lazy_module("gpurbf.layer.backends.cuda.kernels.pack")
+    steps = lazy_module("gpurbf.svm._cuda_smo_kernels")
     with Recorder():
-        assert pack.pack[1, (32, 4)].dispatcher is pack.pack
+        assert steps.select[1, 32].dispatcher is steps.select

@@ -7,10 +7,7 @@ four, `group` is lane / 4 and `member` lane % 4.
 import numpy as np
 import pytest
 
-from gpurbf import BackendUnavailable
-from gpurbf.layer.backends.cuda import numba_cuda
-from gpurbf.layer.backends.cuda.kernels import registers, wgmma
-from gpurbf.layer.backends.cuda.memory import Device
+from gpurbf.layer.backends.cuda.kernels import registers
 from tests.layer.cuda import kernels_in_numpy
 
 LANES = [(lane // 4, lane % 4) for lane in range(32)]
@@ -39,23 +36,15 @@ def shared_memory():
     return rows.view(np.int32).ravel(), rows[:16, :32].astype(int), rows[16:, :32].T.astype(int)
 
 
-def test_lanes_read_their_elements_of_a_and_b(shared_memory):
-    memory, A, B = shared_memory
-    pitch = registers.PITCH // 4
-    a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A).reshape(32, 16)
-    b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B).reshape(32, 2, 8)
-    for lane, (group, member) in enumerate(LANES):
-        assert [A[fragment_a(group, member, i)] for i in range(16)] == list(a[lane])
-        for half in range(2):
-            columns = B[:, 8 * half : 8 * half + 8]
-            assert [columns[fragment_b(group, member, i)] for i in range(8)] == list(b[lane, half])
-
-
-def test_the_simulated_instruction_is_the_product(shared_memory):
+def test_lanes_read_their_elements_and_the_simulated_instruction_is_the_product(shared_memory):
     memory, A, B = shared_memory
     pitch = registers.PITCH // 4
     a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A)
     b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
+    for lane, (group, member) in enumerate(LANES):
+        assert [A[fragment_a(group, member, i)] for i in range(16)] == list(a[lane].ravel())
+        for columns, half in zip(np.hsplit(B, 2), b.reshape(32, 2, 8)[lane]):
+            assert [columns[fragment_b(group, member, i)] for i in range(8)] == list(half)
     both = [kernels_in_numpy.mma(a, b[:, e : e + 2]) for e in (0, 2)]
     np.testing.assert_array_equal(np.hstack(both), A @ B)
 
@@ -80,40 +69,3 @@ def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
         assert not (places % 4).any()
         for matrix in places.reshape(4, 8):
             assert len({(place + word) % 32 for place in matrix for word in range(4)}) == 32
-
-
-def test_wgmma_finds_the_bytes_where_the_tile_copies_them():
-    """As CUTLASS states the K-major layout without swizzle, in units of 16 bytes: ((8, n), 2)."""
-    assert (wgmma.ALONG, wgmma.DOWN) == (kernels_in_numpy.ALONG, kernels_in_numpy.DOWN)
-    rows = np.random.default_rng(0).integers(0, 256, (128, registers.SLICE)).astype(np.uint8)
-    memory = np.zeros(128 * registers.SLICE, np.uint8)
-    for t in range(512):  # sixteen bytes each, as `wgmma.loading` deals them
-        row, cell = t // 32 * 8 + t % 8, t % 32 // 8
-        at = (cell * 128 * 4 + row * 4) * 4
-        memory[at : at + 16] = rows[row, 16 * cell : 16 * cell + 16]
-    words = memory.view(np.int32)
-    np.testing.assert_array_equal(kernels_in_numpy.canonical(words, 0, 128), rows)
-    np.testing.assert_array_equal(kernels_in_numpy.canonical(words, 64 * 4, 64), rows[64:])
-
-
-CODES = {
-    ("", (7, 5)): "dp4a",
-    ("", (9, 0)): "mma",
-    ("wgmma", (9, 0)): "wgmma",
-    ("dp4a", (9, 0)): "dp4a",
-    ("wgmma", (8, 6)): r"wgmma needs compute capability 9\.0 \(H100, H200\), this GPU has 8\.6",
-    ("wgmma", (10, 0)): r"wgmma needs compute capability 9\.0 .* this GPU has 10\.0",
-    ("mma", (7, 5)): r"mma needs compute capability 8\.0 or higher",
-    ("avx", (9, 0)): r"GPURBF_GPU_KERNEL='avx': use one of wgmma, mma, dp4a",
-}
-
-
-@pytest.mark.parametrize("forced, capability", CODES)
-def test_the_product_of_codes_is_the_device_s_or_what_is_asked_for(monkeypatch, forced, capability):
-    monkeypatch.setenv("GPURBF_GPU_KERNEL", forced)
-    device, expected = Device("", capability, 1, 1), CODES[forced, capability]
-    if expected in ("dp4a", "mma", "wgmma"):
-        assert numba_cuda.codes_product(device) == expected
-        return
-    with pytest.raises((BackendUnavailable, ValueError), match=expected):
-        numba_cuda.codes_product(device)

@@ -13,20 +13,10 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.slow
 def test_kernels_agree_with_the_reference_in_the_simulator():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "tests/layer/cuda/simulated",
-        ],
-        cwd=ROOT,
+        [*command, "tests/layer/cuda/simulated"], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout

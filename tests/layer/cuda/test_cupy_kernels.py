@@ -32,6 +32,7 @@ KINDS = {
 }
 ROWS = [
     (np.uint8, np.int8, np.int32, None),
+    (np.uint8, np.uint8, np.int32, None),
     (np.uint8, np.float32, np.float32, "samples"),
     (np.float32, np.float32, np.float32, "centers"),
     (np.float64, np.float32, np.float32, None),
@@ -110,7 +111,6 @@ template <class V> V __shfl_xor_sync(unsigned, V value, int step) {
     warp.arrive_and_wait();
     return other;
 }
-static double __dmul_rn(double a, double b) { return a * b; }
 static unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
 static float __uint_as_float(unsigned u) { float v; std::memcpy(&v, &u, 4); return v; }
 """
@@ -183,10 +183,11 @@ def both(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("x, dtype, terms, parts", ROWS[:2], ids=str)
+@pytest.mark.parametrize("x, dtype, terms, parts", ROWS[:3], ids=str)
 def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
     rng = np.random.default_rng(0)
-    A, shift = rng.integers(0, 256, (13, 37)).astype(x), np.full(37, 128, np.float32)
+    by = 0 if dtype == np.uint8 else 128
+    A, shift = rng.integers(0, 256, (13, 37)).astype(x), np.full(37, by, np.float32)
     results = []
     for xp in both:
         packed = xp.empty((16, 48 * (3 if parts else 1)), dtype)
@@ -196,7 +197,7 @@ def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
         results.append((packed.get(), row_terms.get()))
     for got, expected in zip(results[1], results[0]):
         np.testing.assert_array_equal(got, expected)
-    values = A.astype(float) - 128
+    values = A.astype(float) - by
     np.testing.assert_array_equal(results[1][1], (values**2 + 2 * values).sum(axis=1) + 3)
 
 

@@ -1,4 +1,4 @@
-"""What surrounds every GPU backend: tiles, memory, streams and copies, on a stand-in for CuPy."""
+"""What surrounds every GPU backend: tiles, memory and copies, on a stand-in for CuPy."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -16,43 +16,31 @@ from gpurbf import config_context
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import device, memory
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime import threads
 from gpurbf.runtime.stages import FENCES, Recorder
-from gpurbf.solvers.lms import LMS
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 
-@pytest.mark.parametrize("n_streams", [1, 2, 3])
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Several tiles of small data."""
+    monkeypatch.setattr(device, "_LEAST", 16)
+    monkeypatch.setattr(device, "_HOST_BYTES", 0)
+
+
 @pytest.mark.parametrize(("N", "m", "n"), [(0, 3, 5), (1, 1, 1), (7, 5, 16), (130, 33, 20)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_every_shape_and_consumer(cupy, monkeypatch, dtype, N, m, n, n_streams):
-    monkeypatch.setattr(device, "_LEAST", 16)  # several tiles of small data
+def test_every_shape_and_consumer(cupy, small_tiles, dtype, N, m, n):
     X, C = data(dtype, N, m, n)
     gamma = 1 / max(1e-9, np.square(reference.euclidean(C, C)).mean())
     H = reference.hidden(X, C, "euclidean", "gaussian", gamma)
     W, T, w = RNG.normal(size=(m, 3)), RNG.normal(size=(N, 2)), RNG.random(N)
-    with config_context(n_streams=n_streams):
-        layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend="cupy")
-        close(layer.activations(X), H, np.float32)
-        close(layer.matvec(X, W), H @ W, np.float32)
-        G, B = layer.gram(X, T, w)
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend="cupy")
+    close(layer.activations(X), H, np.float32)
+    close(layer.matvec(X, W), H @ W, np.float32)
+    G, B = layer.gram(X, T, w)
     close(G, (H.T * w) @ H, np.float32)
     close(B, (H.T * w) @ T, np.float32)
     np.testing.assert_array_equal(G, G.T)
-
-
-@pytest.mark.parametrize("rows, shared", [(0, 1), (1, 1), (2, 2), (50, 3)])
-def test_large_copies_are_shared_by_threads(monkeypatch, rows, shared):
-    parts = []
-    monkeypatch.setattr(device, "_MIN_BYTES_PER_THREAD", 64)
-    monkeypatch.setattr(device, "thread_limit", lambda: 3)
-    given = threads.parallel_for
-    monkeypatch.setattr(device, "parallel_for", lambda f, n: parts.append(n) or given(f, n))
-    A = RNG.normal(size=(rows, 40))[:, ::2]
-    copy = np.full(A.shape, np.nan)
-    device.copy_rows(copy, A)
-    np.testing.assert_array_equal(copy, A)
-    assert parts == [shared]
 
 
 def test_samples_cross_once_and_h_never(cupy):
@@ -62,8 +50,12 @@ def test_samples_cross_once_and_h_never(cupy):
     layer.matvec(X[:1], W)
     gpu = cupy.gpu
     gpu.copies.clear()
-    S = layer.matvec(X, W)
+    with Recorder() as recorder:
+        S = layer.matvec(X, W)
     assert gpu.bytes("in") == X.nbytes and gpu.bytes("out") == S.nbytes
+    assert recorder.entries["host to device", "rows"].nbytes == X.nbytes
+    assert recorder.entries["back and evaluate", "to host"].nbytes == S.nbytes
+    assert len(FENCES) == 1  # what a profile waits for
     gpu.copies.clear()
     normal = NormalEquations(64, 2)
     normal.add(layer, X, T, None)
@@ -74,20 +66,6 @@ def test_samples_cross_once_and_h_never(cupy):
     solution = normal.solve(1e-3, True)
     # W, the mean and the trace; nothing of the size of H or of its square.
     assert max(n for _, n in gpu.copies) <= solution.W.nbytes
-
-
-def test_a_profile_counts_what_crosses_the_bus_and_waits_for_it(cupy):
-    X, C = data(np.uint8, N=6000, m=64, n=32)
-    W = RNG.normal(size=(64, 3)).astype(np.float32)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
-    with Recorder() as recorder:
-        layer.matvec(X, W)
-    stages = {
-        key: entry for key, entry in recorder.entries.items() if key[1] in ("rows", "to host")
-    }
-    assert stages["host to device", "rows"].nbytes == X.nbytes
-    assert stages["back and evaluate", "to host"].nbytes == 6000 * 3 * 4
-    assert len(FENCES) == 1
 
 
 def test_a_fit_moves_each_thing_once(cupy):
@@ -148,21 +126,8 @@ def consumers(layer, X):
     return [layer.activations(X), layer.matvec(X, W), *layer.gram(X, T, np.linspace(1, 2, len(X)))]
 
 
-def test_the_number_of_streams_changes_no_bit(cupy, monkeypatch):
-    monkeypatch.setattr(device, "_LEAST", 100)
-    X, C = data(np.float32, N=1700)
-    results = []
-    for n_streams in (1, 2, 5):
-        with config_context(n_streams=n_streams):
-            results.append(consumers(HiddenLayer(C, GAUSSIAN, backend="cupy"), X))
-    for other in results[1:]:
-        for a, b in zip(results[0], other):
-            np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("consumer", range(3))
-def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, monkeypatch, consumer):
-    monkeypatch.setattr(device, "_LEAST", 64)
+def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_tiles, consumer):
     gpu = cupy.gpu
     X, C = data(np.float32, N=500)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
@@ -234,8 +199,7 @@ def test_memory_is_kept_between_calls_within_the_budget(cupy):
     assert pool.total_bytes() <= 1 << 20
 
 
-def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
-    monkeypatch.setattr(device, "_LEAST", 64)
+def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles, monkeypatch):
     X, C = data(np.float32, N=500)
     layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
     expected = layer.activations(X)
@@ -251,7 +215,6 @@ def test_an_interrupt_leaves_no_work_and_no_memory_behind(cupy, monkeypatch):
     monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", interrupted)
     with pytest.raises(KeyboardInterrupt):
         layer.activations(X)
-    assert not any(stream.queue for stream in cupy.gpu.streams)  # copies that nobody waited for
     assert sum(pool.used for pool in cupy.gpu.pools) == used
     np.testing.assert_array_equal(layer.activations(X), expected)
 
@@ -278,13 +241,8 @@ def test_another_device_is_refused_by_name(cupy):
 
 @pytest.mark.parametrize(
     "name, threads, share",
-    [
-        ("LokyProcess-3", "1", 8),
-        ("LokyProcess-1", "3", 2),
-        ("LokyProcess-1", "", 1),
-        ("MainProcess", "1", 1),
-    ],
-)
+    [("LokyProcess-3", "1", 8), ("LokyProcess-1", "3", 2), ("LokyProcess-1", "", 1), ("M", "1", 1)],
+)  # fmt: skip
 def test_workers_of_joblib_share_the_memory_as_they_share_the_cores(
     cupy, monkeypatch, name, threads, share
 ):
@@ -305,27 +263,7 @@ def test_joblib_tells_its_workers_their_number(monkeypatch):
     assert found == [n_jobs] * 2 or n_jobs == 1
 
 
-@pytest.mark.parametrize("megabytes", [None, 1])
-def test_lms_learns_on_the_host_what_a_device_activates(cupy, megabytes):
-    X, C = data(np.float64, N=3000, m=40, n=8)
-    T, w = RNG.normal(size=(3000, 3)), RNG.uniform(0.2, 3, 3000)
-    activation = Activation("euclidean", "gaussian", 0.1)
-    options = {"start": T[:40], "order": RNG.permutation(3000)[:2500]}
-    # By default the rate is found on the activations that are kept.
-    solver = LMS(None if megabytes is None else 0.01, n_epochs=3)
-    with config_context(gpu_memory=megabytes):
-        layers = (HiddenLayer(C, activation, backend=name) for name in ("cupy", "numba"))
-        got, expected = (solver.train(layer, X, T, w, **options) for layer in layers)
-    np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
-    with pytest.raises(ValueError, match="overflowed in epoch"):
-        layer = HiddenLayer(C, activation, backend="cupy")
-        LMS(100.0, n_epochs=20).train(layer, X, T, None)
-
-
-def test_settings_of_the_gpu_are_checked(cupy, monkeypatch):
-    for wrong in ({"gpu_memory": 0}, {"n_streams": 0}, {"n_streams": 1.5}):
-        with pytest.raises(ValueError, match=next(iter(wrong))), config_context(**wrong):
-            pass
+def test_the_environment_s_memory_is_checked(cupy, monkeypatch):
     monkeypatch.setenv("GPURBF_GPU_MEMORY", "much")
     X, C = data(np.float32)
     with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):

@@ -34,7 +34,6 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer import backends
 from gpurbf.layer.activation import FORMULAS, PROFILES, Activation, form
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.cuda.device import copy_rows
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
@@ -81,7 +80,6 @@ class Verdict(NamedTuple):
     """The result of a check: ``why`` it failed or "", and ``rates`` by name if it was timed.
 
     "device", "host": operations a second of a float32 tile; "copy": bytes a second to the device.
-    "svc_device", "svc_host": seconds of a fit, if `check-gpu --thorough` has timed it.
     """
 
     device: str
@@ -118,9 +116,7 @@ def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, s
     if thorough:
         for profile, precision in product(PROFILES, precisions):
             yield _SHAPE, "euclidean", profile, precision, {}
-        for streams in (1, 3):
-            few = {"n_streams": streams, "gpu_memory": 64}
-            yield (20_001, 64, 100), "euclidean", "gaussian", "exact", few
+        yield (20_001, 64, 100), "euclidean", "gaussian", "exact", {"gpu_memory": 64}
 
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
@@ -206,16 +202,9 @@ def rates(backend: Backend) -> dict[str, float]:
         return 2.0 * N * m * n / _seconds(xp, lambda: layer.matvec(x, W))
 
     with backend.allocator():
-        there, x = xp.empty(_COPIED, np.uint8), xp.asarray(X)
-        pinned = np.frombuffer(xp.cuda.alloc_pinned_memory(_COPIED), np.uint8, _COPIED)
-
-        def copy() -> None:
-            copy_rows(pinned, rows)
-            there.set(pinned, stream=xp.cuda.get_current_stream())
-
         return {
-            "device": tile(backend, x),
-            "copy": _COPIED / _seconds(xp, copy),
+            "device": tile(backend, xp.asarray(X)),
+            "copy": _COPIED / _seconds(xp, lambda: xp.asarray(rows)),
             "host": tile(backends.best_on_host()[0], X),
         }
 
@@ -246,10 +235,11 @@ def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdi
 
 def require(backend: Backend) -> None:
     """Raise BackendUnavailable where a loaded backend is wrong; checked now if it never was."""
-    verdict = kept(backend.name)
-    if verdict is None or verdict.device != backend.device:
-        verdict = judged(backend, cases(backend), timed=False)
-        keep(backend.name, verdict)
+    verdict = _found(
+        backend.name,
+        lambda verdict: verdict.device == backend.device,
+        lambda: judged(backend, cases(backend), timed=False),
+    )
     if verdict.why:
         raise BackendUnavailable(
             f"{backend.device} computes wrong or not at all with backend={backend.name!r}: "
@@ -260,11 +250,29 @@ def require(backend: Backend) -> None:
 @once
 def trusted(name: str) -> Verdict:
     """The verdict on a backend that is not loaded here, by a process that ends at the limit."""
-    verdict = kept(name)
-    if verdict is None or not (verdict.why or verdict.rates):
+
+    def checked() -> Verdict:
         print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
-        verdict = _elsewhere(name, LIMIT)
-        keep(name, verdict)
+        return _elsewhere(name, LIMIT)
+
+    return _found(name, lambda verdict: bool(verdict.why or verdict.rates), checked)
+
+
+def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Verdict]) -> Verdict:
+    """The verdict on disk if it holds here; else one process checks and the others wait for it."""
+    verdict = kept(name)
+    if verdict is not None and holds(verdict):
+        return verdict
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):  # Windows; a disk that takes nothing
+            import fcntl
+
+            file = _file(name).with_suffix(".lock")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(file.open("w")), fcntl.LOCK_EX)
+            verdict = kept(name)
+        if verdict is None or not holds(verdict):
+            keep(name, verdict := checked())
     return verdict
 
 
@@ -313,24 +321,18 @@ def kept(name: str) -> Verdict | None:
         verdict = Verdict(*json.loads(_file(name).read_text(encoding="utf-8")))
         age = datetime.datetime.now() - datetime.datetime.fromisoformat(verdict.date)
     except (OSError, ValueError, TypeError):
-        return _here.get(_file(name))
+        return None
     return None if verdict.why and age.days else verdict
 
 
-# Of this process, where the disk takes none.
-_here: dict[Path, Verdict] = {}
-
-
 def keep(name: str, verdict: Verdict) -> None:
-    """Keep it for later processes, for this one where the disk does not take it."""
+    """Keep it for later processes, if the disk takes it."""
     file = _file(name)
-    try:
+    with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         written = file.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps(verdict), encoding="utf-8")
         written.replace(file)
-    except OSError:
-        _here[file] = verdict
 
 
 def _now() -> str:
@@ -339,8 +341,7 @@ def _now() -> str:
 
 def _file(name: str) -> Path:
     """Its name says the machine, devices, driver, package and libraries that it is true of."""
-    variables = ("CUDA_VISIBLE_DEVICES", "GPURBF_GPU_KERNEL")
-    facts = [name, platform.node(), *(os.environ.get(key, "") for key in variables), *_facts()]
+    facts = [name, platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), *_facts()]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "gpurbf" / f"gpu-{name}-{digest}.json"

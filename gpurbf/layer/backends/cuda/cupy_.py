@@ -6,7 +6,7 @@ only. Off it the product is in the layer's dtype, float32 as three TF32 products
 are that much faster, at float32's error; one TF32 product only if `precision="tf32"` asks for it.
 
     samples ─► rows ─► packed, terms ─► cuBLAS ─► P ─► outputs ─► H
-                                        a chunk that stays in L2 ─► scores ─► H @ W
+                                        some thousand rows ─► scores ─► H @ W
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _INT8_FEATURES = 131_071
 # cuBLAS takes 8-bit operands whose rows, and 32-bit results whose rows, are whole groups of 4
 # numbers; 16 bytes are what its tensor cores read, of 8-bit numbers and of TF32.
 _GROUP, _TF32_GROUP = 16, 4
-# Of the L2 cache, what products fill that are read at once; and the rows of the least chunk: by
-# estimate its memory traffic takes less time than the launches of more chunks.
-_CACHED, _LEAST = 0.7, 8192
+# Bytes of the products that are activated together, and the least of their rows: by estimate the
+# launches of more chunks would take longer than the memory traffic that a cache would save.
+_CHUNK_BYTES, _LEAST = 1 << 27, 8192
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
@@ -134,8 +134,6 @@ class CublasLayer:
     ) -> tuple[Any, Any]:
         """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
         xp, (N, n) = self.xp, A.shape
-        if A.dtype not in (np.uint8, np.float32, np.float64):
-            A = A.astype(np.float64)
         shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
         width, rows = (-(-size // product.group) * product.group for size in (n, N))
         parts = side if product.parts else None
@@ -145,9 +143,9 @@ class CublasLayer:
         return packed, terms
 
     def _chunk(self) -> int:
-        """Rows whose products are activated together: those that stay in L2, or some thousand."""
+        """Rows whose products are activated together."""
         row = max(1, len(self.distance.centers)) * np.dtype(self.product.out_dtype).itemsize
-        return max(_LEAST, int(_CACHED * self.device.cache / row) // 128 * 128)
+        return max(_LEAST, _CHUNK_BYTES // row)
 
     @property
     def needs(self) -> Needs:
@@ -181,11 +179,7 @@ class CublasLayer:
 
     def pack_weights(self, W: Any) -> DeviceWeights:
         """W (m, k) by output, where a warp reads a row of it."""
-        if isinstance(W, np.ndarray):
-            by_output = self.xp.asarray(np.ascontiguousarray(W.T, self.dtype))
-        else:
-            by_output = self.xp.ascontiguousarray(W.T, self.dtype)
-        return DeviceWeights(by_output, W.shape[1])
+        return DeviceWeights(self.xp.asarray(W.T, self.dtype, order="C"), W.shape[1])
 
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``; only a chunk of H, or none, is ever there."""
@@ -238,7 +232,6 @@ def find_gpu() -> tuple[ModuleType, Device]:
         f"{properties['name'].decode()}, compute capability {capability[0]}.{capability[1]}",
         capability,
         properties["multiProcessorCount"],
-        properties["l2CacheSize"],
     )
 
 

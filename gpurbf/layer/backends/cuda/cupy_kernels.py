@@ -1,8 +1,8 @@
-"""The CUDA kernels of the `cupy` backend, as C++ that CuPy compiles for the GPU at hand.
+"""CUDA kernels in C++ that CuPy compiles for the GPU at hand: `rows` for both backends.
 
     rows      samples, or centers, as the products read them: shifted, converted, padded, and the
-              terms of their distances, in one pass
-    outputs   products P to activations: H
+              terms of their distances, in one pass; for `cupy` and the tiles of `numba-cuda`
+    outputs   products P of cuBLAS to activations: H
     scores    products P to H @ W; H is nowhere
 
 The step from a product to an activation is generated for each form and profile from one line each,
@@ -106,21 +106,6 @@ extern "C" __global__ void gpurbf_outputs(
             products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
 }
 """
-# What threads have of R rows and Q outputs, added up for the block and written.
-_BLOCK_SUMS = """#pragma unroll
-    for (int e = 0; e < R * Q; ++e) {
-        KIND sum = sums[e / Q][e % Q];
-        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
-        const long long i = top + e / Q, o = output + e % Q;
-        if (i >= N || o >= k) continue;
-        KIND sum = FIRST;
-        for (int warp = 0; warp < WARPS; ++warp) sum SIGN= partial[warp][e];
-        OUT[i * k + o] = sum;
-    }"""
 # A block takes R samples and Q outputs, its threads columns in turn. Every sum has its own order,
 # the same for any number of samples: no atomics.
 _SCORES = """
@@ -147,7 +132,20 @@ extern "C" __global__ void gpurbf_scores(
             for (int q = 0; q < Q; ++q) sums[r][q] += y * w[q];
         }
     }
-BLOCK_SUMS
+#pragma unroll
+    for (int e = 0; e < R * Q; ++e) {
+        T sum = sums[e / Q][e % Q];
+        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
+        const long long i = top + e / Q, o = output + e % Q;
+        if (i >= N || o >= k) continue;
+        T sum = T(0);
+        for (int warp = 0; warp < WARPS; ++warp) sum += partial[warp][e];
+        scores[i * k + o] = sum;
+    }
 }
 """
 _R, _Q, _WARPS = 4, 16, 8
@@ -198,7 +196,7 @@ def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -
     x, dtype = np.dtype(x_dtype), np.dtype(dtype)
     # Where neither the shift nor a small integer type rounds.
     moved = x if x.kind == "f" else np.float64 if dtype == np.float64 else np.float32
-    sums = "typedef long long U;" if dtype.kind == "i" else "typedef double U;"
+    sums = "typedef long long U;" if dtype.kind in "iu" else "typedef double U;"
     store = _WHOLE
     if parts is not None:
         first, second = _PARTS[parts]
@@ -213,20 +211,11 @@ def outputs_source(statements: str, products: Any, terms: Any, dtype: Any) -> st
     return f"{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_OUTPUTS}"
 
 
-def block_sums(kind: str, first: str, sign: str, out: str) -> str:
-    """Lines that write ``first`` plus or minus a block's ``sums[R][Q]`` to ``out`` (N, k)."""
-    lines = _BLOCK_SUMS
-    for word, meant in {"KIND": kind, "FIRST": first, "SIGN": sign, "OUT": out}.items():
-        lines = lines.replace(word, meant)
-    return lines
-
-
 def scores_source(statements: str, products: Any, terms: Any, dtype: Any, k: int) -> str:
     """The text of `scores` for k outputs or more."""
     types = _types(A=products, K=terms, T=dtype)
     sizes = f"#define R {_R}\n#define Q {k}\n#define WARPS {_WARPS}\n"
-    scores = _SCORES.replace("BLOCK_SUMS", block_sums("T", "T(0)", "+", "scores"))
-    return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{scores}"
+    return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_SCORES}"
 
 
 @functools.cache
@@ -237,22 +226,19 @@ def _kernel(xp: ModuleType, source: Any, *arguments: Any) -> Any:
 
 
 def move_rows(
-    xp: ModuleType,
-    A: Any,
-    shift: Any,
-    coefficients: Coefficients,
-    packed: Any,
-    terms: Any,
+    xp: ModuleType, A: Any, shift: Any, coefficients: Coefficients, packed: Any, terms: Any,
     parts: str | None = None,
-) -> None:
-    """packed = A (N, n) - shift, zeros beyond it, and the terms of its rows."""
+) -> None:  # fmt: skip
+    """packed = A (N, n) - shift (n,), zeros beyond it, and the terms of its rows."""
+    if A.dtype not in (np.uint8, np.float32, np.float64):
+        A = A.astype(np.float64)
     padded, width = packed.shape
     if not padded or not width:
         terms.fill(coefficients.constant)
         return
     N, n = A.shape
     width = width // 3 if parts else width
-    number = np.int64 if packed.dtype.kind == "i" else np.float64
+    number = np.int64 if packed.dtype.kind in "iu" else np.float64
     sizes = map(np.int64, (N, n, padded, width))
     kernel = _kernel(xp, rows_source, A.dtype, packed.dtype, terms.dtype, parts)
     kernel(

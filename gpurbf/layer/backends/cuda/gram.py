@@ -17,8 +17,8 @@ def add_sums(
     """Add HᵀH to the lower triangle of G, if any, and HᵀT to B, of H less ``mean``, weighted.
 
     H (N, m) is overwritten; G and B are float64 and C-contiguous. All memory is taken before the
-    sums change. Where float64 is as fast as float32, H is made float64 and cuBLAS adds to the sums
-    itself; elsewhere products of the rows given are float32 and added in float64.
+    sums change. Where float64 is as fast as float32, H is made float64 and cuBLAS adds to G itself;
+    elsewhere products of the rows given are float32 and added in float64.
     """
     kind = np.dtype(np.float64) if device.fast_doubles else H.dtype
     root = 1.0 if weights is None else xp.sqrt(weights)[:, None]
@@ -27,16 +27,12 @@ def add_sums(
     targets = xp.ascontiguousarray(T, kind)
     if weights is not None:
         targets = move(targets, 0.0, root, xp.empty(T.shape, kind))
-    if kind == np.float64:
-        if G is not None:
-            _syrk(xp, Z, G, add=True)
-        _transposed_times(xp, Z, targets, B)
-        return
-    squares = None if G is None else xp.zeros(G.shape, kind)
     products = Z.T @ targets
-    if squares is not None:
-        _syrk(xp, Z, squares)
-        G += squares
+    if G is not None and Z.size:
+        if kind == np.float64:
+            xp.cublas.syrk("T", Z, out=G, beta=1.0, lower=True)
+        else:
+            G += xp.cublas.syrk("T", Z, out=xp.zeros(G.shape, kind), lower=True)
     B += products
 
 
@@ -45,29 +41,3 @@ def _kernel(xp: ModuleType) -> Any:
     return xp.ElementwiseKernel(
         "T h, R mean, R root", "Z z", "z = (Z(h) - Z(mean)) * Z(root);", "gpurbf_centered"
     )
-
-
-def _syrk(xp: ModuleType, H: Any, G: Any, add: bool = False) -> None:
-    """The lower triangle of G (m, m) = HᵀH, or G + HᵀH."""
-    (N, m), cublas = H.shape, xp.cuda.cublas
-    if not (N and m):
-        return
-    syrk = cublas.ssyrk if H.dtype == np.float32 else cublas.dsyrk
-    one, beta = np.array(1, H.dtype), np.array(float(add), H.dtype)
-    # Rows first, H is seen as its transpose and an upper triangle as the lower one.
-    syrk(
-        xp.cuda.device.get_cublas_handle(), cublas.CUBLAS_FILL_MODE_UPPER, cublas.CUBLAS_OP_N,
-        m, N, one.ctypes.data, H.data.ptr, m, beta.ctypes.data, G.data.ptr, m,
-    )  # fmt: skip
-
-
-def _transposed_times(xp: ModuleType, H: Any, T: Any, B: Any) -> None:
-    """B (m, k) += HᵀT in float64; cuBLAS sees all of them transposed."""
-    (N, m), k, cublas = H.shape, T.shape[1], xp.cuda.cublas
-    if not (N and m and k):
-        return
-    one = np.array(1.0)
-    cublas.dgemm(
-        xp.cuda.device.get_cublas_handle(), cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, k, m, N,
-        one.ctypes.data, T.data.ptr, k, H.data.ptr, m, one.ctypes.data, B.data.ptr, k,
-    )  # fmt: skip

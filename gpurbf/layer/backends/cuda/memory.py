@@ -1,4 +1,4 @@
-"""Properties of a GPU, its memory within a budget, and its streams."""
+"""Properties of a GPU, and its memory within a budget."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _SHARE = 0.8
 
 
 class Device(NamedTuple):
-    """Properties by which backends choose products, shapes of tiles and of chunks."""
+    """Properties by which backends choose products and shapes of tiles."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int
-    cache: int  # bytes of L2
 
     @property
     def fast_doubles(self) -> bool:
@@ -61,7 +60,7 @@ class Needs(NamedTuple):
 
 
 class Memory:
-    """The device memory that this process takes, and the streams of each of its threads."""
+    """The device memory that this process takes."""
 
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
@@ -112,21 +111,9 @@ class Memory:
         finally:
             self._local.budget = None
 
-    def streams(self, count: int) -> list[Any]:
-        """Streams of this thread; each call reuses their memory."""
-        streams = self._local.__dict__.setdefault("streams", [])
-        while len(streams) < count:
-            streams.append(self.xp.cuda.Stream(non_blocking=True))
-        return streams[:count]
-
     def free_bytes(self) -> float:
         """Bytes of the budget that are left; blocks are rounded up and a pool never fills quite."""
         return 0.9 * (self.budget() - self.pool.used_bytes())
-
-    def tile_rows(self, N: int, needs: Needs, more: float, fixed: float, lanes: int) -> int:
-        """Rows of a tile that fit, so many lanes at work."""
-        fits = needs.rows((self.free_bytes() - fixed) / lanes, more)
-        return int(max(1, min(N, fits)))
 
 
 def processes() -> int:

@@ -8,8 +8,10 @@ always in the same order: what reads before another thread has written is wrong 
 import threading
 
 import pytest
+import standin
 
 from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.runtime.jit import cuda_api
 from tests.layer.cuda import kernels_in_numpy
 
 
@@ -17,7 +19,7 @@ from tests.layer.cuda import kernels_in_numpy
 def turns(monkeypatch):
     """The same simulator with another scheduler, blocks of few threads and little padding."""
     kernel = pytest.importorskip("numba.cuda.simulator.kernel")
-    from gpurbf.layer.backends.cuda.kernels import pack, profiles, tile
+    from gpurbf.layer.backends.cuda.kernels import profiles, tile
 
     # The simulator cannot run what is written in PTX.
     monkeypatch.setattr(tile, "registers", kernels_in_numpy)
@@ -25,6 +27,12 @@ def turns(monkeypatch):
     monkeypatch.setattr(profiles, "exponential", kernels_in_numpy.exponential)
     monkeypatch.setattr(profiles, "root", kernels_in_numpy.root)
     tile.kernel.cache_clear()
+
+    def argument(array):
+        """The memory of an array: what a launch gets of CuPy's, here the stand-in's."""
+        return array._a if isinstance(array, standin.ndarray) else array
+
+    monkeypatch.setattr(cuda_api, "argument", argument)
 
     def run(self, grid_point, *args):
         X, Y, Z = self._block_dim
@@ -71,6 +79,4 @@ def turns(monkeypatch):
     monkeypatch.setattr(kernel.BlockManager, "run", run)
     monkeypatch.setattr(kernel.BlockManager, "next", hand_over, raising=False)
     monkeypatch.setattr(kernel.BlockThread, "syncthreads", syncthreads)
-    monkeypatch.setattr(pack, "LANES", 4)
-    monkeypatch.setattr(pack, "ROWS", 8)
     monkeypatch.setattr(numba_cuda, "_PADDED", 64)

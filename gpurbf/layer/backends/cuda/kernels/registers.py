@@ -6,13 +6,9 @@ inline PTX. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
 Numba's simulator.
 
 A lane has outputs in every eighth row and in two columns of every eight, R × R of them: in rows
-a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3. So the PTX manual deals
-those of mma.m16n8k32 ("Matrix Fragments for mma.m16n8k32"), and all products here follow. They
-differ in how many rows these are, and in the order that a lane has its outputs in (`outputs.py`):
-
-    scalar   R rows; a warp owns 8R rows by 4R columns of a tile
-    mma      the same for R = 8, as 4 × 4 products of 16 × 8 outputs
-    wgmma    two rows; four warps own 64 rows and all 128 columns, a warp 16 of these rows
+a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3, row by row; a warp owns 8R
+rows by 4R columns of a tile. So the PTX manual deals those of mma.m16n8k32 ("Matrix Fragments for
+mma.m16n8k32"), for R = 8 in 4 × 4 products of 16 × 8 outputs, and the scalar products follow.
 """
 
 from llvmlite import ir
@@ -20,9 +16,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+try:
+    from numba.cuda.core import targetconfig  # numba-cuda has its own
+except ImportError:
+    from numba.core import targetconfig
+
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
 I32 = ir.IntType(32)
+_EXCHANGES = "".join(
+    f"shfl.sync.bfly.b32 other, $0, {step}, 31, 0xffffffff; max.s32 $0, $0, other; "
+    for step in (16, 8, 4, 2, 1)
+)
 
 
 def element(context, builder, array_type, array, index):
@@ -170,6 +175,19 @@ def root(typing_context, x):
     return x(x), generate
 
 
+@intrinsic
+def largest(typing_context, x):
+    """The largest of a warp's 32 numbers x of 32 bits; all its threads are to come here."""
+
+    def generate(context, builder, signature, args):
+        text = f"{{ .reg .b32 other; mov.b32 $0, $1; {_EXCHANGES}}}"
+        if targetconfig.ConfigStack().top().compute_capability >= (8, 0):
+            text = "redux.sync.max.s32 $0, $1, 0xffffffff;"
+        return asm(builder, text, I32, "=&r,r", args, True)
+
+    return types.int32(types.int32), generate
+
+
 def _copy(asynchronous):
     @intrinsic
     def copy16(typing_context, to, at, source, place):
@@ -211,10 +229,6 @@ def copies(asynchronous):
     texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
     statements = (statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
     return _copy(asynchronous), *statements
-
-
-# What was copied is seen by wgmma, which reads shared memory by another way.
-seen_by_wgmma = statement("fence.proxy.async.shared::cta;")
 
 
 def _multiply(builder, acc, a, c):
@@ -288,18 +302,18 @@ def _mma_steps():
         constraints = ",".join(["=r"] * 4 + ["r"] * 10)
         for i in range(4):
             for j in range(4):
-                first = 16 * i + 4 * j
-                operands = [*A[i], *B[j], *acc[first : first + 4]]
+                places = [8 * (2 * i + row // 8) + 2 * j + column for row, column in FRAGMENT_D]
+                operands = [*A[i], *B[j], *(acc[place] for place in places)]
                 D = asm(builder, _MMA, quad, constraints, operands, True)
-                acc[first : first + 4] = [builder.extract_value(D, e) for e in range(4)]
+                for e, place in enumerate(places):
+                    acc[place] = builder.extract_value(D, e)
 
     return step
 
 
-def products(product, R, step_body=None, finished=None):
-    """zeros, step and finish of a product, for R × R outputs a lane; `wgmma` brings its own."""
-    if step_body is None:
-        step_body = _mma_steps() if product == "mma" else _scalar_steps(product, R)
+def products(product, R):
+    """zeros and step of a product, for R × R outputs a lane."""
+    step_body = _mma_steps() if product == "mma" else _scalar_steps(product, R)
 
     @intrinsic
     def zeros(typing_context, memory):
@@ -324,15 +338,4 @@ def products(product, R, step_body=None, finished=None):
 
         return acc(acc, memory, a, c, lane), generate
 
-    @intrinsic
-    def finish(typing_context, acc):
-        """The outputs after the last step."""
-
-        def generate(context, builder, signature, args):
-            values = [builder.extract_value(args[0], i) for i in range(R * R)]
-            values = values if finished is None else finished(builder, values)
-            return context.make_tuple(builder, acc, values)
-
-        return acc(acc), generate
-
-    return zeros, step, finish
+    return zeros, step

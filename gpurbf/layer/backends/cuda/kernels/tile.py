@@ -1,6 +1,6 @@
 """The BNL tile: M samples × M centers a block of B × B threads, the inputs summed inside.
 
-Both operands come from `pack` as rows of whole 64-byte slices. A block walks along them: while it
+Both operands come as rows of whole 64-byte slices. A block walks along them: while it
 multiplies one pair of slices in shared memory the next one is on its way (two buffers). A thread
 keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There each
 output meets the terms of its row and column and becomes an activation, which the consumer takes:
@@ -19,8 +19,6 @@ M and B are arguments of a launch; compiled are R = 8 and R = 4 of each product:
     mma         8-bit codes on the tensor cores, exact (compute capability 8.0; R = 8)
     dp4a        8-bit codes, four products an instruction, exact
     sad         8-bit codes, four absolute differences an instruction, exact
-    wgmma       8-bit codes, four warps at a time from shared memory, exact (compute capability 9.0
-                as sm_90a; M = 128, B = 16)
 """
 
 import functools
@@ -29,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.layer.activation import DOT, SQUARED
-from gpurbf.layer.backends.cuda.kernels import outputs, registers, wgmma
+from gpurbf.layer.backends.cuda.kernels import outputs, registers
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 
@@ -59,21 +57,14 @@ class Consumer(NamedTuple):
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
 
 
-def shared_bytes(product, shape):
-    """Dynamic shared memory of a block: the slices that it works on."""
-    if product == "wgmma":
-        return wgmma.BUFFERS * 2 * shape.M * SLICE
+def shared_bytes(shape):
+    """Dynamic shared memory of a block: two slices of both operands."""
     return 2 * 2 * shape.M * PITCH
 
 
-def owners(product, shape):
-    """How many threads have outputs in a row."""
-    return 4 if product == "wgmma" else shape.B
-
-
-def partials_width(product, shape):
-    """Elements from row to row of what its owners add to an output: a warp's banks all differ."""
-    return 4 if product == "wgmma" else shape.B + 4
+def partials_width(shape):
+    """Elements from row to row of what threads add to an output: a warp's banks all differ."""
+    return shape.B + 4
 
 
 def _scalar_place(lane):
@@ -95,7 +86,7 @@ def _mma_place(lane):
 def _placing(product, shape):
     """Functions of a thread: its first words of A and C, and where its outputs are.
 
-    These are its first row and column, and its number among those that have outputs in a row.
+    These are its first row and column, and its number among the B that have outputs in a row.
     """
     M, R = shape.M, shape.M // shape.B
     warp_rows, warp_columns = 8 * R, 4 * R
@@ -176,18 +167,17 @@ def _activating(consumer):
     return numbers_of, output
 
 
-def _scoring(product, shape, itemsize):
+def _scoring(shape, itemsize):
     """A function that adds the activations times W to sums that one thread alone owns.
 
     Threads write what their columns add to each row, `most` outputs at a time, and sum these up.
     """
     M, n_threads = shape.M, shape.B**2
-    n_owners, vector = owners(product, shape), 16 // itemsize
-    width = partials_width(product, shape)
-    most = shared_bytes(product, shape) // (M * width * itemsize)
+    vector, width = 16 // itemsize, partials_width(shape)
+    most = shared_bytes(shape) // (M * width * itemsize)
     here, peek, poke, added = registers.here, registers.peek, registers.poke, outputs.added
-    *_, weighted, spreading = outputs.functions(product, M // shape.B)
-    spread = spreading(width)
+    *_, weighted, spreading = outputs.functions(M // shape.B)
+    n_owners, spread = shape.B, spreading(width)
 
     @jit(device=True)
     def sum_up(partials, first, last, band, number, group, scores):
@@ -230,26 +220,16 @@ def _scoring(product, shape, itemsize):
 def kernel(product, shape, asynchronous, consumer, max_registers=None):
     """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
-    together = product == "wgmma"  # warps that have their operands in common
-    if together:
-        start, load, wait_all = wgmma.loading(shape, registers)
-        buffers = wgmma.BUFFERS
-    else:
-        start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
-        buffers = 2
-    firsts, own = wgmma.placing(shape) if together else _placing(product, shape)
+    start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
+    firsts, own = _placing(product, shape)
     numbers_of, output = _activating(consumer)
-    hopper = (wgmma.steps(), wgmma.finished) if together else ()
-    zeros, step, finish = registers.products(product, R, *hopper)
-    at_rows, at_columns, activated, within, storing, _, _ = outputs.functions(product, R)
-    stored, stored_in_pairs = storing(1), storing(2)
-    score = _scoring(product, shape, consumer.itemsize)
+    zeros, step = registers.products(product, R)
+    at_rows, at_columns, activated, within, stored, _, _ = outputs.functions(R)
+    score = _scoring(shape, consumer.itemsize)
     storing_H = consumer.mode == STORE
-    pair_bytes = 2 * consumer.itemsize
     aligned, here = registers.aligned, registers.here
     address, further = registers.address, registers.further
-    steps = {"mma": 2, "wgmma": 1}.get(product, 4)  # of a slice
-    row_bytes, fellows = (SLICE, 128) if together else (PITCH, 32)  # threads with one product
+    steps = 2 if product == "mma" else 4  # of a slice
 
     @jit(max_registers=max_registers)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
@@ -261,7 +241,7 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
         """
         memory = aligned(cuda.shared.array(0, A.dtype))
         partials = aligned(cuda.shared.array(0, W.dtype))
-        pitch, slice_length = row_bytes // memory.itemsize, SLICE // memory.itemsize
+        pitch, slice_length = PITCH // memory.itemsize, SLICE // memory.itemsize
         n_slices = np.int32(A.shape[1] // slice_length)
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
         number = np.int64(group)
@@ -274,30 +254,19 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
             acc = zeros(memory)
             s, buffer = np.int32(0), np.int32(0)
             while s < n_slices:
-                s, after = np.int32(s + 1), np.int32(buffer + 1)
-                after = np.int32(0) if after == buffers else after
+                s, after = np.int32(s + 1), np.int32(1 - buffer)
                 a, c = further(A, a, slice_length), further(C, c, slice_length)
-                if together:
-                    wait_all()
-                    cuda.syncthreads()
-                    if s < n_slices:
-                        load(memory, after, A, a, C, c)
-                elif s < n_slices:
+                if s < n_slices:
                     load(memory, after, A, a, C, c)
                     wait_but_one()
-                    cuda.syncthreads()
                 else:
                     wait_all()
-                    cuda.syncthreads()
+                cuda.syncthreads()
                 for v in range(steps):
                     q = buffer * (2 * M * pitch) + v * (slice_length // steps)
-                    acc = step(acc, memory, a_first + q, c_first + q, t % fellows)
-                if not together:
-                    cuda.syncthreads()  # before this buffer is filled again
+                    acc = step(acc, memory, a_first + q, c_first + q, t % 32)
+                cuda.syncthreads()  # before this buffer is filled again
                 buffer = after
-            acc = finish(acc)
-            if together:
-                cuda.syncthreads()  # before memory is filled from which others still read
 
             place = own(here(np.int64(cuda.threadIdx.x)) & (n_threads - 1))
             m = np.int64(column_terms.shape[0])
@@ -312,11 +281,7 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
             )
             if storing_H:
                 to, rows_left = address(out, row * m + column), out.shape[0] - row
-                rows_left = np.int32(min(rows_left, np.int64(M)))
-                if m % 2 == 0 and to % pair_bytes == 0:
-                    stored_in_pairs(out, values, to, m, rows_left, columns_left)
-                else:
-                    stored(out, values, to, m, rows_left, columns_left)
+                stored(out, values, to, m, np.int32(min(rows_left, np.int64(M))), columns_left)
             else:
                 if number * M + M > m:
                     values = within(values, columns_left)

@@ -24,7 +24,7 @@ if SIMULATED:
 else:
     from numba.cuda.libdevice import dmul_rn as product  # type: ignore[no-redef] # noqa: F401
 
-    from gpurbf.layer.backends.cuda.kernels.redux import largest as _largest
+    from gpurbf.layer.backends.cuda.kernels.registers import largest as _largest
 
     WARP = 32
 
