@@ -147,7 +147,10 @@ class Distinct(NamedTuple):
 
     def _once(self) -> Distinct:
         """Each row once, by its first index and with the sum of its weights."""
-        _, index, inverse = np.unique(self.keys, return_index=True, return_inverse=True)
+        # Any of equal ones will do for their place: a stable sort for the first takes longer.
+        distinct, inverse = np.unique(self.keys, return_inverse=True)
+        index = np.empty(len(distinct), np.intp)
+        index[inverse] = np.arange(len(inverse))
         first = self.first[index]
         np.minimum.at(first, inverse, self.first)  # parts come in any order
         totals, mass = (np.bincount(inverse, sums) for sums in (self.totals, self.mass))

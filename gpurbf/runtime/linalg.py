@@ -1,11 +1,17 @@
-"""Factorizations of symmetric matrices on the CPU or a GPU, with as many BLAS threads as help."""
+"""Factorizations of symmetric matrices on the CPU or a GPU.
+
+A Cholesky factor on the CPU is made in panels, each of some columns from their diagonal on: by
+threads of ours, each of which calls BLAS and LAPACK with one thread of theirs. BLAS's own threads
+spin while they wait for each other, and wait long where others compute too (docs/notes/threads.md).
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import nullcontext
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -13,15 +19,14 @@ import numpy as np
 import scipy.linalg
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
 
 extending = lazy_module("numba.extending")
 
-# From so many rows on BLAS's threads are for a Cholesky factor: before, they wait about as long for
-# each other as they work, and where others compute too a hundred times as long.
-_THREADS = 2500
-# Right-hand sides that are solved for at a time.
-_COLUMNS = 200
+# Columns of a panel.
+PANEL = 256
+# Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time.
+_ROWS, _COLUMNS = 512, 200
 
 
 class Factorizations(NamedTuple):
@@ -58,60 +63,148 @@ def factorizations(xp: ModuleType) -> Factorizations:
 
 def _cholesky(A: np.ndarray) -> np.ndarray:
     """In the memory of A; see :class:`Factorizations`."""
-    with single_threaded_blas() if len(A) < _THREADS else nullcontext():
-        return _factor(A)
-
-
-def _factor(A: np.ndarray) -> np.ndarray:
-    A, info = np.ascontiguousarray(A, np.float64), np.zeros(1, np.intc)
-    diagonal, m = A.diagonal().copy(), len(A)
-    # A is symmetric, so its transpose is the Fortran order that LAPACK works on in place.
-    lapack("dpotrf", b"L", m, A, m, info)
-    if info[0]:
-        # LAPACK reads and writes the lower triangle: a failure leaves the upper one whole.
-        mirror(A)
+    A = np.ascontiguousarray(A, np.float64)
+    diagonal = A.diagonal().copy()
+    try:
+        factorize(_panels(A.T))
+    except np.linalg.LinAlgError:
+        mirror(A)  # its lower triangle is whole
         np.fill_diagonal(A, diagonal)
-        raise np.linalg.LinAlgError("not positive definite")
+        raise
     return A.T
 
 
 def _solve_triangular(L: np.ndarray, B: np.ndarray, *, lower: bool, trans: int = 0) -> np.ndarray:
-    """Columns of a few at a time, by threads of ours; see :class:`Factorizations`."""
-    L, X = np.asfortranarray(L), np.array(B, np.float64, order="F")
-    (m, k), info = X.shape, np.zeros(1, np.intc)  # tells of zeros on the diagonal: there are none
-    rule = b"L" if lower else b"U", b"T" if trans else b"N", b"N", m
-    parts = [X[:, i : i + _COLUMNS] for i in range(0, k, _COLUMNS)]
-    works = [partial(lapack, "dtrtrs", *rule, p.shape[1], L, m, p, m, info) for p in parts]
-    map_single_threaded_blas(works)
+    """See :class:`Factorizations`."""
+    X = np.array(B, np.float64, order="F")
+    solve_panels(_panels(np.asfortranarray(L)), X, transposed=bool(trans))
     return X
 
 
-def lapack(name: str, *arguments: bytes | int | np.ndarray) -> None:
-    """Call a function of SciPy's LAPACK without Python's lock, which SciPy's wrappers hold.
+def _panels(L: np.ndarray) -> list[np.ndarray]:
+    """The lower triangle of L (m, m), in Fortran's order, as panels."""
+    return [L[top:, top : top + PANEL] for top in range(0, len(L), PANEL)]
+
+
+def factorize(panels: Sequence[np.ndarray]) -> None:
+    """Replace the panels of a symmetric matrix (m, m) by those of its Cholesky factor.
+
+    The factor is the same bits for every number of threads.
+
+    Parameters
+    ----------
+    panels : sequence of ndarray of shape (m - top, w)
+        Each has w columns, the first of them number ``top``, from that row on; float32 or float64,
+        in Fortran's order. Of the square at its top only the lower triangle is read and written.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the matrix is not positive definite.
+    """
+
+    def subtract_before(j: int, routine: str, *rule: bytes | int, i: int = 0) -> None:
+        """Take from rows i … of a panel what `routine` makes of those of the panels before."""
+        P = panels[j]
+        for before in panels[:j]:
+            Q = before[len(before) - len(P) :]
+            factors = (Q[i:], _apart(Q), *((Q, _apart(Q)) if routine == "gemm" else ()))
+            blas(routine, *rule, Q.shape[1], -1.0, *factors, 1.0, P[i:], _apart(P))
+
+    def finish_diagonal(j: int) -> None:
+        P, info = panels[j], np.zeros(1, np.intc)
+        subtract_before(j, "syrk", b"L", b"N", P.shape[1])
+        blas("potrf", b"L", P.shape[1], P, _apart(P), info)
+        if info[0]:
+            raise np.linalg.LinAlgError("not positive definite")
+
+    def finish_rows(j: int, i: int, n: int) -> None:
+        P = panels[j]
+        subtract_before(j, "gemm", b"N", b"T", n, P.shape[1], i=i)
+        rule = b"R", b"L", b"T", b"N", n, P.shape[1], 1.0
+        blas("trsm", *rule, P, _apart(P), P[i:], _apart(P))
+
+    def finish_next(j: int) -> None:
+        """What the next panel waits for comes first: its rows, then its diagonal."""
+        finish_rows(j, panels[j].shape[1], panels[j + 1].shape[1])
+        finish_diagonal(j + 1)
+
+    map_single_threaded_blas([partial(finish_diagonal, 0)][: len(panels)])
+    for j, (P, after) in enumerate(pairwise(panels)):
+        works = [partial(finish_next, j)]
+        for i in range(P.shape[1] + after.shape[1], len(P), _ROWS):
+            works.append(partial(finish_rows, j, i, min(_ROWS, len(P) - i)))
+        map_single_threaded_blas(works)
+
+
+def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: bool = False) -> None:
+    """Replace X (m, k), in Fortran's order, by L⁻¹ X or L⁻ᵀ X, for the panels of L."""
+    m, k = X.shape
+
+    def solve(left: int) -> None:
+        n, trans = min(_COLUMNS, k - left), b"T" if transposed else b"N"
+        for P in reversed(panels) if transposed else panels:
+            w, below, apart = P.shape[1], len(P) - P.shape[1], _apart(P)
+            own, rest = X[m - len(P) :, left:], X[m - below :, left:]
+            rule = b"L", b"L", trans, b"N", w, n, 1.0
+            if not transposed:
+                blas("trsm", *rule, P, apart, own, m)
+            if below:
+                shape, terms = (below, n, w), (own, m, 1.0, rest, m)
+                if transposed:
+                    shape, terms = (w, n, below), (rest, m, 1.0, own, m)
+                blas("gemm", trans, b"N", *shape, -1.0, P[w:], apart, *terms)
+            if transposed:
+                blas("trsm", *rule, P, apart, own, m)
+
+    map_single_threaded_blas([partial(solve, left) for left in range(0, k, _COLUMNS)])
+
+
+def _apart(P: np.ndarray) -> int:
+    """Numbers from one column to the next, of an array in Fortran's order."""
+    return P.strides[1] // P.itemsize
+
+
+def blas(name: str, *arguments: bytes | int | float | np.ndarray) -> None:
+    """Call a function of SciPy's BLAS or LAPACK without Python's lock, which SciPy's wrappers hold.
 
     Parameters
     ----------
     name : str
+        Without the letter for the dtype, which is that of the first array.
     *arguments
-        All that the function takes in Fortran: letters as bytes, numbers, and arrays of its types
-        in Fortran's order, which it may write to.
+        All that the function takes in Fortran: letters as bytes, numbers, and arrays in Fortran's
+        order, which it may write to.
     """
-    address = extending.get_cython_function_address("scipy.linalg.cython_lapack", name)
-    ctypes.CFUNCTYPE(None)(address)(
-        *(
-            ctypes.byref(ctypes.c_int(a)) if isinstance(a, int) else getattr(a, "ctypes", a)
-            for a in arguments
-        )
-    )
+    dtype = next(a.dtype for a in arguments if isinstance(a, np.ndarray))
+
+    def word(a: Any) -> Any:
+        if isinstance(a, int):
+            return ctypes.byref(ctypes.c_int(a))
+        if isinstance(a, float):
+            return np.full(1, a, dtype).ctypes
+        return getattr(a, "ctypes", a)
+
+    _routine(("s" if dtype == np.float32 else "d") + name)(*map(word, arguments))
+
+
+@functools.cache
+def _routine(name: str) -> Callable[..., None]:
+    library = "cython_lapack" if name[1:] == "potrf" else "cython_blas"
+    address = extending.get_cython_function_address(f"scipy.linalg.{library}", name)
+    return ctypes.CFUNCTYPE(None)(address)
 
 
 def mirror(A: np.ndarray) -> None:
     """Copy the lower triangle of A over the upper one, in blocks."""
-    block = 512
-    for i in range(0, len(A), block):
-        for j in range(0, i + block, block):
-            part = A[i : i + block, j : j + block].T
+
+    def task(rows: slice) -> None:
+        i = rows.start
+        for j in range(0, i + 1, PANEL):
+            part = A[rows, j : j + PANEL].T
             if i == j:
                 np.copyto(part.T, part, where=np.tri(len(part), k=-1, dtype=bool).T)
             else:
-                A[j : j + block, i : i + block] = part
+                A[j : j + PANEL, rows] = part
+
+    parallel_rows(task, len(A), PANEL)

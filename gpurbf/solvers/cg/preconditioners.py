@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 import numpy as np
-import scipy.linalg
 from scipy.linalg import cho_solve, inv, solve_triangular
 
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.linalg import PANEL, factorizations, factorize, solve_panels
 from gpurbf.runtime.stages import count, stage
 from gpurbf.solvers.cg.stored_h import StoredH
 
-# Rows of the kernel that are evaluated, and columns that are multiplied, at a time.
-_ROWS_PER_BLOCK, _COLUMNS_PER_BLOCK = 256, 4096
+# Columns of the kernel that are multiplied at a time.
+_COLUMNS_PER_BLOCK = 4096
 # How often a δ is tried, each ten times the one before.
 _N_TRIES = 3
 # A penalty of so many times the rounding of the trace is told from it.
@@ -25,7 +25,7 @@ _MIN_RIDGE_PER_ROUNDING = 4
 class Cholesky:
     """A factor of D K D + δI, for the kernel K (m, m) of the centers and D = diag(``roots``).
 
-    It takes m²/2 numbers of the dtype, in LAPACK's rectangular full packed format.
+    Its panels (`gpurbf.runtime.linalg`) take little more than m²/2 numbers of the dtype.
 
     Raises
     ------
@@ -36,68 +36,43 @@ class Cholesky:
     def __init__(
         self, layer: Layer, delta: float, dtype: np.dtype, roots: np.ndarray | None = None
     ) -> None:
-        self.m, self.roots = len(layer.centers), roots
-        self.n = self.m + self.m % 2
-        self.packed = np.empty((self.n // 2, self.n + 1), dtype)
-        factorize, self._solve, self._forward = scipy.linalg.get_lapack_funcs(
-            ("pftrf", "pftrs", "tfsm"), (self.packed,)
-        )
+        self.m, self.dtype, self.panels = len(layer.centers), dtype, list[np.ndarray]()
         with stage("output training", "preconditioner"):
-            count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.packed.nbytes)
             for _ in range(_N_TRIES):
-                self._fill(layer, delta)
-                factor, info = factorize(
-                    self.n, self.packed.reshape(-1), uplo="L", overwrite_a=True
-                )
-                if info == 0:
-                    self.packed = factor
+                self._fill(layer, delta, roots)
+                count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.m**2 * dtype.itemsize)
+                with suppress(np.linalg.LinAlgError):
+                    factorize(self.panels)
                     return
                 delta *= 10
         raise np.linalg.LinAlgError("the kernel of the centers is not positive definite")
 
-    def _fill(self, layer: Layer, delta: float) -> None:
-        """The matrix as LAPACK's lower triangle in that format; a last row of I if m is odd.
-
-        With k the half of m, row j of ``packed`` is K[j, j:] from column 1 + j on, and its first
-        columns are K[k + j, k : k + j + 1].
-        """
-        packed, half, roots = self.packed, self.n // 2, self.roots
-        H = np.zeros((_ROWS_PER_BLOCK, self.n), packed.dtype)
-        packed[-1, :half] = 0
-        for start in range(0, self.m, _ROWS_PER_BLOCK):
-            rows = slice(start, min(start + _ROWS_PER_BLOCK, self.m))
-            part = H[: rows.stop - start, : self.m]
-            part[:] = to_host(layer.activations(layer.centers[rows]))
+    def _fill(self, layer: Layer, delta: float, roots: np.ndarray | None) -> None:
+        """The panels of the matrix, whose columns are its rows."""
+        self.panels.clear()
+        for top in range(0, self.m, PANEL):
+            H = to_host(layer.activations(layer.centers[top : top + PANEL]))
+            rows = H[:, top:].astype(self.dtype)
             if roots is not None:
-                part *= roots[rows, None]
-                part *= roots
-            for j in range(start, rows.stop):
-                row = H[j - start]
-                row[j] += delta
-                if j < half:
-                    packed[j, 1 + j :] = row[j:]
-                else:
-                    packed[j - half, : j - half + 1] = row[half : j + 1]
-        if self.n > self.m:
-            packed[-1, half - 1] = 1
+                rows *= roots[top : top + PANEL, None]
+                rows *= roots[top:]
+            rows[np.diag_indices(len(rows))] += delta
+            self.panels.append(rows.T)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """(D K D + δI)⁻¹ V, in its dtype."""
         with stage("output training", "preconditioner"):
-            count(operations=2.0 * self.m**2 * V.shape[1], kind=self.packed.dtype.name)
-            padded = self._padded(V)
-            return self._solve(self.n, self.packed, padded, uplo="L", overwrite_b=True)[0][: self.m]
+            X = self.forward(V)
+            count(operations=1.0 * self.m * X.size, kind=self.dtype.name)
+            solve_panels(self.panels, X, transposed=True)
+            return X
 
     def forward(self, V: np.ndarray) -> np.ndarray:
         """L⁻¹ V for the factor L."""
-        count(operations=1.0 * self.m**2 * V.shape[1], kind=self.packed.dtype.name)
-        half = self._forward(1.0, self.packed, self._padded(V), uplo="L", overwrite_b=True)
-        return half[: self.m]
-
-    def _padded(self, V: np.ndarray) -> np.ndarray:
-        padded = np.zeros((self.n, V.shape[1]), self.packed.dtype, order="F")
-        padded[: self.m] = V
-        return padded
+        count(operations=1.0 * self.m * V.size, kind=self.dtype.name)
+        X = np.array(V, self.dtype, order="F")
+        solve_panels(self.panels, X)
+        return X
 
 
 class Falkon:

@@ -94,13 +94,17 @@ def rows_of(
     N, m = X.shape[0], len(layer.centers)
     size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1)
     kind = "16 bits" if step else str(layer.dtype)
-    rows, info = StoredH(shift, step, triangle), f"H kept in {kind}"
-    if size > bytes_to_keep(_KEPT_SHARE):
-        rows = RecomputedH(layer, X, shift, step, triangle)
+    rows: StoredH
+    if size <= bytes_to_keep(_KEPT_SHARE):
+        rows, info = StoredH(shift, step, triangle), f"H kept in {kind}"
+        fits = all(rows.add(H) for _, H in tiles(layer, X))
+    else:
+        rows = anew = RecomputedH(layer, X, shift, step, triangle)
         enough = size / _KEPT_SHARE / 2**20
         info = f"H made anew in every iteration: config_context(memory={enough:.0f}) keeps it in "
         info += kind
-    if all(rows.add(H) for _, H in tiles(layer, X)):
+        fits = step is None or anew.fit()
+    if fits:
         return rows, info
     return rows_of(layer, X, shift, None, triangle=triangle)  # beyond 16 bits
 
@@ -126,12 +130,9 @@ class StoredH:
     def add(self, H: np.ndarray) -> bool:
         """Keep the next rows H (b, m); whether 16 bits hold them."""
         Q, fits = self._rounded(H, self.n_rows)
-        self._keep(Q)
+        self.blocks.append(Q)
         self.n_rows += len(H)
         return fits
-
-    def _keep(self, Q: np.ndarray) -> None:
-        self.blocks.append(Q)
 
     def _rounded(self, H: np.ndarray, top: int) -> tuple[np.ndarray, bool]:
         """Rows H from number ``top`` on as they are kept, and whether 16 bits hold them."""
@@ -261,10 +262,11 @@ class RecomputedH(StoredH):
         self, layer: Layer, X: Any, shift: np.ndarray, step: float | None, triangle: bool
     ) -> None:
         super().__init__(shift, step, triangle)
-        self.layer, self.X = layer, X
+        self.layer, self.X, self.n_rows = layer, X, X.shape[0]
 
-    def _keep(self, Q: np.ndarray) -> None:
-        pass
+    def fit(self) -> bool:
+        """Whether 16 bits hold all rows."""
+        return all(self._rounded(H, rows.start)[1] for rows, H in tiles(self.layer, self.X))
 
     def _passes(self) -> Iterator[list[_Place]]:
         for rows, H in tiles(self.layer, self.X):

@@ -24,14 +24,19 @@ from gpurbf.runtime.checks import check_number, check_room
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import factorizations, mirror
 from gpurbf.runtime.stages import count, stage, staged
-from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.runtime.threads import (
+    map_single_threaded_blas,
+    parallel_for,
+    single_threaded_blas,
+)
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 
 # How often a hundred times larger ridge is tried before the eigenvalues are.
 _N_RETRIES = 2
 # Rows whose mean is the shift.
 _SHIFT_ROWS = 1024
-_ROWS_PER_BLOCK = 256
+# Rows of a matrix that a thread adds to, and rows that it leaves out, at a time.
+_ROWS_PER_BLOCK, _ROWS_LEFT_OUT = 256, 200
 # Of the squares of H less its shift, a spread that is nothing but their rounding.
 _ROUNDING = 8 * np.finfo(np.float64).eps
 # A row whose outputs are its own doing has nothing left when it is left out.
@@ -81,6 +86,11 @@ class OwnCenters(NamedTuple):
 
     rows: np.ndarray
     centers: np.ndarray
+
+    def within(self, part: slice) -> OwnCenters:
+        """Those of some of the rows, by their places there."""
+        some = (part.start <= self.rows) & (self.rows < part.stop)
+        return OwnCenters(self.rows[some] - part.start, self.centers[some])
 
 
 @dataclass
@@ -136,9 +146,22 @@ class RidgeSolution:
         -------
         outputs : ndarray of shape (N, k), float64
         """
+        n = len(H)
+        step = _ROWS_LEFT_OUT if self.xp is np else max(1, n)
+        parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
+
+        def task(part: slice) -> np.ndarray:
+            w = None if weights is None else weights[part]
+            return self._left_out(H[part], T[part], w, None if own is None else own.within(part))
+
+        return np.concatenate(map_single_threaded_blas([partial(task, part) for part in parts]))
+
+    def _left_out(
+        self, H: Any, T: np.ndarray, weights: np.ndarray | None, own: OwnCenters | None
+    ) -> np.ndarray:
+        """See `leave_one_out`; of rows that are evaluated together."""
         xp = self.xp
-        with single_threaded_blas():  # few outputs
-            outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
+        outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
         if own is not None and len(own.rows):
@@ -475,9 +498,13 @@ class NormalEquations:
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:
     """A += u vᵀ in blocks of rows: no second (m, m) array."""
-    for i in range(0, len(A), _ROWS_PER_BLOCK):
-        rows = slice(i, i + _ROWS_PER_BLOCK)
+
+    def task(i: int) -> None:
+        rows = slice(i * _ROWS_PER_BLOCK, (i + 1) * _ROWS_PER_BLOCK)
         A[rows] += u[rows, None] * v
+
+    # One thread gives a device its work.
+    parallel_for(task, -(-len(A) // _ROWS_PER_BLOCK), None if isinstance(A, np.ndarray) else 1)
 
 
 def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:

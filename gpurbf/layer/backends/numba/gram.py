@@ -67,8 +67,14 @@ class Grid(NamedTuple):
         """H (N, m) in float64, as it is summed with weights of 1 or of these ``roots`` (N,)."""
         factors = np.ones(len(H)) if roots is None else np.where(roots > 0, roots, 1.0)
         factors = factors[:, None] / self.step
-        steps = np.rint((H - mean.astype(H.dtype)) * factors.astype(H.dtype))
-        return mean + steps / factors
+        less, rounded = mean.astype(H.dtype), np.empty(H.shape)
+
+        def task(rows: slice) -> None:
+            steps = np.rint((H[rows] - less) * factors[rows].astype(H.dtype))
+            np.add(mean, steps / factors[rows], out=rounded[rows])
+
+        parallel_rows(task, len(H), _ROWS)
+        return rounded
 
 
 def kind_for(dtype: np.dtype, m: int) -> np.dtype:
