@@ -126,7 +126,7 @@ def svc_dual(K, y, C, beta):
     primal = beta @ K @ beta / 2 + (C * np.maximum(0, 1 - y * (K @ beta + b))).sum()
     inside = (alpha >= 0).all() and (alpha <= C).all()
     return {
-        "feasible": bool(inside and abs(beta.sum()) < 1e-9 * len(y)),
+        "feasible": bool(inside and abs(beta.sum()) < 1e-9 * max(len(y), alpha.sum())),
         "objective": objective,
         "violation": violation,
         "intercept": b,

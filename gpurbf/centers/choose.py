@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.centers import CENTERS, most_centers
-from gpurbf.data.hashes import row_hashes
+from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.data.samples import shared_quantizations, with_room
 from gpurbf.layer.activation import Activation, positive_definite
 from gpurbf.layer.gamma import resolve_gamma
@@ -102,12 +102,5 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
 
 def center_finder(C: Any) -> Callable[[Any], np.ndarray]:
     """A function that finds the center (a row of C, dense or CSR) equal to a row, -1 for none."""
-    hashes = row_hashes(C, 0)
-    order = np.argsort(hashes, kind="stable")
-
-    def find(X: Any) -> np.ndarray:
-        rows = row_hashes(X, 0)
-        found = order[np.searchsorted(hashes, rows, sorter=order).clip(max=len(order) - 1)]
-        return np.where(hashes[found] == rows, found, -1)
-
-    return find
+    find = finder(row_hashes(C, 0))
+    return lambda X: find(row_hashes(X, 0))

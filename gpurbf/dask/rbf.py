@@ -52,8 +52,7 @@ class RBFLayer(DaskEstimator):
         blocks = Blocks.scanned(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
-            if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
-                model.center_indices_ = blocks.take(model.center_indices_).places
+            number_centers(model, blocks)
         self.model_ = model
         return self
 
@@ -130,6 +129,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
+            number_centers(model, blocks)
             solver = _solver(model, len(model.centers_))
             found, scale = _sampled(weighted)
             sample = np.sort(found.first)
@@ -143,7 +143,9 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
                 normal = model._begin(0.0, weighted, scale)
                 normal, some = BlockSums(weighted, model, normal, sample).result()
             some = some.at(np.searchsorted(sample, found.first))
-            left_out = model._to_leave_out(normal, found, some.X, some.weights)
+            w = some.weights  # copies are taken for equal ones
+            copies = None if w is None else (np.arange(len(w)), w)
+            left_out = model._to_leave_out(normal, found, some.X, copies)
             model._solve(solver, normal, left_out, some.X, keep=False)
         self.model_ = model
         return self
@@ -173,6 +175,12 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
         logarithms : dask array of shape (n_samples, n_classes)
         """
         return self._lazily("predict_log_proba", X)
+
+
+def number_centers(model: Any, blocks: Blocks) -> None:
+    """Number the centers as rows of all samples, those of no weight too."""
+    if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
+        model.center_indices_ = blocks.take(model.center_indices_).places
 
 
 def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:

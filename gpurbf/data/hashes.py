@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,17 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
 
     parallel_rows(tile, X.shape[0], n_rows)
     return mix(sums)
+
+
+def finder(hashes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that finds where hashes are among these, the first of equal ones, -1 for none."""
+    order = np.argsort(hashes, kind="stable")
+
+    def find(wanted: np.ndarray) -> np.ndarray:
+        found = order[np.searchsorted(hashes, wanted, sorter=order).clip(max=len(order) - 1)]
+        return np.where(hashes[found] == wanted, found, -1)
+
+    return find
 
 
 @functools.lru_cache(maxsize=8)

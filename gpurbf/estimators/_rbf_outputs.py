@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf.centers.choose import center_finder
+from gpurbf.centers.sample import Distinct
 from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.hashes import finder, mix, row_hashes
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, library
+from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
@@ -59,6 +64,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         layer, rows = self._layer(), slice(0, X.shape[0], -(-X.shape[0] // _ROWS_COMPARED))
         if self.precision in FORCED:
             return False
+        single = normal.grid is None and layer.dtype == np.float32
+        if single and no_more_samples(X, rows, len(self.centers_)):
+            return True
         w = None if weights is None else weights[rows]
         return normal.coarse(layer, layer.in_float64("numpy"), X[rows], w)
 
@@ -175,10 +183,40 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
         """
-        return probabilities(self._scores(self._checked(X)), self.temperature_)
+        X, cure = self._checked(X), "predict fewer samples at a time"
+        if library(X) is np:
+            shape = X.shape[0], len(self.classes_)
+            check_result(shape, np.dtype(np.float64), "probabilities", cure, copies=2)
+        return probabilities(self._scores(X), self.temperature_)
 
 
-def own_among(centers: np.ndarray) -> OwnCenters:
-    """Which of some rows are centers, whose centers these are, or -1."""
+def no_more_samples(X: Any, some: slice, m: int) -> bool:
+    """Whether at most m samples are distinct, if that may be: `some` of them are asked first.
+
+    Of as many centers as samples one that is left out leaves less than float32 tells of a weight.
+    """
+    hashes = row_hashes(X[some], 0)
+    if X.shape[0] > m and len(np.unique(hashes)) == len(hashes):
+        return False
+    return len(np.unique(row_hashes(X, 0))) <= m
+
+
+def copies_of(
+    found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The rows of X that are those found, of their classes: which of them, and their weights."""
+    if weights is None:
+        return None
+    own = weights[found.first]
+    if (found.mass == own).all():  # each is the only one
+        return np.arange(len(own)), own
+    keys = mix(row_hashes(X, 0) ^ mix(codes.astype(np.uint64)))
+    places = finder(keys[found.first])(keys)
+    return places[places >= 0], weights[places >= 0]
+
+
+def own_among(centers: np.ndarray, layer: HiddenLayer) -> OwnCenters:
+    """Which of some rows are centers of the layer, whose centers these are, or -1."""
     rows = np.flatnonzero(centers >= 0)
-    return OwnCenters(rows, centers[rows])
+    equal = center_finder(layer.sparse_centers)(layer.sparse_centers)
+    return OwnCenters(rows, (equal[:, None] == centers[rows]).astype(np.float64))

@@ -13,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 
 from gpurbf.centers.choose import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
+from gpurbf.data.hashes import finder
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
@@ -22,7 +23,7 @@ from gpurbf.estimators._base import (
     transaction,
     with_callbacks,
 )
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, copies_of, own_among
 from gpurbf.estimators._validation import (
     finite,
     stream_data,
@@ -41,8 +42,8 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations, RidgeSolution
 
 # Rows between two reports of progress.
 _ROWS_A_STEP = 8192
-# Rows on which probabilities are calibrated; more where they cost no more than their outputs.
-_CALIBRATION_ROWS, _MORE_ROWS = 1000, 2000
+# Rows whose outputs calibrate probabilities where none are left out.
+_CALIBRATION_ROWS = 2000
 # As many are enough where most are centers, which cost more.
 _ROWS_AMONG_CENTERS = 500
 # The samples that are left out of sums: the same ones of all samples and of batches of them.
@@ -97,10 +98,15 @@ class Kept(NamedTuple):
         """Merge with samples of later batches: the result is that of one race over all."""
         n = len(self.centers)
         places = np.arange(n), np.arange(n, n + len(later.centers))
-        parts = (kept.found._replace(first=own) for kept, own in zip((self, later), places))
+        parts = [kept.found._replace(first=own) for kept, own in zip((self, later), places)]
         found = race.merged(*parts)
-        centers, H = (np.concatenate(own)[found.first] for own in zip(self[1:], later[1:]))
-        return Kept(found, centers, H)
+        centers, H = (np.concatenate(own) for own in zip(self[1:], later[1:]))
+        # Of a sample that is in both the mean, by their weights.
+        both = finder(parts[0].keys)(parts[1].keys)
+        a, b = both[both >= 0], n + np.flatnonzero(both >= 0)
+        mass = np.concatenate([part.mass for part in parts])[:, None]
+        H[a] += mass[b] / (mass[a] + mass[b]) * (H[b] - H[a])
+        return Kept(found, centers[found.first], H[found.first])
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -279,9 +285,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             If the backend named cannot run here.
         """
         self._solver()  # before any work
-        X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
+        X, codes, weights, self.classes_, _, given = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs), finite(self, X):
-            self._choose_layer(X, codes, weights)
+            self._choose_layer(X, codes, weights, given)
             solver = self._solver(len(self.centers_))
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             for name in ("_normal", "_left_out", "_held"):
@@ -309,7 +315,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
-                    self._train(solver, X, codes, weights)
+                    self._train(solver, X, codes, weights, given)
         return self
 
     @available_if(_takes_batches)
@@ -352,12 +358,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         """
         solver = self._solver()
         first = not hasattr(self, "centers_")
-        X, codes, weights, self.classes_, *_ = stream_data(
+        X, codes, weights, self.classes_, _, given = stream_data(
             self, X, y, classes, sample_weight, first=first
         )
         with limited(self.n_jobs), finite(self, X):
             if first:
-                self._choose_layer(X, codes, weights)
+                self._choose_layer(X, codes, weights, given)
             elif not hasattr(self, "_normal"):
                 warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
@@ -416,17 +422,21 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self, normal: NormalEquations, X: Any, codes: np.ndarray, weights: np.ndarray | None
     ) -> Kept:
         found = CALIBRATION.over(X, codes, weights)
-        w = None if weights is None else weights[found.first]
-        return self._to_leave_out(normal, found, X[found.first], w)
+        copies = copies_of(found, X, codes, weights)
+        return self._to_leave_out(normal, found, X[found.first], copies)
 
     def _to_leave_out(
-        self, normal: NormalEquations, found: Distinct, X: Any, weights: np.ndarray | None
+        self,
+        normal: NormalEquations,
+        found: Distinct,
+        X: Any,
+        copies: tuple[np.ndarray, np.ndarray] | None,
     ) -> Kept:
-        """Keep what leaving out the samples found takes: rows X of them, with their own weights."""
-        layer, roots = self._layer(), None if weights is None else np.sqrt(weights)
+        """Keep what leaving out the samples found takes: rows X of them, and their copies."""
+        layer = self._layer()
         centers = center_finder(layer.sparse_centers)(X)
         with layer.allocator():
-            H = normal.summed(roots)(activations(layer, X))
+            H = normal.summed_copies(activations(layer, X), copies)
         return Kept(found, centers, H)
 
     @staged("output training")
@@ -442,11 +452,11 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         if np.mean(left_out.centers >= 0) > 0.5:
             left_out = left_out.first(_ROWS_AMONG_CENTERS)
         found, centers, H = left_out
-        codes, weights = found.labels, found.totals
+        codes, weights = found.labels, found.mass
         T, layer = one_hot(codes, len(self.classes_)), self._layer()
         with layer.allocator():
             H = layer.xp.asarray(H)
-            scores = solution.leave_one_out(H, T, weights, own_among(centers))
+            scores = solution.leave_one_out(H, T, weights, own_among(centers, layer))
         self._calibrate(scores, X, slice(None), codes, weights)
 
     def _take(
@@ -456,20 +466,28 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
-        some = np.arange(X.shape[0])
-        if len(some) - len(self.centers_) > _CALIBRATION_ROWS:
-            # A sample that is a center is fitted unrealistically well: others are asked if there
-            # are many.
-            some = np.setdiff1d(some, getattr(self, "center_indices_", ()))
-        rows = some[calibration_rows(len(some))]
-        scores = found.left_out(W, self.intercept_, rows)
-        self._calibrate(scores, X, rows, codes, weights)
+        chosen = CALIBRATION.over(X, codes, weights)
+        # A sample that is a center is fitted unrealistically well: many others are asked instead.
+        others = center_finder(self._layer().sparse_centers)(X[chosen.first]) < 0
+        if 2 * others.sum() > CALIBRATION.most:
+            chosen = chosen.at(others)
+        scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)
+        self._calibrate(scores, X, slice(None), chosen.labels, chosen.totals)
 
     @staged("output training")
-    def _train(self, solver: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> None:
-        """Output weights by a solver that sees the samples one by one."""
+    def _train(
+        self,
+        solver: Any,
+        X: Any,
+        codes: np.ndarray,
+        weights: np.ndarray | None,
+        given: np.ndarray | slice,
+    ) -> None:
+        """Output weights by a solver that sees samples one by one, ``given`` as those rows."""
         layer, n_classes = self._layer(), len(self.classes_)
         indices = getattr(self, "center_indices_", None)
+        if indices is not None and not isinstance(given, slice):
+            indices = np.searchsorted(given, indices)
         start = None if indices is None else one_hot(codes[indices], n_classes)
         if start is None and solver.needs == "center targets":
             raise ValueError(
@@ -478,10 +496,5 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             )
         W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
-        rows = calibration_rows(X.shape[0], _MORE_ROWS)
+        rows = slice(0, X.shape[0], -(-X.shape[0] // _CALIBRATION_ROWS))  # evenly spaced
         self._calibrate(layer.matvec(X[rows], W), X, rows, codes, weights)
-
-
-def calibration_rows(n_samples: int, most: int = _CALIBRATION_ROWS) -> slice:
-    """Evenly spaced rows, no more than so many; all of a small data set."""
-    return slice(0, n_samples, -(-n_samples // most))

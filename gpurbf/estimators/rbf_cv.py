@@ -23,7 +23,7 @@ from gpurbf.estimators._base import (
     transaction,
     with_callbacks,
 )
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, own_among
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, copies_of, own_among
 from gpurbf.estimators._validation import (
     check_finite,
     finite,
@@ -37,7 +37,7 @@ from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath
 
 # Rows between two reports of progress; rows that are left out at a time, whose H is held.
@@ -213,9 +213,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         alphas, factors = self._grids()
         most, fewer = self._how_many_left_out()
         score = None if self.scoring is None else get_scorer(self.scoring)
-        X, codes, weights, self.classes_, *_ = training_data(self, X, y, sample_weight)
+        X, codes, weights, self.classes_, _, given = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs), finite(self, X):
-            layer = self._choose_layer(X, codes, weights)
+            layer = self._choose_layer(X, codes, weights, given)
             gammas = factors * self.gamma_
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             left_out = choose_left_out(X, codes, weights, layer.centers, most)
@@ -275,16 +275,16 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         score: Any,
     ) -> Trial:
         """Scores of all penalties for this width; the outputs and weights of the best."""
-        path, summed = RidgePath(normal, alphas, self.fit_intercept), normal.summed
+        path = RidgePath(normal, alphas, self.fit_intercept)
         T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
         parts, n = [], 0
         while n < len(T):
             some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
             n = some.stop
             with layer.allocator():
-                roots = None if left_out.roots is None else left_out.roots[some]
-                H = summed(roots)(activations(layer, X[left_out.rows[some]]))
-                own = left_out.own(some)
+                H = activations(layer, X[left_out.rows[some]])
+                H = normal.summed_copies(H, left_out.copies_of(some))
+                own = own_among(left_out.centers[some], layer)
                 parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
             if fewer and settled(np.concatenate(parts, axis=1), T[:n], left_out.weights[:n]):
                 break
@@ -364,21 +364,26 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 class LeftOut(NamedTuple):
     """Samples that are left out: a row of each, the weight of all its copies, its center or -1.
 
-    ``roots`` are of the rows' own weights, with which these were summed; None without weights.
+    ``copies`` are those of all of them, see `copies_of`.
     """
 
     rows: np.ndarray
     weights: np.ndarray
     centers: np.ndarray
-    roots: np.ndarray | None
+    copies: tuple[np.ndarray, np.ndarray] | None
 
-    def own(self, some: slice) -> OwnCenters:
-        """Which of some of these rows are centers."""
-        return own_among(self.centers[some])
+    def copies_of(self, some: slice) -> tuple[np.ndarray, np.ndarray] | None:
+        """Those of some of them."""
+        if self.copies is None:
+            return None
+        places, weights = self.copies
+        own = (some.start <= places) & (places < some.stop)
+        return places[own] - some.start, weights[own]
 
     def first(self, n: int) -> LeftOut:
         """The first n of them."""
-        return LeftOut._make(None if own is None else own[:n] for own in self)
+        rows, weights, centers = (own[:n] for own in self[:3])
+        return LeftOut(rows, weights, centers, self.copies_of(slice(0, n)))
 
 
 @staged("prepare", "samples to leave out")
@@ -386,10 +391,9 @@ def choose_left_out(
     X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
 ) -> LeftOut:
     """Some distinct samples, by their content: neither order nor repetition changes them."""
-    found = Race(0, by_class=True).over(X, codes, weights)
-    rows, totals = found.first[:n_left_out], found.mass[:n_left_out]
-    roots = None if weights is None else np.sqrt(weights[rows])
-    return LeftOut(rows, totals, center_finder(C)(X[rows]), roots)
+    found = Race(0, by_class=True).over(X, codes, weights).at(slice(n_left_out))
+    copies = copies_of(found, X, codes, weights)
+    return LeftOut(found.first, found.mass, center_finder(C)(X[found.first]), copies)
 
 
 def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:

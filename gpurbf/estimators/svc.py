@@ -50,8 +50,8 @@ from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
-from gpurbf.runtime.arrays import beside, chosen, to_host
-from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
+from gpurbf.runtime.checks import check_number, check_option, check_result, check_room
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
@@ -526,7 +526,7 @@ class SVC(
             raise NotFittedError(
                 "predict_proba is not available when fitted with probability=False: fit again."
             )
-        won = pair_probabilities(to_host(self._outputs(X)), self._probA, self._probB)
+        won = pair_probabilities(to_host(self._outputs(X, copies=4)), self._probA, self._probB)
         return coupled(won, len(self.classes_))
 
     def to_sklearn(self) -> ScikitLearnSVC:
@@ -705,10 +705,19 @@ class SVC(
         return np.asarray(K.toarray() if sp.issparse(K) else K, dtype=np.float64, order="C")
 
     @staged("back and evaluate", "scores")
-    def _outputs(self, X: Any) -> np.ndarray:
-        """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
+    def _outputs(self, X: Any, copies: int = 2) -> np.ndarray:
+        """Outputs of the pairs (N, n_pairs), positive for the first class of the pair.
+
+        So many ``copies`` of them there must be room for.
+        """
         check_is_fitted(self)
         X = self._check_samples(X)
+        if not is_resident(X):
+            k, cure = len(self.classes_), "predict fewer samples at a time"
+            pairs = k * (k - 1) // 2
+            check_result((X.shape[0], pairs), np.dtype(np.float64), "outputs", cure, copies)
+            cure = "take RBFClassifier, whose outputs are one a class"
+            check_room(4 * k * pairs, f"Votes of {pairs:,} pairs of {k:,} classes", cure)
         with limited(self.n_jobs):
             ready = self._prepared()
             if ready.layer is None:

@@ -24,13 +24,16 @@ def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
     p : array of shape (N, n_classes), float64
         Of the library of the scores.
     """
-    scaled = scores.astype(np.float64) / temperature
-    xp = library(scores)
+    p, xp = scores.astype(np.float64), library(scores)
+    p /= temperature
     if scores.shape[1] == 1:
-        positive = expit(scaled) if xp is np else 1 / (1 + xp.exp(-scaled))
+        positive = expit(p) if xp is np else 1 / (1 + xp.exp(-p))
         return xp.concatenate([1 - positive, positive], axis=1)
-    powers = xp.exp(scaled - scaled.max(axis=1)[:, None])
-    return powers / powers.sum(axis=1)[:, None]
+    # In place: all of it may be half of the memory that there is.
+    p -= p.max(axis=1)[:, None]
+    xp.exp(p, out=p)
+    p /= p.sum(axis=1)[:, None]
+    return p
 
 
 @staged("back and evaluate", "temperature")

@@ -42,9 +42,13 @@ def _product(a, b):
 def _gradient(f, free, left, out):
     """f of the free samples less its mean, the gradient in the plane; its largest part."""
     use_widest_vectors()
-    mean, largest = _product(f, free) / left, 0.0
+    # f is large beside its differences: what is lost of its mean would add up in the betas.
+    base, largest = f[0], 0.0
     for k in range(len(f)):
-        out[k] = free[k] * (f[k] - mean)
+        out[k] = f[k] - base
+    mean = _product(out, free) / left
+    for k in range(len(f)):
+        out[k] = free[k] * (out[k] - mean)
         largest = larger(largest, abs(out[k]))
     return largest
 

@@ -29,6 +29,8 @@ from gpurbf.svm.rounding import float32_error
 _NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place.
 _COPIED_ROWS = 256
+# Integers that float32 holds, and the deviation of a value rounded to it, as a part of the largest.
+_MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
 # float32 tiles are used up to this error of a value; what it does to f is the solver's business.
 _MAX_FLOAT32_ERROR = 1e-5
 # Why "auto" does not take a GPU.
@@ -91,6 +93,7 @@ class KernelRows:
         steps = "" if self._sparse else self._choose_backend(backend)
         # Codes meet in less time as 8-bit products, a value for each pair of them.
         self.linear = activation.linear and X.quantization is None and self.xp is np
+        self.diagonal = self._diagonal()
         self.dtype, self.rounding, why = self._arithmetic()
         whole = self.n_samples <= MAX_MATRIX
         probe = self._layer(X if whole else X[:1])
@@ -101,7 +104,6 @@ class KernelRows:
             self._among = self._layers_among()
         self.compiled = self._among is not None
         self.cost = self._cost()
-        self.diagonal = self._diagonal()
         self.description = probe.describe() + why + (steps and f"; {steps}")
 
     def _choose_backend(self, backend: str) -> str:
@@ -137,7 +139,10 @@ class KernelRows:
         if self.precision in FORCED:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.quantization is not None:
-            return np.dtype(np.float32), 0.0, ""
+            # Distances and products are exact, and values rounded once; sums of codes may not be.
+            largest = float(np.abs(self.diagonal).max(initial=0))
+            exact = self.activation.linear and largest < _MAX_EXACT
+            return np.dtype(np.float32), 0.0 if exact else _ROUNDING * largest, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
         between, itself = float32_error(X, self.activation, self._chosen)

@@ -1,5 +1,7 @@
 """Every estimator against an independent implementation: formulas, scikit-learn, a naive loop."""
 
+from itertools import combinations
+
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -165,25 +167,14 @@ def test_svc_agrees_with_scikit_learn(table, storage, around, kernel, C, weighte
     metric, profile = KERNEL_OF[kernel]
     K = reference.hidden(A, A, metric, profile, gamma, 0.5, 3)
     factors = C * (np.ones(table.N) if weights is None else weights)
-    mine, other = (betas(model, A) for model in (ours, theirs))
-    classes, pair = len(ours.classes_), 0
-    for a in range(classes):
-        for b in range(a + 1, classes):
-            rows = np.flatnonzero((y == a) | (y == b))
-            signs = np.where(y[rows] == a, 1.0, -1.0)
-            part = K[np.ix_(rows, rows)]
-            both = [
-                reference.svc_dual(
-                    part, signs, factors[rows], at_bounds(beta[rows, pair], factors[rows])
-                )
-                for beta in (mine, other)
-            ]
-            assert both[0]["feasible"]
-            assert both[0]["violation"] <= 2e-4 + 1e-5 * np.abs(part).max() * C
-            if kernel != "sigmoid":  # not convex: there is more than one optimum
-                size = 1 + abs(both[1]["objective"])
-                assert both[0]["objective"] <= both[1]["objective"] + 2e-3 * size
-            pair += 1
+    for (part, _, mine), (*_, other) in zip(
+        *(pairs_of(model, K, A, y, factors) for model in (ours, theirs))
+    ):
+        assert mine["feasible"]
+        assert mine["violation"] <= 2e-4 + 1e-5 * np.abs(part).max() * C
+        if kernel != "sigmoid":  # not convex: there is more than one optimum
+            size = 1 + abs(other["objective"])
+            assert mine["objective"] <= other["objective"] + 2e-3 * size
     if kernel == "sigmoid":
         return
     expected = theirs.decision_function(A)
@@ -196,9 +187,14 @@ def test_svc_agrees_with_scikit_learn(table, storage, around, kernel, C, weighte
         assert (labels[sure] == theirs.predict(A)[sure]).all()
 
 
-def at_bounds(beta, C):
-    """Replace coefficients that are C but for a rounding by C."""
-    return np.where(np.abs(np.abs(beta) - C) < 1e-9 * C, np.sign(beta) * C, beta)
+def pairs_of(model, K, A, y, C):
+    """Of each pair of classes, of samples of a C above 0: its kernel, coefficients and dual."""
+    for beta, (a, b) in zip(betas(model, A).T, combinations(model.classes_, 2)):
+        rows = np.flatnonzero(((y == a) | (y == b)) & (C > 0))
+        own, bounds, part = beta[rows], C[rows], K[np.ix_(rows, rows)]
+        # Coefficients that are C but for a rounding are C.
+        own = np.where(np.abs(np.abs(own) - bounds) < 1e-9 * bounds, np.sign(own) * bounds, own)
+        yield part, own, reference.svc_dual(part, np.where(y[rows] == a, 1.0, -1.0), bounds, own)
 
 
 def betas(model, A):

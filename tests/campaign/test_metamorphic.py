@@ -140,27 +140,6 @@ def test_another_unit_of_the_data_changes_no_answer(table, around, power, name):
 
 @campaign(
     "metamorphic",
-    25,
-    table=tables(values=("real", "sixteenths"), N=100, k=4),
-    around=AROUND,
-    shift=st.floats(-100, 100),
-    name=NAMES,
-)
-def test_another_origin_of_the_data_changes_no_answer(table, around, shift, name):
-    X, y = table.make(NEW)
-    shift = np.round(shift * 16) / 16  # X + shift is exact for sixteenths
-    with around():
-        a, b = (
-            CLASSIFIERS[name](backend=around.backend, precision="float64", **fixed(name, X + s))
-            .fit(X[:-NEW] + s, y)
-            .decision_function(X[-NEW:] + s)
-            for s in (0.0, shift)
-        )
-    close(a, b, {"SVC": 0.05, "FSVC": 1e-6, "RBFClassifier": 1e-6}[name])
-
-
-@campaign(
-    "metamorphic",
     8,
     table=tables(values=EXACT, N=300, n=12, k=4),
     first=AROUND,

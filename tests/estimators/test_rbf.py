@@ -16,7 +16,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gpurbf import BackendUnavailable, RBFClassifier, RBFLayer, config_context
+from gpurbf import (
+    BackendUnavailable,
+    RBFClassifier,
+    RBFClassifierCV,
+    RBFLayer,
+    config_context,
+)
 from gpurbf.centers import CENTERS
 from gpurbf.layer.backends import LOADERS, Backend
 from gpurbf.layer.gamma import resolve_gamma
@@ -377,3 +383,16 @@ def test_small_weights_leave_probabilities_as_they_are():
     alike = model.fit(X[:400], y[:400]).predict_proba(X[400:])
     light = model.fit(X[:400], y[:400], np.full(400, 1 / 1024)).predict_proba(X[400:])
     np.testing.assert_allclose(light, alike, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [RBFClassifier, RBFClassifierCV])
+@pytest.mark.parametrize("centers", ["stratified", "random"])
+def test_centers_are_rows_of_all_samples_those_of_no_weight_too(model, centers):
+    X, y = load_digits(return_X_y=True)
+    weights = np.arange(len(X)) % 3
+    found = model(50, centers=centers, random_state=0).fit(X, y, weights)
+    np.testing.assert_array_equal(X[found.center_indices_], found.centers_)
+    assert weights[found.center_indices_].all()
+    if model is RBFClassifier:
+        votes = found.set_params(solver="one-hot").fit(X, y, weights)
+        np.testing.assert_array_equal(votes.coef_.argmax(axis=0), y[votes.center_indices_])

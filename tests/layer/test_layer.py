@@ -53,6 +53,12 @@ def test_outputs_are_the_definition(backend, metric, dtype):
         assert_close(H, reference.hidden(X, C, *activation), H.dtype)
 
 
+def test_float64_is_float64_from_the_samples_on(backend):
+    X, C = data(np.float32, 45, 37, 19)
+    H = layer_of(C, 0.1, backend=backend, precision="float64").activations(X)
+    assert_close(H, reference.hidden(X, C, "euclidean", "gaussian", 0.1), np.float64)
+
+
 @pytest.mark.parametrize(("N", "m", "n"), SHAPES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])

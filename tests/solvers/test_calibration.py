@@ -55,6 +55,42 @@ def test_samples_are_left_out_as_their_weights_rounded_them(model):
     assert temperature(model, X[:600], y[:600], HEAVY[:600]) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("alpha", [1e-6, 1e-10])
+def test_equal_centers_are_left_out_together(alpha):
+    """A sample in two classes is two centers; the inverse has no digits of one beside the other."""
+    A, a = np.concatenate([X[:200], X[:2]]), np.concatenate([y[:200], 1 - y[:2]])
+    for model in (RBFClassifier("all", solver="ridge"), RBFClassifierCV("all", alphas=[alpha])):
+        model.set_params(**{"alpha": alpha} if "alpha" in model.get_params() else {})
+        model.set_params(random_state=0, gamma=0.02).fit(A, a)
+        assert 0.1 < model.temperature_ < 10
+
+
+@pytest.mark.parametrize("cuts", [None, [100, 250]], ids=["fit", "stream"])
+def test_copies_of_other_weights_are_left_out_together(cuts):
+    """On the grid each is rounded by its weight; there are more centers than samples."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 20, 400)
+    A, a, w = X[rows], y[rows], rng.exponential(1.0, 400)
+    options = {"centers": np.repeat(X[:30], 10, axis=0), "gamma": 0.05}
+    found = []
+    for precision in ("auto", "float64"):
+        model = RBFClassifier(precision=precision, **options)
+        for part in np.split(np.arange(400), cuts or []):
+            model.partial_fit(A[part], a[part], [0, 1], w[part])
+        found.append(model.temperature_ if cuts else model.fit(A, a, w).temperature_)
+    # What rounding adds to the penalty is felt; at the bound, 54.6, it would be garbage.
+    assert found[0] == pytest.approx(found[1], rel=0.5)
+    path = RBFClassifierCV(alphas=[1e-6], **options).fit(A, a, w)
+    assert path.temperature_ == pytest.approx(found[1], rel=0.5)
+
+
+def test_copies_are_left_out_together_by_conjugate_gradients():
+    model = RBFClassifier(solver="cg", **FEW)
+    once = temperature(model, X[:900], y[:900])
+    found = temperature(model, np.repeat(X[:900], 7, axis=0), np.repeat(y[:900], 7))
+    assert found == pytest.approx(once, rel=0.05)
+
+
 @pytest.mark.parametrize("precision", ["auto", "float64"])
 @pytest.mark.parametrize("weights", [None, HEAVY], ids=["plain", "weighted"])
 @pytest.mark.parametrize("cuts", [[700, 1499], [700, 1497], [3, 4, 1200], range(100, 1500, 100)])

@@ -104,7 +104,7 @@ def test_any_gamma_gives_finite_weights(gamma, dtype):
 def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
     penalty = reference.penalty(H, 1e-3, None, intercept)
-    own = OwnCenters(np.array([0, 2]), np.array([3, 24]))
+    own = OwnCenters(np.array([0, 2]), np.eye(H.shape[1])[:, [3, 24]])
     rows = np.array([5, 17, 89])
     outputs = solve(X, T, None, 1e-3, intercept).leave_one_out(H[rows], T[rows], None, own)
     for output, row, center in zip(outputs, rows, (3, None, 24), strict=True):

@@ -160,3 +160,17 @@ def test_weighted_values_are_their_sums(wide, codes, backend):
     found = rows.weighted(rows.gathered(np.arange(100, 300)), some, weights, wide)
     narrow = not wide and rows.dtype == np.float32
     assert found == pytest.approx(expected[100:], abs=1e-4 if narrow else 1e-9)
+
+
+@pytest.mark.parametrize("n", [300, 1400])
+def test_codes_reach_a_tolerance_below_the_rounding_of_their_values(n):
+    """Their distances are exact and their kernel values are not: a wide kernel, large C."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (n, 4)).astype(np.uint8)
+    y = np.where(X @ [1.0, -1, 1, -1] + rng.normal(0, 60, n) > 0, 1, -1)
+    model = SVC(C=1e3, gamma=1e-7, tol=1e-6).fit(X, y)
+    K = reference.hidden(X, X, "euclidean", "gaussian", 1e-7)
+    beta = np.zeros(n)
+    beta[model.support_] = model.dual_coef_[0]
+    dual = reference.svc_dual(K, y, np.full(n, 1e3), beta)
+    assert dual["violation"] <= 1.5e-6

@@ -55,7 +55,9 @@ class CGSolution:
         return self.system.weights(self.V)
 
     @staged("back and evaluate", "leave-one-out")
-    def left_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def left_out(
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+    ) -> np.ndarray:
         """Outputs for some of the samples, nearly as if they had not been trained on.
 
         Each by itself if there is a closed form. If not, up to a tenth of the samples are left out
@@ -68,12 +70,14 @@ class CGSolution:
             The `weights` of this solution.
         rows : int array of shape (r,)
             Numbers of the samples.
+        mass : ndarray of shape (r,), optional
+            Weights with which they are left out, all copies of a sample together.
 
         Returns
         -------
         outputs : ndarray of shape (r, k), float64
         """
-        outputs = self.system.leave_one_out(W, b, rows)
+        outputs = self.system.leave_one_out(W, b, rows, mass)
         if outputs is not None:
             return outputs
         parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.n_samples))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
@@ -117,8 +118,12 @@ class System(ABC):
         return to_host(self.layer.matvec(self._samples(rows), W)) + b
 
     @abstractmethod
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    def leave_one_out(
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """Outputs for those samples, each as if it had not been trained on, by closed forms.
+
+        ``mass`` are the weights of all their copies, which are left out too.
 
         With the preconditioner in the place of the inverse of A + λI; None if it is not near
         enough to it, as one of landmarks is not.
@@ -234,13 +239,15 @@ class LeastSquares(System):
         return self.X[rows]
 
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
-        """See `System`."""
+        """See `System`; with them go the samples that are equal to them."""
         other = copy.copy(self)
         other.w = self.w.copy()
-        other.w[rows] = 0
+        other.w[np.isin(row_hashes(self.X, 0), row_hashes(self.X[rows], 0))] = 0
         return other, V.copy()
 
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    def leave_one_out(
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
 
         `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
@@ -255,9 +262,10 @@ class LeastSquares(System):
             H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
             outputs[part] = H @ W + b
             leverage[part] = self.preconditioner.squares(H.T)
-        mean = self.w.sum() / np.count_nonzero(self.w)
+        mass = self.w[rows] if mass is None else mass
+        mean = mass.mean()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
-        far = self.w[rows] / mean * leverage / (1 - leverage)
+        far = mass / mean * leverage / (1 - leverage)
         T = self.T[rows, :-1] + self.target_mean
         return outputs + far[:, None] * (outputs - T)
 
@@ -343,7 +351,9 @@ class KernelSystem(System):
         other.preconditioner, U = self.preconditioner.without(some, U)
         return other, U
 
-    def leave_one_out(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    def leave_one_out(
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), less what a b does to it.
 
         With s = (K + λ/D²)⁻¹ 1 a b takes s sᵀ / 1ᵀs from that inverse.

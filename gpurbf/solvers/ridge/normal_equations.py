@@ -82,15 +82,19 @@ class Ridge(BaseEstimator):
 
 
 class OwnCenters(NamedTuple):
-    """Rows that are centers themselves: their places among the rows, and the centers they are."""
+    """Rows that are centers themselves: their places, and of each a column, 1 for these centers.
+
+    Equal centers are left out together: they have one weight, in parts, and the inverse of HᵀH has
+    no digits left for one of them beside its twin where the penalty is small.
+    """
 
     rows: np.ndarray
-    centers: np.ndarray
+    units: np.ndarray
 
     def within(self, part: slice) -> OwnCenters:
         """Those of some of the rows, by their places there."""
         some = (part.start <= self.rows) & (self.rows < part.stop)
-        return OwnCenters(self.rows[some] - part.start, self.centers[some])
+        return OwnCenters(self.rows[some] - part.start, self.units[:, some])
 
 
 @dataclass
@@ -165,12 +169,10 @@ class RidgeSolution:
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
         if own is not None and len(own.rows):
-            unit = np.zeros((len(self.W), len(own.rows)))
-            unit[own.centers, np.arange(len(own.rows))] = 1
-            at_center = self._half(xp.asarray(unit))
+            at_center = self._half(xp.asarray(own.units))
             cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
             ratio = cross / to_host((at_center * at_center).sum(axis=0))
-            outputs[own.rows] -= ratio[:, None] * self.W[own.centers]
+            outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)
             leverage[own.rows] -= ratio * cross
         return left_out(outputs, leverage if weights is None else weights * leverage, T)
 
@@ -494,6 +496,30 @@ class NormalEquations:
         if self.grid is None or self.shift is None:
             return lambda H: H
         return partial(self.grid.nearest, mean=self.shift, roots=roots)
+
+    def summed_copies(self, H: Any, copies: tuple[np.ndarray, np.ndarray] | None) -> Any:
+        """Rows H (N, m) as their copies were summed: their mean, as unequal weights round anew.
+
+        All of a row's weight at that mean is what leave-one-out takes off.
+
+        Parameters
+        ----------
+        H : array of shape (N, m)
+        copies : (places, weights) or None
+            Of each copy, the row itself among them, which of the rows it is and its weight; None:
+            of weight 1.
+        """
+        if self.grid is None or copies is None:
+            return self.summed()(H)
+        places, weights = copies
+        if len(places) == len(H):
+            return self.summed(np.sqrt(weights)[np.argsort(places)])(H)
+        H, sums = to_host(H), np.zeros(H.shape)
+        for start in range(0, len(places), _ROWS_PER_BLOCK):
+            some = slice(start, start + _ROWS_PER_BLOCK)
+            rounded = self.summed(np.sqrt(weights[some]))(H[places[some]])
+            np.add.at(sums, places[some], weights[some, None] * rounded)
+        return sums / np.bincount(places, weights, len(H))[:, None]
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:

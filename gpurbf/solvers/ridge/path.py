@@ -125,7 +125,7 @@ class RidgePath:
 
         Notes
         -----
-        Let A be the matrix solved, h the row and e the unit vector of its center. Without the
+        Let A be the matrix solved, h the row and e the ones of its centers. Without the
         center the output is f - (β / γ) W_e and its leverage α - β² / γ, where α = hᵀA⁻¹h + 1/n, β
         = hᵀA⁻¹e and γ = eᵀA⁻¹e; without the row then (f - ℓt) / (1 - ℓ), ℓ the leverage times the
         weight (Hastie, Tibshirani, Friedman, 2009, eq. 7.64).
@@ -134,9 +134,7 @@ class RidgePath:
         xp = self.system.xp
         centred = (H - xp.asarray(self.system.mean)).astype(np.float64, copy=False)
         Z = self.form.turn(centred)
-        unit = np.zeros((len(own.centers), m))
-        unit[np.arange(len(unit)), own.centers] = 1
-        E = self.form.turn(xp.asarray(unit))
+        E = self.form.turn(xp.asarray(own.units.T))
 
         def outputs_of(V: np.ndarray) -> np.ndarray:
             found = _products(V, self.weights.reshape(p * k, m).T)

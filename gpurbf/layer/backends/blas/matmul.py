@@ -77,9 +77,9 @@ def row_sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
 def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
     """X - shift in dtype, computed where neither the shift nor a small integer type rounds."""
     if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
-        # Subtract before a float64 sample is rounded to float32.
-        shift = shift.astype(X.dtype) if hasattr(shift, "astype") else shift
-        return np.ascontiguousarray((X - shift).astype(dtype, copy=False))
+        # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
+        wide = np.promote_types(X.dtype, dtype)
+        return np.ascontiguousarray(np.subtract(X, shift, dtype=wide).astype(dtype, copy=False))
     if np.issubdtype(dtype, np.floating):
         return np.subtract(X, shift, dtype=dtype)
     return (X.astype(np.int16) - np.int16(shift)).astype(dtype)
