@@ -173,14 +173,14 @@ def draw(path: Path, title: str, data: Images, estimator: Any, predicted: np.nda
     except ImportError:
         return "no picture: Matplotlib is not installed (`python -m pip install matplotlib`)"
     images, y, classes = data.X_test, data.y_test, estimator.classes_
-    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    figure = Figure(figsize=(13, 6.5))
     accuracy = _accuracy(data, predicted)
     figure.suptitle(f"{type(estimator).__name__} on {title}: accuracy {accuracy} %")
-    left, right = figure.subfigures(1, 2)
-    _confusion(left, y, predicted, np.union1d(classes, y))
+    # Places by hand: a layout that is looked for draws everything twice.
+    _confusion(figure.add_axes((0.05, 0.09, 0.4, 0.8)), y, predicted, np.union1d(classes, y))
     shown = hardest(y, predicted, classes, estimator.decision_function(_rows(images)))[: SIDE**2]
     few = bool((predicted == y)[shown].any())
-    axis = right.subplots()
+    axis = figure.add_axes((0.5, 0.02, 0.48, 0.88))
     axis.set_axis_off()
     which = "all mistakes (red), then the closest calls" if few else "worst mistakes"
     axis.set_title(f"{which}: true → predicted")
@@ -204,11 +204,11 @@ def draw(path: Path, title: str, data: Images, estimator: Any, predicted: np.nda
     return f"picture: {path}"
 
 
-def _confusion(figure: Any, y: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> None:
+def _confusion(axis: Any, y: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> None:
     """The matrix of counts; colour shows the mistakes only, which the diagonal would outshine."""
     from sklearn.metrics import confusion_matrix
 
-    counts, axis = confusion_matrix(y, predicted, labels=labels), figure.subplots()
+    counts = confusion_matrix(y, predicted, labels=labels)
     mistakes = counts * (1 - np.eye(len(labels), dtype=int))
     darkest = max(5, mistakes.max())
     axis.imshow(mistakes, cmap="Reds", vmin=0, vmax=darkest)
