@@ -92,7 +92,7 @@ def test_virtual_support_vectors_without_mnist_say_so_and_help(show, no_mnist):
 def test_virtual_support_vectors_reach_what_the_page_promises(show, mnist, monkeypatch):
     monkeypatch.setattr(datasets, "load_mnist", lambda data_home=None: mnist)
     _, after = wrong(show(*beyond("virtual_support_vectors")))
-    assert after <= 76  # 99.24 %
+    assert after <= 62  # 60 where the page was measured; another BLAS may round a byte otherwise
 
 
 @pytest.mark.slow
