@@ -1,4 +1,4 @@
-"""scikit-learn's SVC replaced where it stands: code written for it runs here unchanged."""
+"""Replace scikit-learn's SVC by ours, so that code written for it runs unchanged."""
 
 from __future__ import annotations
 

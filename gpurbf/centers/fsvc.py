@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import quantizations_of
-from gpurbf.fsvc.order import as_drawn
-from gpurbf.fsvc.passes import Arithmetic, Pass
+from gpurbf.fsvc.passes import Arithmetic, Pass, as_drawn
 from gpurbf.fsvc.search import find_radius, typical_distance
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
 from gpurbf.dask.graph import Settings, Tasks, shared
-from gpurbf.estimators._base import DocLinkMixin
 
 Class = TypeVar("Class", bound=type)
 
@@ -43,7 +42,7 @@ def parameters_of(local: type) -> Callable[[Class], Class]:
     return decorated
 
 
-class DaskEstimator(DocLinkMixin, BaseEstimator):
+class DaskEstimator(BaseEstimator):
     """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
 
     Fitted attributes are those of ``model_``.

@@ -1,4 +1,4 @@
-"""FSVC on a cluster: the pass goes from part to part, what adds up is summed where it is."""
+"""FSVC on a cluster: workers continue the pass in turn; sums are made where the blocks are."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import check_finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
-from gpurbf.fsvc.order import Order, as_drawn, as_given
-from gpurbf.fsvc.passes import Selection
+from gpurbf.fsvc.passes import Order, Selection, as_drawn, as_given
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 

@@ -1,4 +1,4 @@
-"""Tasks: names, threads and settings that they run with, trees of them, and where blocks are."""
+"""Dask tasks: names, threads and settings, merged results, and which worker has which block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SVC on a cluster: pairs of classes are tasks, or several of few classes, the largest first."""
+"""SVC on a cluster: a task solves one or several pairs of classes; the largest begin first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numba kernels over rows of samples: quantized codes, sums of bits for hashes, sums of bytes."""
+"""Numba kernels over rows of samples: codes, sums of bits for hashes and of bytes, CSR products."""
 
 import numpy as np
 
@@ -101,3 +101,14 @@ def byte_moments(X, sums):
             total += np.uint64(part)
             squares += np.uint64(part_squares)
         sums[0, i], sums[1, i] = total, squares
+
+
+@cached(nogil=True)
+def add_products(indptr, indices, values, col_indptr, col_indices, col_values, out):
+    """Add A Bᵀ to out (N, m), for A (N, n) as CSR and B (m, n) as CSC; a row's sum is its own."""
+    for i in range(out.shape[0]):
+        row = out[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            x, j = values[p], indices[p]
+            for q in range(col_indptr[j], col_indptr[j + 1]):
+                row[col_indices[q]] += x * col_values[q]

@@ -1,7 +1,6 @@
-"""Base of all estimators: transactions, pickles, callbacks, answers where X is, links to the docs.
+"""Base of all estimators: transactions, pickles, callbacks, answers where X is.
 
-Answers are arrays of the library that X is of, see `_validation`; fitted attributes are NumPy's all
-the same.
+Predictions are arrays of the library of X, see `_validation`; fitted attributes are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, metadata
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from sklearn.externals.array_api_compat import array_namespace, device
@@ -53,26 +51,35 @@ def transaction(method: Method) -> Method:
     return committed  # type: ignore[return-value]
 
 
-# Attributes that hold quantizations; pickles of 0.1.0 have the second name.
-_QUANTIZATIONS = {"_quantizations": "_lattices", "_stream_quantizations": "_stream_lattices"}
+# Names that attributes have in pickles of 0.1.0.
+_RENAMED = {"_lattices": "_quantizations", "_stream_lattices": "_stream_quantizations"}
+_AS_TUPLES = (
+    lambda quantizations: tuple(map(tuple, quantizations)),
+    lambda state: tuple(Quantization(*quantization) for quantization in state),
+)
 
 
 class StateMixin:
-    """Names of our own types do not go along: skops asks about the estimator and nothing else."""
+    """Pickles without the cache and types of our own: skops asks about the estimator alone."""
+
+    # By the name of an attribute: how its value is written, and how it is made again.
+    _written: ClassVar[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+        "_activation": (tuple, lambda state: Activation(*state)),
+        "_quantizations": _AS_TUPLES,
+        "_stream_quantizations": _AS_TUPLES,
+        "_normal": (NormalEquations.plain, NormalEquations.from_plain),
+    }
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
-        if (activation := state.get("_activation")) is not None:
-            state["_activation"] = tuple(activation)
-        for name in _QUANTIZATIONS:
-            if (quantizations := state.get(name)) is not None:
-                state[name] = tuple(map(tuple, quantizations))
-        if (normal := state.get("_normal")) is not None:
-            state["_normal"] = normal.plain()
-        return state | {"_gpurbf_version": __version__}
+        for name, (write, _) in self._written.items():
+            if state.get(name) is not None:
+                state[name] = write(state[name])
+        # There and empty: a first use by many threads adds no attribute while another looks at all.
+        return state | {"_cache": None, "_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
+        state = {_RENAMED.get(name, name): value for name, value in state.items()}
         version = state.pop("_gpurbf_version", None)
         if version != __version__:
             warn(
@@ -80,15 +87,9 @@ class StateMixin:
                 f"is read by {__version__}: its answers may differ or fail. Use the version that "
                 "wrote it, or fit it again."
             )
-        if (activation := state.get("_activation")) is not None:
-            state["_activation"] = Activation(*activation)
-        for name, before in _QUANTIZATIONS.items():
-            if before in state:
-                state[name] = state.pop(before)
-            if (quantizations := state.get(name)) is not None:
-                state[name] = tuple(Quantization(*quantization) for quantization in quantizations)
-        if (normal := state.get("_normal")) is not None:
-            state["_normal"] = NormalEquations.from_plain(normal)
+        for name, (_, make) in self._written.items():
+            if state.get(name) is not None:
+                state[name] = make(state[name])
         # Parameters that its version did not have mean what they mean by default.
         super().__setstate__(vars(type(self)()) | state)  # type: ignore[misc]
 
@@ -221,34 +222,3 @@ def new_axes(method: str) -> Any:
             f"{method} needs Matplotlib: `python -m pip install matplotlib`."
         ) from error
     return plt.figure().add_subplot()
-
-
-class DocLinkMixin:
-    """The page of an estimator on the site that the installed package names, if it names one."""
-
-    _doc_link_module = "gpurbf"
-
-    @property
-    def _doc_link_template(self) -> str:
-        # An empty address is none: scikit-learn shows no "?" then.
-        site = documentation()
-        return site and f"{site}/generated/{{page}}.html"
-
-    def _doc_link_url_param_generator(self) -> dict[str, str]:
-        cls = type(self)
-        where = "gpurbf.dask" if cls.__module__.startswith("gpurbf.dask.") else "gpurbf"
-        return {"page": f"{where}.{cls.__name__}"}
-
-
-@functools.cache
-def documentation() -> str:
-    """The address that the distribution declares as its documentation, "" if none."""
-    try:
-        declared = metadata("gpurbf").get_all("Project-URL", [])
-    except PackageNotFoundError:  # run from a copy of the repository
-        return ""
-    for entry in declared:
-        label, _, address = entry.partition(",")
-        if label.strip().lower() == "documentation":
-            return address.strip().rstrip("/")
-    return ""

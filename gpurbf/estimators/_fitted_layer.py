@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from gpurbf.centers.choose import choose_layer
 from gpurbf.data.quantize import Quantization
-from gpurbf.estimators._base import DocLinkMixin, StateMixin, say
+from gpurbf.estimators._base import StateMixin, say
 from gpurbf.estimators._validation import check_layer_parameters
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
@@ -19,7 +19,7 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import warn
 
 
-class FittedLayerMixin(DocLinkMixin, StateMixin):
+class FittedLayerMixin(StateMixin):
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
     Centers, activation and quantization of the training data are those of the fit,
@@ -78,10 +78,6 @@ class FittedLayerMixin(DocLinkMixin, StateMixin):
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        # There and empty: a first use by many threads adds no attribute while another looks at all.
-        return super().__getstate__() | {"_cache": None}
 
 
 class ChosenLayerMixin(FittedLayerMixin):

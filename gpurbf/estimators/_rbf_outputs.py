@@ -1,4 +1,4 @@
-"""Methods of RBFClassifier and RBFClassifierCV: rows into sums, and outputs to labels."""
+"""Methods that RBFClassifier and RBFClassifierCV share: sums over rows, outputs and labels."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Data may be arrays of any library. CuPy's are taken as they are, those of other libraries on a GPU
 as CuPy's, in place. Those of other libraries on the host are taken as NumPy's where scikit-learn's
-``array_api_dispatch`` says so; without it they are array-likes as any list is. What learns looks at
-them on the host, whose rules and labels are NumPy's; what predicts takes CuPy's as they are.
+``array_api_dispatch`` says so; without it they are array-likes as any list is. Fitting reads
+NumPy's arrays; predictions take CuPy's as they are.
 """
 
 from __future__ import annotations

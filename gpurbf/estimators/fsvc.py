@@ -39,8 +39,7 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
-from gpurbf.fsvc.order import Order, as_drawn, as_given
-from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Selection
+from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Order, Selection, as_drawn, as_given
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -226,6 +226,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     True
     """
 
+    _written: ClassVar = RBFOutputsMixin._written | {
+        "_left_out": (
+            lambda kept: (tuple(kept.found), *kept[1:]),
+            lambda state: Kept(Distinct(*state[0]), *state[1:]),
+        )
+    }
+
     def __init__(
         self,
         n_centers: choices.Count = "auto",
@@ -394,17 +401,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self._solve(solver, normal, left_out, X, keep=True)
             self._normal, self._left_out = normal, left_out
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if (left_out := state.get("_left_out")) is not None:
-            state["_left_out"] = tuple(left_out.found), *left_out[1:]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if (left_out := getattr(self, "_left_out", None)) is not None:
-            self._left_out = Kept(Distinct(*left_out[0]), *left_out[1:])
 
     def _solver(self, n_centers: int | None = None) -> Any:
         """The solver asked for, its parameters checked, and what is said of it."""

@@ -6,7 +6,7 @@ import functools
 import inspect
 import numbers
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, Self
 
@@ -23,7 +23,6 @@ from gpurbf.data.samples import FORCED, quantize_or_keep
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
-    DocLinkMixin,
     LogProbaMixin,
     ScoreMixin,
     StateMixin,
@@ -98,7 +97,6 @@ def _has_probabilities(estimator: Any) -> bool:
 class SVC(
     LogProbaMixin,
     ScoreMixin,
-    DocLinkMixin,
     StateMixin,
     CallbackSupportMixin,
     ClassifierMixin,
@@ -221,7 +219,7 @@ class SVC(
     kernel: Any
     _fitted_kernel: Any
     # What no pickle carries: the layer and weights of predictions.
-    _cache: dict[str, _Prepared]
+    _cache: _Prepared | None
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -229,8 +227,7 @@ class SVC(
         self,
         *,
         C: float = 1.0,
-        kernel: Literal["rbf", "gaussian", "laplacian", "linear", "poly", "sigmoid", "precomputed"]
-        | Callable[..., Any] = "rbf",
+        kernel: choices.PairKernel = "rbf",
         degree: int = 3,
         gamma: Literal["scale", "auto"] | float = "scale",
         coef0: float = 0.0,
@@ -437,18 +434,12 @@ class SVC(
         solutions = models.solutions
         self.support_ = support.astype(np.int32)
         self._n_support = models.n_support.astype(np.int32)
-        self._dual_coef_ = models.dual_coef
-        self._intercept_ = np.array([solution.intercept for solution in solutions])
-        # The first class is +1 inside; for two classes the second is in what users see.
-        sign = -1.0 if len(self.classes_) == 2 else 1.0
-        self.dual_coef_ = sign * self._dual_coef_
-        self.intercept_ = sign * self._intercept_
+        intercepts = np.array([solution.intercept for solution in solutions])
+        self._set_coefficients(models.dual_coef, intercepts)
         if vectors is None:
             self.support_vectors_ = np.empty((0, 0))
         else:
             self.support_vectors_ = vectors.astype(np.float64, copy=False)
-        if self._sparse:
-            self.dual_coef_ = sp.csr_matrix(self.dual_coef_)
         self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
         self.violation_ = np.array([solution.violation for solution in solutions])
         self.dual_gap_ = np.array([solution.gap for solution in solutions])
@@ -457,7 +448,16 @@ class SVC(
         self.backend_ = models.backend
         self.backend_info_ = models.description
         self._probA = self._probB = np.empty(0)
-        self._cache = {}
+        self._cache = None
+
+    def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
+        """Set the coefficients of predictions, and those that tell of them."""
+        self._dual_coef_, self._intercept_ = dual_coef, intercept
+        # The first class is +1 inside; for two classes the second is in what users see.
+        sign = -1.0 if len(self.classes_) == 2 else 1.0
+        shown = sign * dual_coef
+        self.dual_coef_ = sp.csr_matrix(shown) if self._sparse else shown
+        self.intercept_ = sign * intercept
 
     @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
@@ -567,7 +567,7 @@ class SVC(
             vectors = sp.csr_matrix(vectors, dtype=np.float64)
             vectors.sort_indices()
             own = _full(own)
-        elif sp.issparse(vectors) or vectors.dtype != np.float64 or not vectors.flags.c_contiguous:
+        else:
             vectors = vectors.toarray() if sp.issparse(vectors) else vectors
             vectors = np.ascontiguousarray(vectors, np.float64)
         # For two classes scikit-learn shows the negative of what LIBSVM has, as SVC does.
@@ -632,18 +632,14 @@ class SVC(
             )
         result = cls(**_parameters(model, cls))
         _copy(model, result)
-        sign = -1.0 if len(model.classes_) == 2 else 1.0
+        result.support_, result._n_support = model.support_, model.n_support_
+        result.support_vectors_ = model.support_vectors_
+        result._sparse = sp.issparse(model.dual_coef_)
         own = model._dual_coef_  # what it predicts with, whatever the public ones are by now
         own = own.toarray() if sp.issparse(own) else own.copy()
-        result.support_ = model.support_
-        result.support_vectors_ = model.support_vectors_
-        result._dual_coef_, result._intercept_ = own, model._intercept_.copy()
-        result.dual_coef_ = sign * model._dual_coef_
-        result.intercept_ = sign * result._intercept_
-        result._n_support = model.n_support_
-        result._sparse = sp.issparse(model.dual_coef_)
+        result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
-        result._tol, result._cache = float(model.tol), {}
+        result._tol, result._cache = float(model.tol), None
         result.backend_ = "none"
         if callable(model.kernel):
             result._X_fit = getattr(model, _X_FIT)
@@ -671,13 +667,10 @@ class SVC(
         W = pair_weights(np.asarray(self._dual_coef_), self._n_support).dense()
         if len(self.classes_) == 2:
             W = -W
-        coef = self.support_vectors_.T @ W
-        if sp.issparse(self.support_vectors_):
-            coef = sp.csr_matrix(coef.T)
-            coef.data.flags.writeable = False
-            return coef
-        coef = np.ascontiguousarray(coef.T)
-        coef.flags.writeable = False
+        coef: Any = (self.support_vectors_.T @ W).T
+        sparse = sp.issparse(self.support_vectors_)
+        coef = sp.csr_matrix(coef) if sparse else np.ascontiguousarray(coef)
+        (coef.data if sparse else coef).flags.writeable = False
         return coef
 
     @property
@@ -752,8 +745,8 @@ class SVC(
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
-        ready = self._cache.get("ready")
-        if ready is None or not ready.fits(V, dual_coef, name, self.precision):
+        ready = self._cache
+        if not ready or not ready.fits(V, dual_coef, name, self.precision):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             layer: HiddenLayer | SparseLayer | None = None
             weights: Any = None
@@ -771,11 +764,8 @@ class SVC(
                     tol=self._tol,
                 )
             ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
-            self._cache["ready"] = ready
+            self._cache = ready
         return ready
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_cache": {}}
 
 
 def _parameters(model: Any, cls: type) -> dict[str, Any]:
@@ -943,6 +933,3 @@ def check_parameters(estimator: Any) -> None:
     check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
     check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
     check_option("precision", estimator.precision, PRECISIONS)
-    weight = estimator.class_weight
-    if not (weight is None or weight == "balanced" or isinstance(weight, Mapping)):
-        raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}.")

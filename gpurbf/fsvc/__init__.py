@@ -1,11 +1,10 @@
 """FSVC: centers by a pass over the samples, units of one radius, outputs by one rule.
 
-    order.py     the order in which the samples come, drawn from their values
     units.py     the unit phi(d) of a radius, its kernels and distances
-    passes.py    the pass, and the three ways to choose centers by it
+    passes.py    the order of the samples, the pass, and the three ways to choose centers by it
     known.py     the pass and the hidden layer over known distances of a part of the data
     search.py    the search for the best radius, over known distances
 
-The center rules "fsvc" and "fsvc-class" (`gpurbf/centers/fsvc.py`) use the first three and
+The center rules "fsvc" and "fsvc-class" (`gpurbf/centers/fsvc.py`) use the first two and
 ``find_radius`` of the last one.
 """

@@ -1,21 +1,19 @@
-"""Known distances of a part of the data: the pass and the layer of any radius without the data."""
+"""FSVC's pass and hidden layer for any radius, from distances computed once on some samples."""
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import holds_squares
-from gpurbf.fsvc.order import Order, held_out
-from gpurbf.fsvc.passes import MARGIN
+from gpurbf.fsvc.passes import MARGIN, Order, held_out
 from gpurbf.fsvc.units import WIDTH, Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
@@ -117,29 +115,16 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
 _MANY_TARGETS = 100
 
 
-class KnownLayer:
+class KnownLayer(Layer):
     """A hidden layer over known distances: samples are row numbers of D, centers columns."""
 
-    exact_sums = False
-    xp: ModuleType = np
-
     def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
-        self.D = D
-        self.centers = self.sparse_centers = columns  # row numbers, as samples are
-        self.unit = unit
-        self.dtype = D.dtype
+        self.D, self.unit, self.dtype = D, unit, D.dtype
+        self.centers = columns  # row numbers, as samples are
 
     def in_float64(self) -> KnownLayer:
         """Return the layer over the same distances, in float64."""
         return KnownLayer(self.D.astype(np.float64), self.centers, self.unit)
-
-    def allocator(self) -> AbstractContextManager[None]:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
-        return nullcontext()
-
-    def free_bytes(self) -> float:
-        """Nobody counts."""
-        return math.inf
 
     @staged("hidden layer", "known distances")
     def activations(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

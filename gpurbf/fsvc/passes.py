@@ -11,12 +11,18 @@ but activity only grows, so a block of samples is decided at once:
 The products run in tiles, with the accuracy of the backend; a row that comes too near to a
 threshold for that accuracy is decided by a direct float64 sum. So the centers are those of the
 sequential pass for every backend, tile, block and number of threads.
+
+The order of the samples is drawn from their values (`Order`). A shuffle by position would make the
+model depend on the order of the file, and a sample that is repeated would not be where its weighted
+twin is. Sorted by a random hash of their values, samples come in random order, the same one however
+they were stored.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +49,52 @@ _CANDIDATES_PER_BLOCK = 1024  # wanted: their mutual activations cost the square
 _PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
 
 
+class Order(NamedTuple):
+    """How samples come.
+
+    ``rows`` (N,) is the order in which outputs are trained; ``stream`` are those of them that the
+    pass sees, ``weights`` theirs or None; ``keys`` (N,) the hashes by which a part is drawn.
+    """
+
+    rows: np.ndarray
+    stream: np.ndarray
+    weights: np.ndarray | None
+    keys: np.ndarray
+
+
+def as_given(keys: np.ndarray, weights: np.ndarray | None) -> Order:
+    """All samples, in their own order."""
+    rows = np.arange(len(keys))
+    return Order(rows, rows, weights, keys)
+
+
+def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Order:
+    """The order of their keys; equal samples of a class (y) come once, with their weights' sum."""
+    rows = np.lexsort((y, keys))
+    new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
+    first = np.flatnonzero(np.concatenate([[True], new]))
+    w = np.ones(len(rows)) if weights is None else weights[rows]
+    return Order(rows, rows[first], np.add.reduceat(w, first), keys)
+
+
+def held_out(
+    keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None, fraction: float
+) -> np.ndarray:
+    """A mask of about `fraction` of each class's weight; equal samples stay on one side.
+
+    At least one distinct sample of every class is left on the other side.
+    """
+    mask = np.zeros(len(keys), bool)
+    for c in np.unique(y):
+        members = np.flatnonzero(y == c)
+        _, group = np.unique(keys[members], return_inverse=True)
+        mass = np.bincount(group, None if weights is None else weights[members]).astype(float)
+        out = np.cumsum(mass) - mass / 2 < fraction * mass.sum()
+        out[-1] = False
+        mask[members] = out[group]
+    return mask
+
+
 class Arithmetic(NamedTuple):
     """How a pass computes: in float64 or exactly, so that all backends choose the same centers.
 
@@ -66,6 +118,7 @@ class Arithmetic(NamedTuple):
 _SummedLayer = tuple[HiddenLayer, np.ndarray]
 
 
+@dataclass(eq=False)
 class Pass:
     """One pass over a stream of samples, in chunks of any size; it holds the centers so far.
 
@@ -93,26 +146,17 @@ class Pass:
         Where the centers were in the stream, see `feed`.
     """
 
-    def __init__(
-        self,
-        arithmetic: Arithmetic,
-        unit: Unit,
-        overlap: float,
-        *,
-        n_classes: int = 1,
-        margin: float = math.inf,
-        max_centers: int | None = None,
-    ) -> None:
-        self.arithmetic = arithmetic
-        self.unit = unit
-        self.overlap = overlap
-        self.n_classes = n_classes
-        self.margin = margin
-        self.max_centers = max_centers
-        self.indices: list[int] = []
-        self.labels: list[int] = []
-        self._parts: list[np.ndarray] = []
-        self._range: tuple[np.ndarray, np.ndarray] | None = None
+    arithmetic: Arithmetic
+    unit: Unit
+    overlap: float
+    _: KW_ONLY
+    n_classes: int = 1
+    margin: float = math.inf
+    max_centers: int | None = None
+    indices: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    _parts: list[np.ndarray] = field(default_factory=list)
+    _range: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def centers(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The search for FSVC's radius: distances once on a sample of the data, radii many.
+"""The search for FSVC's radius: distances are computed once on a sample, then radii are tried.
 
 The 2007 paper tried radii on a grid, then around the best one, on its test set. Here the grid spans
 the radii that make 1 to 10 % of the samples centers, and a part of the training data that chose no

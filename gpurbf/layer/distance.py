@@ -1,4 +1,4 @@
-"""Distances and dot products out of products of shifted operands, quantized and off it.
+"""Distances and dot products from products of shifted rows, of codes and of other numbers.
 
 A product P = u'·v' is of shifted rows, u' = u - s of a sample and v' = v - t of a center. With the
 quantization's zero z and e = s - t,
@@ -6,8 +6,8 @@ quantization's zero z and e = s - t,
     |u - v|²         =  Σu'² + 2e Σu'  +  Σv'² - 2e Σv' + n e²             -  2 P
     (u - z)·(v - z)  =  (t - z) Σu'    +  (s - z) Σv' + n (s - z)(t - z)   +    P
 
-so each is a term of the row, a term of the column and a multiple of P. Without it the shifts
-are one and the same (e = 0), and products are not shifted at all. Manhattan distances come out of
+so each is a term of the row, a term of the column and a multiple of P. Without a quantization both
+shifts are equal (e = 0), and dot products are not shifted at all. Manhattan distances come out of
 their kernels as they are.
 """
 

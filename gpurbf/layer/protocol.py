@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import math
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -15,7 +16,8 @@ class Layer(Protocol):
     Samples X (N, n) are whatever the layer was made for: arrays, CSR, row numbers of known
     distances. ``centers`` (m, …) are its centers, ``dtype`` is that of the activations and ``xp``
     the library of the arrays that it computes with. Inside ``allocator()`` arrays of that
-    library count against its memory budget, of which ``free_bytes()`` are left.
+    library count against its memory budget, of which ``free_bytes()`` are left. What is not said
+    by a class of this base is what plain arrays of NumPy need.
     """
 
     centers: Any
@@ -24,20 +26,25 @@ class Layer(Protocol):
     @property
     def xp(self) -> ModuleType:
         """NumPy, or the library of a device."""
+        return np
 
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
+        return nullcontext()
 
     def free_bytes(self) -> float:
         """Bytes of memory that are left for such work; infinite where nobody counts."""
+        return math.inf
 
     @property
     def sparse_centers(self) -> Any:
         """The centers as samples: CSR if their rows are wide and their entries few, else dense."""
+        return self.centers
 
     @property
     def exact_sums(self) -> bool:
         """Whether `gram` takes a grid, on which its sums are exact."""
+        return False
 
     def in_float64(self) -> Layer:
         """This layer with activations in float64."""

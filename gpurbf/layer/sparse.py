@@ -6,7 +6,7 @@ times the centers where these are dense; tiles of dense rows cost inputs times c
 as fast. Nothing is shifted, which would fill the zeros: products and their sums are float64
 instead, entry by entry in a row's order, so that both kinds of centers give the same bits.
 
-Too much for memory dense: `SparseLayer` keeps SVC's support vectors as CSR.
+`SparseLayer` keeps SVC's support vectors as CSR where memory does not hold a dense copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import parallel_rows
 
-kernels = lazy_module("gpurbf.layer._sparse_kernels")
+kernels = lazy_module("gpurbf.data._kernels")
 
 
 # Wide enough to matter, and entries so few that products of them alone are faster: 1/32 of a row.

@@ -1,4 +1,4 @@
-"""Objects made once in a process, with threads that ask at the same time and with forks."""
+"""Objects made once in a process, also when threads ask at the same time or the process forks."""
 
 from __future__ import annotations
 

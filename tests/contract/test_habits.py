@@ -91,12 +91,6 @@ def test_verbose_prints_lines_of_progress(model, heard, capsys, monkeypatch):
     assert lines and all(line.startswith(f"[{type(model).__name__}] ") for line in lines)
 
 
-@parametrized
-def test_threads_change_no_result(model):
-    models = [clone(model).set_params(n_jobs=n).fit(X, Y) for n in (1, None)]
-    np.testing.assert_allclose(*(output(each, X) for each in models), rtol=1e-12, atol=1e-12)
-
-
 def test_the_layer_has_the_defaults_of_the_classifier():
     layer, classifier = RBFLayer().get_params(), RBFClassifier().get_params()
     assert layer.items() <= classifier.items()

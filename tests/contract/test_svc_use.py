@@ -6,13 +6,11 @@ import signal
 import threading
 import time
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
-from callers import Callback, run_threads
+from callers import Callback
 from sklearn import svm
-from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
@@ -147,14 +145,6 @@ def test_one_row_and_the_batch_give_the_same():
     assert one_by_one == pytest.approx(model.decision_function(X)[:20], abs=1e-5)
 
 
-def test_two_fits_in_two_threads_are_two_fits():
-    X, y = digits()
-    models = [SVC(gamma=g) for g in (0.001, 0.002, 0.001, 0.002)]
-    run_threads(*(partial(model.fit, X, y) for model in models))
-    for model in models:
-        assert np.array_equal(model.dual_coef_, clone(model).fit(X, y).dual_coef_)
-
-
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_grid_search_finds_what_scikit_learn_finds(n_jobs):
     X, y = digits(300)
@@ -189,12 +179,6 @@ def test_bad_parameters_are_named(parameters):
     X, y = load_iris(return_X_y=True)
     with pytest.raises((ValueError, TypeError), match=next(iter(parameters))):
         SVC(**parameters).fit(X, y)
-
-
-def test_gamma_scale_does_not_depend_on_the_dtype():
-    X, y = digits()
-    gammas = [SVC().fit(X.astype(t), y)._gamma for t in (np.uint8, np.float32, np.float64)]
-    assert gammas == pytest.approx([svm.SVC().fit(X, y)._gamma] * 3, rel=1e-12)
 
 
 @pytest.mark.parametrize("factor", [0, -1, np.nan])

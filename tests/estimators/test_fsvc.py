@@ -1,7 +1,6 @@
 """FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
 
 import functools
-import pickle
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from gpurbf import FSVC, solvers
 from gpurbf.centers import CENTERS
 from gpurbf.fsvc import passes
 from gpurbf.fsvc.known import KnownLayer, Sample, select
-from gpurbf.fsvc.order import held_out
+from gpurbf.fsvc.passes import held_out
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.threads import limited
 from tests import reference
 
 UNITS = [
@@ -90,14 +88,6 @@ def test_data_far_from_the_origin_lose_no_center(offset):
     assert np.array_equal(
         model.center_indices_, reference.fsvc_pass(X, 0.9, 1.0, "triangular", "euclidean")
     )
-
-
-def test_the_number_of_threads_does_not_change_the_choice():
-    X, y = digits()
-    model = ordered(radius=2.0, backend="numba")
-    with limited(1):
-        expected = clone(model).fit(X, y).center_indices_
-    assert np.array_equal(model.fit(X, y).center_indices_, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
@@ -260,14 +250,6 @@ def test_samples_outside_every_radius_follow_the_rule_and_are_counted():
         assert not model.decision_function(far)[5:].any()
 
 
-def test_one_row_and_the_batch_give_the_same_answer(backend):
-    X, y = digits()
-    model = FSVC(2.0, backend=backend, random_state=0).fit(X[:800], y[:800])
-    batch = model.decision_function(X[800:900])
-    single = np.vstack([model.decision_function(x[None]) for x in X[800:900]])
-    np.testing.assert_allclose(single, batch, rtol=1e-9, atol=1e-9)
-
-
 def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
     X, y = cloud()
     everything = ordered(radius=0.8).fit(X, y).center_indices_
@@ -332,17 +314,6 @@ def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
         precision="auto",
     )
     assert len(np.unique(indices)) == n_centers
-
-
-def test_a_pickle_predicts_and_goes_on_with_the_stream():
-    X, y = cloud()
-    model = FSVC(1.1, shuffle=False, backend="numpy").partial_fit(X[:300], y[:300], [0, 1, 2])
-    copy = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(model.decision_function(X), copy.decision_function(X))
-    model.partial_fit(X[300:], y[300:])
-    copy.partial_fit(X[300:], y[300:])
-    assert np.array_equal(model.center_indices_, copy.center_indices_)
-    np.testing.assert_allclose(model.coef_, copy.coef_)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sklearn.datasets import (
 from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gpurbf import SVC, config_context
+from gpurbf import SVC
 from gpurbf.svm import binary, kernel_matrix, pairs
 from gpurbf.svm.ovo import pair_weights
 
@@ -305,12 +305,6 @@ def test_every_backend_gives_the_same_model(backend):
     assert backend in model.backend_info_
     assert np.array_equal(model.support_, expected.support_)
     assert model.decision_function(X) == pytest.approx(expected.decision_function(X), abs=1e-3)
-
-
-def test_backend_of_the_context_reaches_the_solvers_threads():
-    X, y = digits()
-    with config_context(backend="numpy"):
-        assert SVC().fit(X, y).backend_info_.startswith("numpy")
 
 
 @pytest.mark.slow

@@ -127,16 +127,6 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
         np.testing.assert_allclose(left[i], rounded[i] @ W + b, rtol=1e-2, atol=1e-2)
 
 
-def test_a_fit_is_the_same_bits_as_its_batches():
-    y = T.argmax(axis=1)
-    options = {"centers": X[:300], "gamma": 0.05, "backend": "numba"}
-    whole, parts = RBFClassifier(**options).fit(X, y), RBFClassifier(**options)
-    for rows in np.array_split(np.arange(3000), 4):
-        parts.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
-    np.testing.assert_array_equal(parts.coef_, whole.coef_)
-    np.testing.assert_array_equal(parts.intercept_, whole.intercept_)
-
-
 @pytest.mark.parametrize("weights", [None, w])
 def test_products_with_targets_can_be_had_alone(backend, weights):
     hidden = layer(backend=backend)

@@ -92,14 +92,6 @@ def test_a_wide_kernel_keeps_its_digits_in_float32():
     assert np.abs(difference).max() < 0.05 * np.abs(H @ W + b - T.mean(axis=0)).max()
 
 
-@pytest.mark.parametrize("gamma", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_any_gamma_gives_finite_weights(gamma, dtype):
-    solution = solve(X, T, None, 1e-6, True, gamma, dtype)
-    assert np.isfinite(solution.W).all() and np.isfinite(solution.intercept).all()
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_row_that_is_a_center_is_left_out_with_it(intercept):
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
