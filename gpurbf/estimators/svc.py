@@ -75,6 +75,8 @@ _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 # Pairs that a warning names.
 _NAMED = 5
+# A pair's problem, its solution and its names, at the least.
+_BYTES_PER_PAIR = 500
 # Whether the installed scikit-learn has deprecated `probability`, as 1.9 and later have.
 _DEPRECATED = ScikitLearnSVC().get_params().get("probability", "deprecated") == "deprecated"
 _CALIBRATED = "CalibratedClassifierCV(SVC(), ensemble=False)"
@@ -313,6 +315,9 @@ class SVC(
         C = (C if weights is None else C * weights) * self.C
         if masked:
             X = X[np.ix_(used, used)] if self._has_matrix() else X[used]
+        k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
+        n_pairs = k * (k - 1) // 2
+        check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
         pairs, more = list(combinations(self.classes_, 2)), N_FOLDS * with_probabilities(self)
         progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):

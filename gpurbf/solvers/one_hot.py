@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import staged
 
 
@@ -59,4 +60,8 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     """
     if n_classes == 2:
         return np.where(y == 1, 1.0, -1.0)[:, None]
-    return np.eye(n_classes)[y]
+    cure = "take RBFClassifier with solver='ridge', which makes them block by block"
+    check_result((len(y), n_classes), np.dtype(np.float64), "targets", cure)
+    T = np.zeros((len(y), n_classes))
+    T[np.arange(len(y)), y] = 1
+    return T

@@ -69,3 +69,11 @@ def test_pairs_of_classes_that_cannot_fit_are_refused_before_work(monkeypatch):
         model.predict(X)
     with pytest.raises(MemoryError, match=r"700,000 samples .* 0\.1 GB"):
         sure.predict_proba(np.broadcast_to(X[:1], (700_000, 3)))
+
+
+@pytest.mark.parametrize("model", [SVC(), RBFClassifier(solver="lms")], ids=str)
+def test_many_classes_that_cannot_fit_are_refused(monkeypatch, model):
+    X, y = np.arange(20_000.0)[:, None], np.arange(20_000) // 10
+    monkeypatch.setattr(checks, "free_bytes", lambda **_: 65e6)
+    with pytest.raises(MemoryError, match=r"(2,000 classes|20,000 samples) .*RBFClassifier"):
+        model.fit(X, y)
