@@ -265,7 +265,7 @@ def _solve(
         tol=model._tol,
         max_iter=model.max_iter,
         cache_bytes=model.cache_size * 2**20,
-        stepped=_goes_on,
+        stepped=None,
         solved=_goes_on,
         sizes=sizes,
         pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],

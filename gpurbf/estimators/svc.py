@@ -392,7 +392,7 @@ class SVC(
                 tol=self._tol,
                 max_iter=self.max_iter,
                 cache_bytes=self.cache_size * 2**20,
-                stepped=progress.stepped,
+                stepped=progress.stepped if progress.hears_sets else None,
                 solved=progress.solved,
             )
         except FloatingPointError:
@@ -858,10 +858,13 @@ class Progress:
             self._root.call_on_fit_task_begin(**self._data)
         self._heard = self._root is not None and bool(getattr(estimator, "_skl_callbacks", None))
 
+    @property
+    def hears_sets(self) -> bool:
+        """Whether anyone listens to :meth:`stepped`."""
+        return (self._heard and self._of_sets) or self.estimator.verbose >= 2
+
     def stepped(self, p: int, steps: int, violation: float) -> bool:
         """A working set of pair p begins; True to end the pair."""
-        if not (self._heard and self._of_sets) and self.estimator.verbose < 2:
-            return False
         with self._lock:
             say(self.estimator, f"{self.pairs[p]}: {steps} steps, violation {violation:.3g}", 2)
             return self._of_sets and self._ended("working set")

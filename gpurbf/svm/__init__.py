@@ -5,7 +5,7 @@ train.py            samples grouped, their kernel, the solver, the answer
 pairs.py            all pairs: who runs when, on which threads; stop and progress
     │
 binary.py           a pair: working set ─► inner steps ─► gradient of all its samples
-    │
+    │               (_round_kernels.py: the same without Python, where each thread has a pair)
 pair_kernel.py      its kernel: a part of a ready matrix, evaluated when asked for,
 row_cache.py        or made of rows that are kept within a budget
     │

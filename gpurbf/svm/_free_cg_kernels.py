@@ -11,7 +11,6 @@ Optimization 1, 1991; there projected gradients free samples again, here steps o
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import (
     keep_alive,
     larger,
@@ -139,7 +138,6 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         Kernel values.
     """
     use_widest_vectors()
-    begin_kernel()
     n, steps, read, again = len(f), 0, 0, True
     members, places, rows = np.empty(n, np.intp), np.arange(n), Rows(*rows)
     while again:
@@ -166,5 +164,4 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         subtract(rows.K, 0, members[:m], change, f, 0, n)
         keep_alive(K)
         keep_alive(state)
-    end_kernel()
     return steps, read

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import (
     address,
     bits_as,
@@ -209,7 +208,6 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         Whether the best step is too small for the floating-point numbers at hand.
     """
     use_widest_vectors()
-    begin_kernel()
     n, closed, rows = len(f), np.empty(2 * len(f)), Rows(*rows)
     rows = (
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
@@ -222,7 +220,6 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     )  # fmt: skip
     keep_alive(closed)
     violation = violation if _finite(at, n) else np.nan
-    end_kernel()
     return steps, violation, stuck
 
 
@@ -309,9 +306,7 @@ def subtract(rows, first, slots, change, f, begin, end):
 @_compiled
 def subtract_rows(rows, first, slots, change, f, begin, end):
     """See `subtract`."""
-    begin_kernel()
     subtract(rows, first, slots, change, f, begin, end)
-    end_kernel()
 
 
 @_short

@@ -8,7 +8,6 @@ chosen without it, all in one call.
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import transpose4, use_widest_vectors
 from gpurbf.svm import _smo_kernels
 
@@ -111,11 +110,9 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     values : float64 array of shape (5, len(members))
         Their diagonal, low, high, beta and f.
     """
-    begin_kernel()
     up, down = scratch[0], scratch[1]
     violation = _smo_kernels.kkt_violation(beta, low, high, f, up, down)
     if not violation >= goal:
-        end_kernel()
         return violation, np.empty(0, np.intp), 0, 0, np.empty((5, 0))
     half = len(previous) // 2
     kept = previous[half:] if last else previous[:half]
@@ -130,7 +127,6 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
         i = members[k]
         values[0, k], values[1, k], values[2, k] = diagonal[i], low[i], high[i]
         values[3, k], values[4, k] = beta[i], f[i]
-    end_kernel()
     return violation, members, begin, end, values
 
 
@@ -154,7 +150,6 @@ def mirror_rows(K, begin, end, first, last):
 
     Written tile by tile, so that both sides stay in the first cache.
     """
-    begin_kernel()
     word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
     for top in range(first, last, _TILE):
         for left in range(begin, end, _TILE):
@@ -169,7 +164,6 @@ def mirror_rows(K, begin, end, first, last):
                     source = address + j * stride + i * K.itemsize
                     target = address + i * stride + j * K.itemsize
                     transpose4(word, source, stride, target, stride)
-    end_kernel()
 
 
 @_short

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair, all_rows
+from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, all_rows
+
+if TYPE_CHECKING:
+    from gpurbf.svm.row_cache import Rounds
 
 free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
+round_kernels = lazy_module("gpurbf.svm._round_kernels")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
 # steps, or one a sample, those go on alone that may still move, if they are this part of all.
 MAX_SINGLE_SET = 2048
-_MIN_STEPS_PER_SHRINK, _MAX_UNSETTLED_PART = 500, 0.6
+MIN_STEPS_PER_CALL, _MAX_UNSETTLED_PART = 500, 0.6
 # Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
 # larger ones' blocks cost more than the rows that they save (docs/svc.md).
 WORKING_SET_LIMITS = 512, 2048
@@ -31,20 +36,18 @@ MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
 # creeps along a valley if it is not solved by so many sets, or if its last set took so many steps
 # for each of its members: steps ahead do more for it than steps inside a set.
 INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
-CREEPING_SETS, _CREEPING_STEPS_PER_MEMBER = 32, 3
+CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
 # A step ahead may need rows, by this part of those of the set before it.
 _MAX_ROWS_AHEAD = 1 / 4
 # Where two changes span nearly a line their plane has a best point with this. Samples that share
 # what is left of sum(beta) after others were put back to their bounds.
 _AHEAD_RIDGE, _AHEAD_SHARERS = 1e-6, 16
 # Kernel values that an uninterrupted call may read; some 20 ms.
-_MAX_VALUES_PER_CALL = 50_000_000
+MAX_VALUES_PER_CALL = 50_000_000
 # After so many steps free samples are solved for together if that costs no more: what it reads
 # for one value read by a step in the same time, directions at the most, and how much closer than to
 # the goal it is to come.
 _FREE_VALUES_PER_STEP_VALUE, _MAX_FREE_DIRECTIONS, _FREE_TOLERANCE = 50, 1000, 0.5
-# Of a step, for each sample: one to find the receiver, seven the giver, four to update f.
-_OPERATIONS_PER_SAMPLE = 12
 
 
 @dataclass
@@ -95,7 +98,7 @@ def begin_on_matrix(
     """
     n_a = a.stop - a.start
     n = n_a + b.stop - b.start
-    most = max(_MIN_STEPS_PER_SHRINK, n)
+    most = max(MIN_STEPS_PER_CALL, n)
     most = most if max_iter < 0 else min(most, max_iter)
     whole = n == len(K)
     part = K if whole else np.empty((n, n), K.dtype)
@@ -105,7 +108,7 @@ def begin_on_matrix(
         steps, violation, stuck, about = smo_kernels.begin_pair(
             K, part, there, a.start, n_a, b.start, diagonal, C, points, memory, tol, most
         )
-        count(operations=_OPERATIONS_PER_SAMPLE * steps * n, kind="float64")
+        count(operations=OPERATIONS_PER_VALUE * steps * n, kind="float64")
     if violation != violation:
         raise FloatingPointError("not finite")
     intercept, objective, gap = about
@@ -207,7 +210,7 @@ class _Problem:
         """Between looks at all samples, those that may move go on alone."""
         n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
-        pause = max(_MIN_STEPS_PER_SHRINK, n)
+        pause = max(MIN_STEPS_PER_CALL, n)
         while True:
             violation, ended = self._inner(rows, arrays, self.tol, pause)
             if ended:
@@ -231,39 +234,64 @@ class _Problem:
 
     def by_working_sets(self) -> float:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
-        f, beta, low, high = self.f, self.beta, self.low, self.high
-        members, fresh, size = np.zeros(0, np.intp), slice(0, 0), working_set_size(len(f))
-        scratch, diagonal = np.empty((2, len(f))), self.kernel.diagonal
-        plane = TwoStep(len(f))
-        sets, creeping = 0, False
+        sets, plane, rounds = _Sets(len(self.f)), TwoStep(len(self.f)), self.kernel.rounds
         while True:
-            newest_last = fresh.stop == len(members)
-            violation, chosen, begin, end, values = working_set_kernels.next_set(
-                beta, f, low, high, diagonal, scratch, members, newest_last, size, self.tol
-            )
-            if violation != violation:
-                raise FloatingPointError("not finite")
-            if not self._trusted(max(violation, self.tol)):
-                self._evaluate()
-                plane.forget()
-                continue
-            before = self.steps
-            if violation < self.tol or before == self.max_iter or self.check(before, violation):
+            if rounds is not None and rounds.alone():
+                if not self._compiled_rounds(rounds, sets, plane):
+                    rounds = None
+            elif (violation := self._round(sets, plane)) is not None:
                 return violation
-            members, fresh = chosen, slice(begin, end)
-            K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
-            part = CREEPING_TOLERANCE if creeping else INNER_TOLERANCE
-            self._inner(all_rows(K), values, max(self.tol, part * violation))
-            done = self.steps - before
-            if not done:
-                return violation
-            sets += 1
-            creeping = sets >= CREEPING_SETS or done >= _CREEPING_STEPS_PER_MEMBER * size
-            changed, change, squares = working_set_kernels.scatter(members, values[3], beta)
-            self._subtract(changed, change, squares, f)
-            plane.add(beta, f)
-            if creeping:
-                self._go_ahead(plane, int(_MAX_ROWS_AHEAD * len(changed)))
+            if sets.creeping:
+                rounds = None
+                self._go_ahead(plane, int(_MAX_ROWS_AHEAD * sets.changed))
+
+    def _compiled_rounds(self, rounds: Rounds, sets: _Sets, plane: TwoStep) -> bool:
+        """Rounds in one call on this thread; whether the next ones may be so, too."""
+        arrays = self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch
+        limits = (
+            self.tol,
+            ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART,
+            sets.size,
+            self.max_iter if self.max_iter >= 0 else sys.maxsize,
+        )
+        state = self.steps, sets.count, self.squares, *sets.last
+        outcome, inside, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
+        self.steps, sets.count, self.squares, *last, changed, _, _ = state
+        plane.added, sets.last = sets.count, tuple(last)
+        if outcome == round_kernels.LOOK:
+            return False
+        sets.note(inside, len(changed))
+        self.check(self.steps, np.inf)  # nobody is told of single sets, but all may be stopped
+        return True
+
+    def _round(self, sets: _Sets, plane: TwoStep) -> float | None:
+        """A round for any backend, on all free threads; the violation if it was the last one."""
+        members, begin, end, ready = sets.last
+        violation, members, begin, end, values = working_set_kernels.next_set(
+            self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch, members,
+            end == len(members), sets.size, self.tol,
+        )  # fmt: skip
+        if violation != violation:
+            raise FloatingPointError("not finite")
+        if not self._trusted(max(violation, self.tol)):
+            self._evaluate()
+            plane.forget()
+            return None
+        before = self.steps
+        if violation < self.tol or before == self.max_iter or self.check(before, violation):
+            return violation
+        sets.last = members, begin, end, 0
+        fresh = slice(0, len(members)) if ready else slice(begin, end)
+        K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
+        self._inner(all_rows(K), values, max(self.tol, sets.tolerance * violation))
+        if self.steps == before:
+            return violation
+        changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
+        self._subtract(changed, change, squares, self.f)
+        plane.add(self.beta, self.f)
+        sets.count += 1
+        sets.note(self.steps - before, len(changed))
+        return None
 
     def _subtract(
         self, members: np.ndarray, change: np.ndarray, squares: float, f: np.ndarray
@@ -280,7 +308,7 @@ class _Problem:
         point, members, change = ahead
         self._subtract(members, change, float(change @ change), point[1])
         # The difference of two objectives would be lost in rounding.
-        gain, square = smo_kernels.objective_gain(plane.points[0], point)
+        gain, square = smo_kernels.objective_gain(plane.point(0), point)
         if gain > 0:
             self.beta[:], self.f[:] = point
             self.squares += square
@@ -323,7 +351,7 @@ class _Problem:
             Whether no step can follow: False where as many were made as may be.
         """
         n, plain_rows, since = len(arrays[0]), tuple(rows), 0
-        call = min(max(_MIN_STEPS_PER_SHRINK, n), _MAX_VALUES_PER_CALL // n)
+        call = min(max(MIN_STEPS_PER_CALL, n), MAX_VALUES_PER_CALL // n)
         last = self.steps + most
         if self.max_iter >= 0:
             last = min(last, self.max_iter)
@@ -331,7 +359,7 @@ class _Problem:
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
                 done, violation, stuck = smo_kernels.solve_block(plain_rows, *arrays, goal, left)
-                operations = _OPERATIONS_PER_SAMPLE * done * n
+                operations = OPERATIONS_PER_VALUE * done * n
                 count(operations=operations, kind="float64", nbytes=rows.K.nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
@@ -343,13 +371,38 @@ class _Problem:
                 return violation, False
             with stage("output training", "free samples"):
                 most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
-                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * _MAX_VALUES_PER_CALL)
+                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * MAX_VALUES_PER_CALL)
                 found, read = free_cg_kernels.solve_free(
                     plain_rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
                 )
                 count(operations=2 * read, kind="float64", nbytes=rows.K.itemsize * read)
             self.steps += found
             since = 0 if found else since
+
+
+class _Sets:
+    """The working sets until now.
+
+    ``last`` are the members of the last one, of which those from one place to another were new in
+    it, and how many of them have their kernel in the block of compiled rounds.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.size, self.scratch = working_set_size(n), np.empty((2, n))
+        self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
+        self.count = self.changed = 0
+        self.creeping = False
+
+    @property
+    def tolerance(self) -> float:
+        """The part of the violation at which steps inside the next set end."""
+        return CREEPING_TOLERANCE if self.creeping else INNER_TOLERANCE
+
+    def note(self, steps: int, changed: int) -> None:
+        """Note steps inside the last set and how many members it changed."""
+        self.changed = changed
+        creeping = steps >= CREEPING_STEPS_PER_MEMBER * self.size
+        self.creeping = creeping or self.count >= CREEPING_SETS
 
 
 class TwoStep:
@@ -362,19 +415,22 @@ class TwoStep:
     """
 
     def __init__(self, n: int) -> None:
-        # beta and f of the last points, the newest first.
-        self.points = [np.zeros((2, n)) for _ in range(3)]
-        self._known = 0
+        # Beta and f of the last three points; the newest is the one before `added`, modulo 3.
+        self.points = np.zeros((3, 2, n))
+        self.added = self._first = 0
 
     def forget(self) -> None:
         """Forget the changes that were remembered."""
-        self._known = 0
+        self._first = self.added
+
+    def point(self, age: int) -> np.ndarray:
+        """A point, the newest of age 0."""
+        return self.points[(self.added - 1 - age) % 3]
 
     def add(self, beta: np.ndarray, f: np.ndarray) -> None:
         """Remember the next point; copies are made, over the oldest."""
-        self.points.insert(0, self.points.pop())
-        working_set_kernels.remember(self.points[0], beta, f)
-        self._known = min(3, self._known + 1)
+        self.added += 1
+        working_set_kernels.remember(self.point(0), beta, f)
 
     def ahead(
         self, low: np.ndarray, high: np.ndarray, most: int
@@ -388,9 +444,9 @@ class TwoStep:
         members, change : ndarray
             Samples that were put back, and by how much.
         """
-        if self._known < 3:
+        if self.added - self._first < 3:
             return None
-        newest, old, oldest = self.points
+        newest, old, oldest = map(self.point, range(3))
         point, back = np.empty_like(newest), np.empty_like(low)
         n_back, left = working_set_kernels.look_ahead(
             newest, old, oldest, low, high, _AHEAD_RIDGE, point, back

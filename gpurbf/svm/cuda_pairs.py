@@ -84,7 +84,7 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
 class _Given:
     """A kernel matrix as the solver asks for it: its rows on a device, else all of it at once."""
 
-    cost, linear, rounding, compiled, description = 1.0, False, 0.0, False, ""
+    cost, linear, rounding, tiles, description = 1.0, False, 0.0, None, ""
 
     def __init__(self, K: np.ndarray, there: Backend | None) -> None:
         self.matrix, self._K, self.on_device = None if there else K, K, there is not None

@@ -102,7 +102,6 @@ class KernelRows:
             self._layers[0, len(X)] = probe
         else:
             self._among = self._layers_among()
-        self.compiled = self._among is not None
         self.cost = self._cost()
         self.description = probe.describe() + why + (steps and f"; {steps}")
 
@@ -239,6 +238,20 @@ class KernelRows:
             return self._layer(self.X[samples])
         return self._among.layer(samples, before, fresh)
 
+    @property
+    def tiles(self) -> Any:
+        """See `KernelMatrix`."""
+        return self._among if self.dtype == np.float32 else None
+
+    def class_layer(self, columns: slice) -> Any:
+        """The layer whose centers are a class, which is kept."""
+        key = columns.start, columns.stop
+        with self._lock:
+            layer = self._layers.get(key)
+            if layer is None:
+                layer = self._layers[key] = self.over(np.arange(columns.start, columns.stop))
+            return layer
+
     def values(
         self,
         samples: np.ndarray,
@@ -252,12 +265,7 @@ class KernelRows:
         """
         layer = columns
         if isinstance(columns, slice):
-            key = columns.start, columns.stop
-            with self._lock:
-                layer = self._layers.get(key)
-                if layer is None:
-                    layer = self.over(np.arange(columns.start, columns.stop))
-                    self._layers[key] = layer
+            layer = self.class_layer(columns)
         if self._among is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:

@@ -100,16 +100,21 @@ def support_layer(
 def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
     """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV) of them."""
     n_classes, stops = len(n_support), np.cumsum(n_support)
+    groups = [
+        # A row of the layout is one of the other classes.
+        (int(stop - n), dual_coef[:, stop - n : stop].T.copy(), own)
+        for own, n, stop in zip(pairs_by_class(n_classes), n_support, stops)
+        if n
+    ]
+    return GroupedWeights(groups, n_classes * (n_classes - 1) // 2)
+
+
+def pairs_by_class(n_classes: int) -> np.ndarray:
+    """Numbers of the pairs of each class (n_classes, n_classes - 1), by the other class."""
     pair = np.zeros((n_classes, n_classes), np.intp)
     first, second = np.triu_indices(n_classes, 1)
     pair[first, second] = pair[second, first] = np.arange(len(first))
-    groups = [
-        # A row of the layout is one of the other classes.
-        (int(stop - n), dual_coef[:, stop - n : stop].T.copy(), np.delete(pair[c], c))
-        for c, (n, stop) in enumerate(zip(n_support, stops))
-        if n
-    ]
-    return GroupedWeights(groups, len(first))
+    return pair[~np.eye(n_classes, dtype=bool)].reshape(n_classes, n_classes - 1)
 
 
 def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:

@@ -16,6 +16,8 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
+# Of a step, for each sample: one to find the receiver, seven the giver, four to update f.
+OPERATIONS_PER_VALUE = 12
 # Below so many products one thread is done before a second has started.
 _MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows of a block that are mirrored at a time: fewer are done before a thread has started.
@@ -36,7 +38,8 @@ class KernelMatrix(Protocol):
     without values. ``rounding`` is the error of a value, root mean square, beside that of exact
     distances: 0 where nobody shall look after it.
 
-    ``compiled`` tells whether values come from compiled kernels of ours, which return at once.
+    ``tiles`` are the layers among all samples, float32, where compiled code can evaluate them, and
+    ``class_layer(columns)`` is that of a class; otherwise it is None.
 
     ``on_device`` tells whether steps are made on the device of `xp`, not on the CPU;
     ``description`` is told if there is no memory for them.
@@ -49,7 +52,7 @@ class KernelMatrix(Protocol):
     cost: float
     linear: bool
     rounding: float
-    compiled: bool
+    tiles: Any
     on_device: bool
     description: str
 
@@ -59,6 +62,9 @@ class KernelMatrix(Protocol):
         ``before`` are columns that are not needed any more, of the same samples but for a slice of
         fresh ones.
         """
+
+    def class_layer(self, columns: slice) -> Any:
+        """The layer of a class."""
 
     def values(
         self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
@@ -91,6 +97,8 @@ class MatrixPair:
 
     Values in float64 come from the ``kernel`` that the matrix was made of, if it was rounded.
     """
+
+    rounds: Any = None  # what makes compiled rounds
 
     def __init__(
         self,
@@ -143,6 +151,8 @@ class EvaluatedPair:
     But the block of a working set is kept and changed in place: members that stay from one set to
     the next are not evaluated again. To evaluate it is faster than to gather it from rows.
     """
+
+    rounds: Any = None  # what makes compiled rounds, where rows are kept
 
     def __init__(self, kernel: KernelMatrix, a: slice, b: slice) -> None:
         self.kernel, self.n_a = kernel, a.stop - a.start

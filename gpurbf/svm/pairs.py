@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,16 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import AGAIN, parallel_for, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, begin_on_matrix, rounding_is_small, solve_binary
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, MatrixPair
-from gpurbf.svm.row_cache import Budget, CachedPair, RowCache
-
-gil_spin = lazy_module("gpurbf.runtime.jit.gil_spin")
-
+from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
 # Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
 # beyond where every pair of classes wants all of its own.
@@ -46,7 +41,7 @@ def solve_pairs(
     tol: float,
     max_iter: int,
     cache_bytes: float,
-    stepped: Callable[[int, int, float], bool],
+    stepped: Callable[[int, int, float], bool] | None,
     solved: Callable[[int, Solution], bool],
     sizes: np.ndarray | None = None,
 ) -> list[Solution]:
@@ -65,8 +60,9 @@ def solve_pairs(
         See :func:`solve_binary`.
     cache_bytes : float
         Memory for kernel rows.
-    stepped : callable
-        Called with pair number, steps and violation now and then; True ends the pair.
+    stepped : callable or None
+        Called with pair number, steps and violation before each working set and within large ones;
+        True ends the pair.
     solved : callable
         Called with pair number and solution; True ends all pairs that have not begun.
     sizes : ndarray, optional
@@ -80,7 +76,8 @@ def solve_pairs(
     """
     if kernel.on_device:
         end_to_end = problems_of(starts, C, pairs)
-        there = solve_side_by_side(kernel, end_to_end, tol, max_iter, stepped, solved)
+        told = stepped or (lambda *_: False)
+        there = solve_side_by_side(kernel, end_to_end, tol, max_iter, told, solved)
         if there is not None:
             return there
     own = np.diff(starts)
@@ -149,7 +146,7 @@ class _Problems:
     budget: Budget
     tol: float
     max_iter: int
-    stepped: Callable[[int, int, float], bool]
+    stepped: Callable[[int, int, float], bool] | None
     solved: Callable[[int, Solution], bool]
 
     def __post_init__(self) -> None:
@@ -182,26 +179,33 @@ class _Problems:
     def solve_in_blocks(self, memory: Any) -> None:
         """Solve pairs until none is left, their kernel evaluated block by block."""
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
+        tiles, rounds = self.kernel.tiles, None
+        if tiles is not None and self.stepped is None:
+            rounds = Rounds(tiles, self._all_threads_work)
         with self._schedule.failing():
             while (p := self._schedule.take()) is not None:
-                with self.kernel.allocator(), between_kernels(self.kernel.compiled):
+                with self.kernel.allocator():
                     a, b = self._classes_of(p)
                     n = a.stop - a.start + b.stop - b.start
                     if keeps_rows(self.kernel, n, self.budget.total):
-                        self._solve_with_rows(p, memory)
+                        self._solve_with_rows(p, memory, rounds)
                     else:
                         self._solve(p, EvaluatedPair(self.kernel, a, b))
                 self._schedule.release(p)
 
-    def _solve_with_rows(self, p: int, memory: Any) -> None:
+    def _solve_with_rows(self, p: int, memory: Any, rounds: Rounds | None) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
         caches = [
             self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
-        self._solve(p, CachedPair(self.kernel, *caches))
+        self._solve(p, CachedPair(self.kernel, caches[0], caches[1], rounds))
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
+
+    def _all_threads_work(self) -> bool:
+        """Whether each has a pair, so that none has time to help with another's."""
+        return self._schedule.running >= thread_limit()
 
     def _classes_of(self, p: int) -> tuple[slice, slice]:
         a, b = self.pairs[p]
@@ -227,7 +231,7 @@ class _Problems:
     def _check(self, p: int, steps: int, violation: float) -> bool:
         if self._schedule.stopped:
             raise Stopped
-        return self.stepped(p, steps, violation)
+        return self.stepped is not None and self.stepped(p, steps, violation)
 
 
 class Stopped(Exception):
@@ -253,6 +257,7 @@ class Schedule:
     ) -> None:
         self.pairs = pairs
         self.stopped = False
+        self.running = 0  # pairs that have been taken and not released
         self._in_memory = in_memory
         # Of each class with whom it is to be paired yet, and the numbers of these pairs.
         self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
@@ -275,6 +280,7 @@ class Schedule:
                         b = max(sorted(partners), key=self._free.__getitem__)
                         del self._free[a], self._free[b], self._pending[b][a]
                         self._left -= 1
+                        self.running += 1
                         return self._pending[a].pop(b)
                 change = self._change
             # Not a condition, which an interrupt may leave locked.
@@ -284,6 +290,7 @@ class Schedule:
     def release(self, p: int) -> None:
         """Free the classes of a pair that is done."""
         with self._lock:
+            self.running -= 1
             self._set_free(self.pairs[p])
             self._tell()
 
@@ -320,22 +327,3 @@ def _held() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
     return lock
-
-
-@contextmanager
-def between_kernels(compiled: bool = True) -> Iterator[None]:
-    """Count this thread as one that does little but call kernels, if these are compiled ones.
-
-    Others need not sleep for it then, see :mod:`gpurbf.runtime.jit.gil_spin`. Without a lock of
-    Python's there is nothing to wait for.
-    """
-    if not compiled or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        yield
-        return
-
-    # If an interrupt comes first, one too few are counted: waiting for nobody would cost more.
-    try:
-        gil_spin.enter()
-        yield
-    finally:
-        gil_spin.leave()

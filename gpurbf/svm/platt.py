@@ -14,6 +14,8 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
+from gpurbf.svm.ovo import pairs_by_class
+
 # Parts of the samples that are left out in turn.
 N_FOLDS = 5
 # A pair's probabilities are no nearer to 0 and 1, as in LIBSVM.
@@ -43,10 +45,7 @@ def fit_sigmoids(
     """
     N, n_classes = len(codes), int(codes.max()) + 1
     first, second = np.triu_indices(n_classes, 1)
-    # The pairs of each class, by the other class.
-    pairs = np.zeros((n_classes, n_classes), np.intp)
-    pairs[first, second] = pairs[second, first] = np.arange(len(first))
-    pairs = np.array([np.delete(own, c) for c, own in enumerate(pairs)])
+    pairs = pairs_by_class(n_classes)
     fold = np.empty(N, np.intp)
     fold[np.lexsort((random_state.permutation(N), codes))] = np.arange(N) % N_FOLDS
     held_out = np.empty((N, n_classes - 1))  # a sample's outputs of the pairs of its class

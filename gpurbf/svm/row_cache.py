@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, subtract_rows
+from gpurbf.runtime.stages import count, stage
+from gpurbf.svm.pair_kernel import (
+    OPERATIONS_PER_VALUE,
+    EvaluatedPair,
+    KernelMatrix,
+    subtract_rows,
+)
 
+round_kernels = lazy_module("gpurbf.svm._round_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Rows that a cache may hold whatever the budget says.
 MIN_ROWS = 64
+# Larger pairs' kernels take so long that Python between them is nothing, and no interrupt waits.
+_MAX_COMPILED = 16384
 # Rows of the longest class in a piece of memory, at the least, and pieces of each class before
 # there are more rows in one: of shorter rows one or two in a piece have no room.
 _MIN_ROWS_PER_PIECE, _PIECES_PER_CLASS = 8, 8
@@ -55,7 +65,8 @@ class RowCache:
         # Of each member its slot, or -1; the class's own members.
         self._slot_of = np.full(self.n, -1)
         self._own = slice(0, self.n)
-        self._clock = self._vacant = 0
+        # The time of the last request, and vacant slots.
+        self._counts = np.zeros(2, np.intp)
         self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
@@ -68,7 +79,7 @@ class RowCache:
         self._slot_of[self._own] = -1
         slots = self._slot_of[self._slot_of >= 0]
         self._owner[slots] = self._used[slots] = -1
-        self._vacant += len(slots)
+        self._counts[1] += len(slots)
         start = 0 if first else len(samples) - self.n
         self._own = slice(start, start + self.n)
         self._slot_of = np.full(len(samples), -1)
@@ -97,12 +108,12 @@ class RowCache:
 
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
-        self._clock += 1
+        self._counts[0] += 1
         wanted, places, missing, where = self._place(members, False)
         if wanted:
             self._grow(wanted)
             _, places, missing, where = self._place(members, True)
-        self._vacant = max(0, self._vacant - len(missing))
+        self._counts[1] = max(0, self._counts[1] - len(missing))
         if len(missing):
             self.kernel.values(missing, self.columns, self.rows, where)
         return places
@@ -110,8 +121,26 @@ class RowCache:
     def _place(self, members: np.ndarray, final: bool) -> Any:
         return working_set_kernels.place(
             members, self._samples, self._row, self._slot_of, self._owner, self._used,
-            self._clock, self._vacant, final,
+            *self._counts, final,
         )  # fmt: skip
+
+    def make_room(self, members: np.ndarray) -> None:
+        """Ask for slots for the members' rows, if some are missing."""
+        wanted = int(np.count_nonzero(self._slot_of[members] < 0) - self._counts[1])
+        if wanted > 0:
+            self._grow(wanted)
+
+    def compiled(self) -> Any:
+        """The rows as compiled rounds take them."""
+        return round_kernels.ClassRows(
+            self.rows, self._row, self._slot_of, self._owner, self._used, self._counts, *self._words
+        )
+
+    @functools.cached_property
+    def _words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the layer whose centers are the class."""
+        _, layer, plan, _ = self.kernel.tiles.words(self.kernel.class_layer(self.columns))
+        return layer, plan
 
     def _grow(self, wanted: int) -> None:
         """Ask the budget for slots where vacant ones do not suffice."""
@@ -120,15 +149,22 @@ class RowCache:
         self._row = np.append(self._row, rows)
         none = np.full(len(rows), -1)
         self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
-        self._vacant += len(rows)
+        self._counts[1] += len(rows)
 
 
 class CachedPair(EvaluatedPair):
     """Kernel of a pair out of the row caches of its classes."""
 
-    def __init__(self, kernel: KernelMatrix, over_a: RowCache, over_b: RowCache) -> None:
+    def __init__(
+        self,
+        kernel: KernelMatrix,
+        over_a: RowCache,
+        over_b: RowCache,
+        rounds: Rounds | None = None,
+    ) -> None:
         super().__init__(kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b
+        self.rounds = rounds if len(self.samples) <= _MAX_COMPILED else None
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
 
@@ -150,6 +186,60 @@ class CachedPair(EvaluatedPair):
             return
         self.over_a.subtract(members, change, f[: self.n_a])
         self.over_b.subtract(members, change, f[self.n_a :])
+
+
+class Rounds:
+    """Rounds of one pair after another in compiled calls without Python's lock, on one thread.
+
+    Parameters
+    ----------
+    tiles : TilesAmong
+        Of float32 values.
+    alone : callable
+        Whether no other thread has time to help with a pair.
+    """
+
+    def __init__(self, tiles: Any, alone: Callable[[], bool]) -> None:
+        self.alone, self._tiles = alone, tiles
+        self._K = np.empty(0, np.float32)
+
+    def _make_room(self, samples: np.ndarray) -> None:
+        """Memory for working sets of as many samples, and a layer with as many centers."""
+        self._layer = self._tiles.layer(samples)
+        columns, layer, plan, n_bytes = self._tiles.words(self._layer)
+        self._K = np.empty(len(samples) ** 2, np.float32)
+        self._block = round_kernels.Block(self._K, columns, layer, plan)
+        self._memory = np.empty(n_bytes + 64, np.uint8)
+
+    def run(
+        self,
+        pair: Any,
+        arrays: tuple[Any, ...],
+        limits: tuple[Any, ...],
+        state: Any,
+    ) -> Any:
+        """See `_round_kernels.rounds`; rows get the memory that they ask for."""
+        caches, size = (pair.over_a, pair.over_b), limits[2]
+        problem = round_kernels.Problem(pair.samples, *arrays)
+        state = round_kernels.State(*state, np.empty(0, np.intp), np.empty(0), False)
+        if size**2 > len(self._K):
+            self._make_room(pair.samples[:size])
+        start = self._memory.ctypes.data
+        start += -start % 64
+        while True:
+            rows = (cache.compiled() for cache in caches)
+            with stage("output training", "rounds"):
+                outcome, inside, work, state = round_kernels.rounds(
+                    problem, self._block, *rows, *limits, state, start
+                )
+                evaluated, stepped, subtracted = work
+                operations = 2 * int(self._layer.packing.own[0]) * evaluated
+                count(operations=operations, kind=self._layer.arithmetic)
+                count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
+            if outcome != round_kernels.GROW:
+                return outcome, inside, state
+            for cache in caches:
+                cache.make_room(state.changed)
 
 
 class Budget:

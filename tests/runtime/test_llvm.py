@@ -6,7 +6,6 @@ import pytest
 from llvmlite import ir
 
 from gpurbf.layer.backends.numba import matvec_kernels, microkernels
-from gpurbf.runtime.jit.llvm import add_pause
 
 
 def code(name, kind, build):
@@ -35,30 +34,3 @@ def test_a_kernel_is_valid_code(name):
 
 def test_no_kernel_is_left_out():
     assert len(CODE) == len(microkernels.KINDS) + len(matvec_kernels.KINDS)
-
-
-@pytest.mark.parametrize(
-    "machine, triple, pause",
-    [
-        ("x86_64", "x86_64-linux-gnu", "pause"),
-        ("AMD64", "x86_64-pc-windows-msvc", "pause"),
-        ("aarch64", "aarch64-linux-gnu", "isb"),
-        ("arm64", "arm64-apple-darwin", "isb"),
-    ],
-)
-def test_who_looks_whether_others_are_done_pauses_between_looks(machine, triple, pause):
-    """Without, so many looks as take 30 to 90 µs on x86 would be over in a few."""
-    module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "wait")
-    builder = ir.IRBuilder(function.append_basic_block())
-    add_pause(builder, machine.lower())
-    builder.ret_void()
-    try:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        target = llvm.Target.from_triple(triple)
-    except RuntimeError:
-        pytest.skip(f"LLVM was built without {machine}")
-    module.triple = triple
-    assembly = target.create_target_machine().emit_assembly(llvm.parse_assembly(str(module)))
-    assert pause in assembly.split()

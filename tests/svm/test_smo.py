@@ -15,7 +15,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, allocator = np, staticmethod(nullcontext)
-    cost, linear, rounding, blurred, compiled, on_device = 100.0, False, 0.0, 0.0, False, False
+    cost, linear, rounding, blurred, tiles, on_device = 100.0, False, 0.0, 0.0, None, False
 
     def free_bytes(self):
         return np.inf
@@ -111,7 +111,7 @@ def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
         return inner(self, rows, *options)
 
     monkeypatch.setattr(binary._Problem, "_inner", spy)
-    monkeypatch.setattr(binary, "_MIN_STEPS_PER_SHRINK", 0)
+    monkeypatch.setattr(binary, "MIN_STEPS_PER_CALL", 0)
     (solution,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6)
     assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
     assert_optimal(K, starts, 1e4, [solution], 2e-6)

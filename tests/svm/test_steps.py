@@ -163,3 +163,9 @@ def test_the_point_ahead_keeps_bounds_and_sum():
     f -= change @ K[members]
     assert f == pytest.approx(y - K @ beta, abs=1e-9)
     assert plane.ahead(-bound, bound, 0) is None
+
+
+def test_numbers_that_are_not_finite_are_found():
+    ones, K = np.ones(2), np.eye(2, dtype=np.float32)
+    f = np.array([1.0, np.inf])
+    assert np.isnan(solve_block(tuple(all_rows(K)), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])

@@ -3,7 +3,6 @@
 caching.py    kernels kept on disk, compiled again where a file that they need has changed
 compiling.py  a line on stderr while they are compiled
 llvm.py       what Numba lacks: calls by address, attributes of functions, vector instructions
-gil_spin.py   threads that come back from kernels wait for each other without going to sleep
 cuda_api.py   the one import of numba.cuda
 """
 

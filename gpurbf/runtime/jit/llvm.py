@@ -1,13 +1,9 @@
 """LLVM for what Numba's Python lacks: calls by address, attributes of the function."""
 
-import platform
-
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-_MACHINE = platform.machine().lower()
 
 
 @intrinsic
@@ -284,18 +280,3 @@ def widen16(typing_context, word, source, target, ahead):
         return context.get_dummy_value()
 
     return types.void(word, types.intp, types.intp, types.intp), generate
-
-
-def add_pause(builder, machine=_MACHINE):
-    """Write the instruction for it, on CPUs that have one.
-
-    On ARM that is ISB, which empties the pipeline: most cores take YIELD for no instruction.
-    """
-    if machine in ("x86_64", "amd64"):
-        name, args = "llvm.x86.sse2.pause", []
-    elif machine in ("aarch64", "arm64"):
-        name, args = "llvm.aarch64.isb", [ir.IntType(32)(15)]
-    else:
-        return
-    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)

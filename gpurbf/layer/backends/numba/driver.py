@@ -19,7 +19,6 @@ import numpy as np
 from gpurbf.layer.backends.numba.consumers import CHUNK
 from gpurbf.layer.backends.numba.microkernels import BLOCK
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import (
     call_eight,
     call_setup,
@@ -105,7 +104,6 @@ def evaluate_rows(begin, end, layer, plan, memory):
     ``layer`` and ``plan`` are addresses of words, ``memory`` that of a thread's own: the last of it
     is cleared, for the score kernel reads rows beyond the last.
     """
-    begin_kernel()
     own, p = Fixed(*words(layer, _FIXED)), Plan(*words(plan, _WORDS))
     consumer = plan + 8 * _WORDS
     P, H, waiting = memory + p.products, memory + p.H, memory + p.waiting
@@ -143,7 +141,6 @@ def evaluate_rows(begin, end, layer, plan, memory):
                 call_seven(p.consume, consumer, H, n, count, i + r, first, waiting + r * p.sums)
     if own.leave != 0:
         call_setup(own.leave, own.config)
-    end_kernel()
 
 
 @cached(nogil=True, error_model="numpy")

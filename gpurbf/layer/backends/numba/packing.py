@@ -15,7 +15,6 @@ from numba.extending import intrinsic
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
-from gpurbf.runtime.jit.gil_spin import begin_kernel, end_kernel
 from gpurbf.runtime.jit.llvm import (
     address,
     call_eight,
@@ -191,9 +190,7 @@ def pack_rows(packing, X, chosen, count, panels, terms):
 
 @cached(nogil=True)
 def _pack_rows(function, X, chosen, shift, own, count, lines, panels, terms):
-    begin_kernel()
     call_eight(function, X, chosen, shift, own, count, lines, panels, terms)
-    end_kernel()
 
 
 def strips_of(kernel, panels, sparse):
@@ -233,7 +230,6 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
 @cached(nogil=True)
 def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps):
     """Leave out steps in which a strip of centers, so many panels of words, is zero."""
-    begin_kernel()
     strips = pointer(strips, np.int64)
     for s in range(n_strips):
         taken = pointer(places + 4 * s * n_steps, np.int32)
@@ -257,7 +253,49 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
         for i in range(count):
             taken[i] *= x_step
         strips[3 * s + 1] = count
-    end_kernel()
+
+
+class Columns(NamedTuple):
+    """How centers of a layer are packed again, as 64-bit integers."""
+
+    pack: int  # see `Packing.address`, and what the function is given
+    X: int
+    shift: int
+    own: int
+    panels: int
+    terms: int
+    center_bytes: int
+    number: int  # bytes of a term
+    strip: int  # panels of a strip
+    step_words: int  # of a panel, for `leave_out`; 0: nothing is left out
+    x_step: int
+    strips: int
+    places: int
+    n_steps: int
+
+
+_COLUMNS = len(Columns._fields)
+
+
+@inner(error_model="numpy")
+def repack(columns, samples, begin, end, lines):
+    """Pack those samples from begin, the first of a strip, to end, the last of one or of all.
+
+    ``lines`` is the address of scratch for four rows.
+    """
+    c = Columns(*words(columns.ctypes.data, _COLUMNS))
+    count, rows = end - begin, LANES * c.strip
+    n_strips, filled = -(-count // rows), -(-count // LANES) * LANES
+    panels, terms = c.panels + begin * c.center_bytes, c.terms + begin * c.number
+    chosen = samples.ctypes.data + 8 * begin
+    call_eight(c.pack, c.X, chosen, c.shift, c.own, count, lines, panels, terms)
+    clear_bytes(panels + filled * c.center_bytes, (n_strips * rows - filled) * c.center_bytes)
+    clear_bytes(terms + count * c.number, (n_strips * rows - count) * c.number)
+    if c.step_words:
+        first = begin // rows
+        places = c.places + 4 * first * c.n_steps
+        strips = c.strips + 24 * first
+        leave_out(panels, c.strip, c.step_words, c.x_step, strips, n_strips, places, c.n_steps)
 
 
 def fill_panels(panels, A):

@@ -481,6 +481,43 @@ class TilesAmong:
         if len(chosen):
             layer.rows(self._X, chosen, out, ALL if places is None else places)
 
+    def words(self, layer: TileLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """What compiled callers need to evaluate rows of X, and to take other centers.
+
+        Returns
+        -------
+        columns, fixed : ndarray
+            Words of `packing.Columns` and `driver.Fixed`, while the layer is there.
+        plan : ndarray
+            Words of `driver.Plan` and `consumers.Store`; which rows, and where to, is to be set.
+        n_bytes : int
+            Memory that a thread needs.
+        """
+        kernel, centers, number = layer.kernel, layer.centers, layer.dtype.itemsize
+        store = consumers.consumer(
+            "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, number=number
+        )
+        plan, n_bytes = layer._plan(self._X, store, ALL, layer.block)
+        size = centers.panels.itemsize
+        columns = packing.Columns(
+            layer.packing.address(self._X.dtype),
+            self._X.ctypes.data,
+            layer.packing.shift.ctypes.data,
+            layer.packing.own.ctypes.data,
+            centers.panels.ctypes.data,
+            centers.terms.ctypes.data,
+            kernel.width * size,
+            centers.terms.itemsize,
+            kernel.strip,
+            microkernels.LANES * kernel.group * size // 8 if layer.sparse else 0,
+            kernel.rows * kernel.group * kernel.dtype.itemsize,
+            centers.strips.ctypes.data,
+            centers.places.ctypes.data,
+            kernel.width // kernel.group,
+        )
+        fixed, given = (np.frombuffer(own, np.intp) for own in (layer._fixed[1], plan))
+        return np.array(columns, np.intp), fixed, given, n_bytes
+
 
 def load() -> Backend:
     """The backend, with the kernel that this CPU gets (or is told to take)."""

@@ -1,0 +1,222 @@
+"""Rounds of SVC's solver on tiles, one after the other in a call that does not hold Python's lock.
+
+A round chooses a working set, evaluates the kernel between its members, steps inside it, and
+updates the gradient of all from rows of K, of which it evaluates those that are not in memory.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpurbf.layer.backends.numba.consumers import Store
+from gpurbf.layer.backends.numba.driver import Fixed, Plan, evaluate_rows
+from gpurbf.layer.backends.numba.packing import repack
+from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.svm._smo_kernels import solve_block, subtract
+from gpurbf.svm._working_set_kernels import mirror_rows, next_set, place, remember, scatter
+from gpurbf.svm.binary import (
+    CREEPING_SETS,
+    CREEPING_STEPS_PER_MEMBER,
+    INNER_TOLERANCE,
+    MAX_VALUES_PER_CALL,
+    MIN_STEPS_PER_CALL,
+)
+
+# What Python does next: rounds of its own, whatever is done between two calls, or memory for rows.
+LOOK, PAUSE, GROW = range(3)
+
+_inner = inner(error_model="numpy")
+
+
+class Block(NamedTuple):
+    """The kernel between members of a set, and the layer whose centers they are."""
+
+    K: np.ndarray  # float32, room for the largest set
+    columns: np.ndarray  # words of `packing.Columns`, `driver.Fixed` and `driver.Plan`
+    layer: np.ndarray
+    plan: np.ndarray
+
+
+class ClassRows(NamedTuple):
+    """Rows of K over a class in memory: see `row_cache.RowCache`; and the layer that makes more."""
+
+    rows: np.ndarray
+    row: np.ndarray
+    slot_of: np.ndarray
+    owner: np.ndarray
+    used: np.ndarray
+    counts: np.ndarray  # the time of the last request, vacant slots
+    layer: np.ndarray
+    plan: np.ndarray
+
+
+class Problem(NamedTuple):
+    """The samples of a pair, class by class."""
+
+    samples: np.ndarray
+    beta: np.ndarray
+    f: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    diagonal: np.ndarray
+    scratch: np.ndarray
+    points: np.ndarray  # (3, 2, n), see `binary.TwoStep`
+
+
+class State(NamedTuple):
+    """Where the solver is between two rounds, or within one."""
+
+    steps: int
+    sets: int
+    squares: float  # of all changes
+    members: np.ndarray  # of the last set; those from begin to end were new in it
+    begin: int
+    end: int
+    ready: int  # how many members have their kernel in the block, or -1 for others that do
+    changed: np.ndarray  # members that the last set changed
+    change: np.ndarray
+    pending: bool  # f misses the changes yet
+
+
+_M, _STRIP = (Fixed._fields.index(name) for name in ("m", "columns"))
+_PLAN, _CHOSEN = len(Plan._fields), Plan._fields.index("chosen")
+_OUT, _PLACES, _ROW_BYTES = (_PLAN + Store._fields.index(n) for n in ("out", "places", "row_bytes"))
+
+
+@_inner
+def _evaluate(layer, plan, chosen, out, row_bytes, places, memory):
+    """Rows of samples to an address, or to places there if there are some."""
+    plan[_CHOSEN], plan[_OUT], plan[_ROW_BYTES] = chosen.ctypes.data, out, row_bytes
+    plan[_PLACES] = places.ctypes.data if len(places) else 0
+    evaluate_rows(0, len(chosen), layer.ctypes.data, plan.ctypes.data, memory)
+
+
+@_inner
+def _between(block, samples, begin, end, before, memory):
+    """K between samples, of which all but those from begin to end stay where they were."""
+    n = len(samples)
+    if n != before:
+        begin, end = 0, n
+    rows = block.layer[_STRIP]
+    if begin % rows or (end % rows and end < n):
+        repack(block.columns, samples, 0, n, memory)
+    elif begin < end:
+        repack(block.columns, samples, begin, end, memory)
+    block.layer[_M] = n
+    K = block.K[: n * n].reshape(n, n)
+    _evaluate(
+        block.layer, block.plan, samples[begin:end], K.ctypes.data + 4 * begin * n, 4 * n,
+        samples[:0], memory,
+    )  # fmt: skip
+    if begin > 0:
+        mirror_rows(K, begin, end, 0, begin)
+    if end < n:
+        mirror_rows(K, begin, end, end, n)
+    return K
+
+
+@_inner
+def _wanted(own, members):
+    """Slots for the members' rows that are missing."""
+    absent = -own.counts[1]
+    for i in members:
+        absent += own.slot_of[i] < 0
+    return max(0, absent)
+
+
+@_inner
+def _subtract(own, samples, members, change, f, memory):
+    """``f -= change @ K[members]`` over the class; how many rows were evaluated."""
+    start = evaluated = 0
+    while start < len(members):
+        own.counts[0] += 1
+        _, places, missing, where = place(
+            members[start:], samples, own.row, own.slot_of, own.owner, own.used,
+            own.counts[0], own.counts[1], True,
+        )  # fmt: skip
+        own.counts[1] = max(0, own.counts[1] - len(missing))
+        if len(missing):
+            out = own.rows.ctypes.data
+            _evaluate(own.layer, own.plan, missing, out, own.rows.strides[0], where, memory)
+        if start + len(places) < len(members):  # sums are of four rows at a time
+            places = places[: max(1, len(places) // 4 * 4)]
+        subtract(own.rows, 0, places, change[start : start + len(places)], f, 0, len(f))
+        start, evaluated = start + len(places), evaluated + len(missing)
+    return evaluated
+
+
+@cached(nogil=True, error_model="numpy")
+def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
+    """Rounds from a state on, until there is something for Python to do.
+
+    Parameters
+    ----------
+    p : Problem
+        Beta, f and points change in place.
+    block : Block
+    a, b : ClassRows
+    tol : float
+    rounding : float
+        Times the root of the squares of all changes it is below the violation, or Python looks.
+    size : int
+        Of a working set.
+    limit : int
+        Of all steps.
+    state : State
+        If f misses changes, the rows that they need are made now.
+    memory : int
+        Address of a thread's own.
+
+    Returns
+    -------
+    outcome : int
+        LOOK, PAUSE or GROW.
+    inside : int
+        Steps inside the last set.
+    work : tuple of int
+        Kernel values that were evaluated, read in steps, and subtracted from f.
+    state : State
+    """
+    steps, sets, squares, members, begin, end, ready, changed, change, pending = state
+    n, n_a, all_there = len(p.f), a.rows.shape[1], np.empty(0, np.uint8)
+    inside, final, evaluated, stepped, subtracted = 0, pending, 0, 0, 0
+    while True:
+        if not pending:
+            outcome = LOOK
+            violation, chosen, first, stop, values = next_set(
+                p.beta, p.f, p.low, p.high, p.diagonal, p.scratch, members, end == len(members),
+                size, tol,
+            )  # fmt: skip
+            trusted = rounding * np.sqrt(squares) <= violation
+            if not (violation >= tol and trusted) or steps == limit:
+                break
+            m = len(chosen)
+            K = _between(block, p.samples[chosen], first, stop, ready, memory)
+            ready, evaluated = -1, evaluated + m * (stop - first)
+            call = min(max(MIN_STEPS_PER_CALL, m), MAX_VALUES_PER_CALL // m, limit - steps)
+            inside, left, stuck = solve_block(
+                (K, all_there, K, 0, 0, 0), values[0], values[1], values[2], values[3], values[4],
+                max(tol, INNER_TOLERANCE * violation), call,
+            )  # fmt: skip
+            stepped += m * inside
+            # Python makes the round again: it raises, ends the problem, or makes more steps.
+            if inside == 0 or left != left or (inside == call < limit - steps and not stuck):
+                break
+            steps, members, begin, end, ready = steps + inside, chosen, first, stop, m
+            changed, change, square = scatter(members, values[3], p.beta)
+            squares, pending = squares + square, True
+        outcome = GROW
+        if not final and _wanted(a, changed) + _wanted(b, changed) > 0:
+            break
+        evaluated += n_a * _subtract(a, p.samples, changed, change, p.f[:n_a], memory)
+        evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
+        subtracted += n * len(changed)
+        pending = final = False
+        remember(p.points[sets % 3], p.beta, p.f)
+        sets, outcome = sets + 1, PAUSE
+        if sets >= CREEPING_SETS or inside >= CREEPING_STEPS_PER_MEMBER * size:
+            break
+        if evaluated + stepped + subtracted > MAX_VALUES_PER_CALL:
+            break
+    state = State(steps, sets, squares, members, begin, end, ready, changed, change, pending)
+    return outcome, inside, (evaluated, stepped, subtracted), state

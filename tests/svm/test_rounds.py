@@ -1,0 +1,81 @@
+"""Rounds in compiled calls: the same answers as those in Python, whatever ends a call."""
+
+import numpy as np
+import pytest
+
+from gpurbf import SVC
+from gpurbf.svm import _round_kernels, pairs, row_cache
+
+LABELS = np.repeat(np.arange(4), 1100)  # pairs of more samples than a single set
+
+
+def numbers(dtype=np.float64):
+    X = np.random.default_rng(0).normal(size=(4400, 20))
+    return (X + LABELS[:, None] % 3).astype(dtype)
+
+
+def images():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (4400, 300)) * (rng.random(300) < 0.3)
+    return np.clip(X + 9 * LABELS[:, None] * (X > 0), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def outcomes(monkeypatch):
+    """How the calls ended."""
+    ended, run = [], _round_kernels.rounds
+
+    def rounds(*args):
+        ended.append((result := run(*args))[0])
+        return result
+
+    monkeypatch.setattr(_round_kernels, "rounds", rounds)
+    return ended
+
+
+def fitted(X, **options):
+    model = SVC(n_jobs=1, **options).fit(X, LABELS)
+    return [model.support_, model.dual_coef_, model.intercept_, model.n_iter_]
+
+
+def in_python(X, monkeypatch, **options):
+    with monkeypatch.context() as patched:
+        patched.setattr(row_cache, "_MAX_COMPILED", 0)
+        return fitted(X, **options)
+
+
+@pytest.mark.filterwarnings("ignore:Solver terminated early")
+@pytest.mark.parametrize(
+    ("X", "options", "outcome"),
+    [
+        (numbers(), {}, _round_kernels.LOOK),
+        (numbers(np.float32), {"kernel": "laplacian"}, _round_kernels.GROW),
+        (numbers(), {"kernel": "sigmoid", "gamma": 0.002}, _round_kernels.GROW),
+        (images(), {}, _round_kernels.GROW),
+        (images(), {"C": 100.0, "tol": 1e-2}, _round_kernels.LOOK),
+        (numbers(), {"max_iter": 700}, _round_kernels.LOOK),
+        (numbers(), {"C": 1e4, "max_iter": 20000}, _round_kernels.LOOK),
+    ],
+)
+def test_the_bits_are_those_of_rounds_in_python(X, options, outcome, outcomes, monkeypatch):
+    compiled = fitted(X, **options)
+    assert outcome in outcomes
+    for a, b in zip(compiled, in_python(X, monkeypatch, **options)):
+        assert np.array_equal(a, b)
+
+
+def test_little_memory_for_rows_changes_no_bit(outcomes, monkeypatch):
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
+    compiled = fitted(X := numbers(), cache_size=1)
+    assert outcomes
+    for a, b in zip(compiled, in_python(X, monkeypatch, cache_size=1)):
+        assert np.array_equal(a, b)
+
+
+def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
+    expected, draws = fitted(X := numbers()), np.random.default_rng(0)
+    calls = len(outcomes)
+    monkeypatch.setattr(pairs._Problems, "_all_threads_work", lambda self: draws.random() < 0.5)
+    for a, b in zip(expected, fitted(X)):
+        assert np.array_equal(a, b)
+    assert calls < len(outcomes) < 2 * calls
