@@ -81,7 +81,7 @@ def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Probl
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
     """Measure one thread and all, two fits beside each other, and model more threads."""
-    rounds, here = 1 if quick else 7, thread_limit()
+    here = thread_limit()
     report.text(
         "## One thread and all that there are\n\nFits in turn, medians. *Serial* is the share of a "
         "one-thread fit that the other threads do not shorten, by Amdahl's law, after what two "
@@ -90,29 +90,10 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         "threads over the measured one."
     )
     measured, modelled = [], []
-    for name, make in problems(quick, data_home).items():
-        estimator, X, y = make()
-        fits: dict[str, Callable[[], Any]] = {
-            str(number): functools.partial(_with_jobs(estimator, number).fit, X, y)
-            for number in (1, here)
-        }
-        times = in_turn(fits, rounds)
-        one, all_of_them = times["1"].median, times[str(here)].median
-        beside = _beside(name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
-        serial = _serial(one * beside, all_of_them, here)
-        found = profile(estimator, X, y, X_test=X[:100])
-        error = found.scaling([here])[0].seconds / found.seconds["training"]
-        measured.append(
-            [
-                name,
-                str(times["1"]),
-                str(times[str(here)]),
-                f"{beside:.2f}",
-                f"{100 * serial:.0f}",
-                f"{error:.2f}",
-            ]
-        )
-        modelled += [[name, *cells] for cells in table(found.scaling(_MODELLED))[1]]
+    for name in problems(quick, data_home):
+        row, rows = measure(name, quick, data_home)
+        measured.append(row)
+        modelled += rows
     header = ["fit", "1 thread s", f"{here} threads s", "beside another", "serial %", "model"]
     report.table(header, measured)
     _peers(report, quick, data_home, here)
@@ -121,6 +102,31 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         "to more threads; a socket moves some 200 GB a second, which no model of items sees."
     )
     report.table(["fit", *table([])[0]], modelled)
+
+
+def measure(name: str, quick: bool, data_home: str | None) -> tuple[list[str], list[list[str]]]:
+    """The row of a problem in the table of what is measured, and its rows of what is modelled."""
+    rounds, here = 1 if quick else 7, thread_limit()
+    estimator, X, y = problems(quick, data_home)[name]()
+    fits: dict[str, Callable[[], Any]] = {
+        str(number): functools.partial(_with_jobs(estimator, number).fit, X, y)
+        for number in (1, here)
+    }
+    times = in_turn(fits, rounds)
+    one, all_of_them = times["1"].median, times[str(here)].median
+    beside = _beside(name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
+    serial = _serial(one * beside, all_of_them, here)
+    found = profile(estimator, X, y, X_test=X[:100])
+    error = found.scaling([here])[0].seconds / found.seconds["training"]
+    row = [
+        name,
+        str(times["1"]),
+        str(times[str(here)]),
+        f"{beside:.2f}",
+        f"{100 * serial:.0f}",
+        f"{error:.2f}",
+    ]
+    return row, [[name, *cells] for cells in table(found.scaling(_MODELLED))[1]]
 
 
 def _peers(report: Report, quick: bool, data_home: str | None, threads: int) -> None:

@@ -25,8 +25,9 @@ extending = lazy_module("numba.extending")
 
 # Columns of a panel.
 PANEL = 256
-# Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time.
-_ROWS, _COLUMNS = 512, 200
+# Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time; rows of
+# few right-hand sides.
+_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 128, 2048
 
 
 class Factorizations(NamedTuple):
@@ -140,22 +141,33 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
 def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: bool = False) -> None:
     """Replace X (m, k), in Fortran's order, by L⁻¹ X or L⁻ᵀ X, for the panels of L."""
     m, k = X.shape
+    trans = b"T" if transposed else b"N"
 
     def solve(left: int) -> None:
-        n, trans = min(_COLUMNS, k - left), b"T" if transposed else b"N"
         for P in reversed(panels) if transposed else panels:
-            w, below, apart = P.shape[1], len(P) - P.shape[1], _apart(P)
-            own, rest = X[m - len(P) :, left:], X[m - below :, left:]
-            rule = b"L", b"L", trans, b"N", w, n, 1.0
-            if not transposed:
-                blas("trsm", *rule, P, apart, own, m)
-            if below:
-                shape, terms = (below, n, w), (own, m, 1.0, rest, m)
-                if transposed:
-                    shape, terms = (w, n, below), (rest, m, 1.0, own, m)
-                blas("gemm", trans, b"N", *shape, -1.0, P[w:], apart, *terms)
+            meet(P, X[m - len(P) :, left:], min(_COLUMNS, k - left))
+
+    def meet(P: np.ndarray, own: np.ndarray, n: int) -> None:
+        """Solve for the rows of a panel's diagonal: before those below, or after them."""
+        w, apart = P.shape[1], _apart(P)
+        below, rest = len(P) - w, own[w:]
+
+        def subtract(i: int, size: int) -> None:
             if transposed:
-                blas("trsm", *rule, P, apart, own, m)
+                shape, terms = (size, n, below), (P[w:, i:], apart, rest, m, 1.0, own[i:], m)
+            else:
+                shape, terms = (size, n, w), (P[w + i :], apart, own, m, 1.0, rest[i:], m)
+            blas("gemm", trans, b"N", *shape, -1.0, *terms)
+
+        size, step = below, _ROWS_SOLVED
+        if transposed:
+            size, step = w * (below > 0), w // 4 if below > step else w
+        works = [partial(subtract, i, min(step, size - i)) for i in range(0, size, step)]
+        if transposed:
+            map_single_threaded_blas(works)
+        blas("trsm", b"L", b"L", trans, b"N", w, n, 1.0, P, apart, own, m)
+        if not transposed:
+            map_single_threaded_blas(works)
 
     map_single_threaded_blas([partial(solve, left) for left in range(0, k, _COLUMNS)])
 

@@ -74,6 +74,32 @@ def test_factors_are_made_without_blas_s_threads(monkeypatch, m):
     assert all(found == {1} for _, found in calls)
 
 
+@pytest.mark.parametrize("m", [1, 300, 3100])
+def test_a_factor_and_its_solutions_are_the_same_bits_for_every_number_of_threads(m):
+    rng = np.random.default_rng(0)
+    A, B = rng.random((m, 20)), rng.random((m, 3))
+    A = A @ A.T + np.eye(m)
+    cholesky, solve_triangular, _ = factorizations(np)
+    found = []
+    for n in (1, None):
+        with threads.limited(n):
+            L = cholesky(A.copy())
+            halves = [solve_triangular(L, B, lower=True, trans=trans) for trans in (0, 1)]
+        found.append(np.hstack([np.tril(L), *halves]))
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, A, rtol=1e-9, atol=1e-9)
+
+
+def test_a_matrix_without_a_factor_is_left_as_it_was():
+    A = np.eye(600)
+    A[500, 3] = A[3, 500] = 0.5
+    A[400, 400] = -1
+    before = A.copy()
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        factorizations(np).cholesky(A)
+    np.testing.assert_array_equal(A, before)
+
+
 class OnOpenMP(threading.local):
     """A library that keeps a number for each thread, as OpenBLAS does on OpenMP."""
 
