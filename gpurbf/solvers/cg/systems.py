@@ -22,7 +22,7 @@ from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
 # Samples whose leave-one-out outputs are made at a time, and the leverage that one may have of its
 # own.
-_ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99
+_ROWS_PER_BLOCK, _MAX_LEVERAGE = 512, 0.99
 # The step of 16 bits over the numbers from 0 to 1.
 _STEP_OF_16_BITS = 1 / 65534
 # Twice that of float32 there, for what the exponential function rounds.
@@ -263,7 +263,7 @@ class LeastSquares(System):
             outputs[part] = H @ W + b
             leverage[part] = self.preconditioner.squares(H.T)
         mass = self.w[rows] if mass is None else mass
-        mean = mass.mean()
+        mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
         T = self.T[rows, :-1] + self.target_mean
