@@ -142,9 +142,10 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
 
 
 @_inner
-def _steps(rows, n, diagonal, low, high, beta, f, up, down, goal, max_steps):
-    """The steps of `solve_block`, whose arrays are pointers here; `up` and `down` are scratch."""
+def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
+    """The steps of `solve_block`, whose arrays are pointers; at `up` is room for 2 n numbers."""
     use_widest_vectors()
+    down = moved(up, n)
     for k in range(n):
         up[k] = 0.0 if beta[k] < high[k] else -np.inf
         down[k] = 0.0 if beta[k] > low[k] else np.inf
@@ -216,7 +217,7 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     at = pointer_to(f, 0)
     steps, violation, stuck = _steps(
         rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
-        pointer_to(beta, 0), at, pointer_to(closed, 0), pointer_to(closed, n), goal, max_steps,
+        pointer_to(beta, 0), at, pointer_to(closed, 0), goal, max_steps,
     )  # fmt: skip
     keep_alive(closed)
     violation = violation if _finite(at, n) else np.nan
@@ -224,20 +225,16 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
 
 
 @_compiled
-def begin_pair(
-    K, part, there, first, n_first, second, diagonal, C, points, memory, goal, max_steps
-):
+def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
     """The first steps of a pair of classes in a ready matrix, all of them if those are enough.
 
     Parameters
     ----------
-    K : array of shape (N, N)
-    part, there : array of shape (n, n), uint8 array of shape (n,)
-        Memory for the pair's part of K, and zeros; K itself and no numbers where that is all of it.
-    first, n_first, second : int
-        Where the classes begin in K, and how many samples the first has.
+    rows : plain tuple of a `Rows`
+        The pair's part of a kernel matrix of N samples: memory, of which no row is there, or the
+        matrix itself where that is all of it.
     diagonal, C : float64 array of shape (N,)
-        Of K; upper bounds of alpha.
+        Of the matrix; upper bounds of alpha.
     points : float64 array of shape (2, n)
         Becomes beta and f.
     memory : float64 array of shape (7, n)
@@ -251,7 +248,8 @@ def begin_pair(
     about : tuple of float
         See `kkt_summary`.
     """
-    n = len(part)
+    rows = Rows(*rows)
+    n, first, n_first, second = len(rows.K), rows.first, rows.n_first, rows.second
     beta, f = pointer_to(points, 0), pointer_to(points, n)
     own_diagonal, own_C, y = pointer_to(memory, 0), pointer_to(memory, n), pointer_to(memory, 2 * n)
     low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
@@ -264,12 +262,10 @@ def begin_pair(
         low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
         beta[k], f[k] = 0.0, sign
     rows = (
-        without_refcount(part), without_refcount(there), without_refcount(K),
+        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         first, n_first, second,
     )  # fmt: skip
-    steps, violation, stuck = _steps(
-        rows, n, own_diagonal, low, high, beta, f, up, moved(up, n), goal, max_steps
-    )
+    steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, max_steps)
     about = _summary(beta, f, y, own_C, n)
     return steps, violation if _finite(f, n) else np.nan, stuck, about
 

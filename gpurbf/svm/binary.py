@@ -102,11 +102,11 @@ def begin_on_matrix(
     most = most if max_iter < 0 else min(most, max_iter)
     whole = n == len(K)
     part = K if whole else np.empty((n, n), K.dtype)
-    there = np.zeros(0 if whole else n, np.uint8)
+    rows = part, np.zeros(0 if whole else n, np.uint8), K, a.start, n_a, b.start
     points, memory = np.empty((2, n)), np.empty((7, n))
     with stage("output training", "inner steps"):
         steps, violation, stuck, about = smo_kernels.begin_pair(
-            K, part, there, a.start, n_a, b.start, diagonal, C, points, memory, tol, most
+            rows, diagonal, C, points, memory, tol, most
         )
         count(operations=OPERATIONS_PER_VALUE * steps * n, kind="float64")
     if violation != violation:
