@@ -42,6 +42,11 @@ class Layer(Protocol):
         return self.centers
 
     @property
+    def precision(self) -> str:
+        """What the user chose; a precision that is forced stays, whatever rounding does."""
+        return "auto"
+
+    @property
     def exact_sums(self) -> bool:
         """Whether `gram` takes a grid, on which its sums are exact."""
         return False

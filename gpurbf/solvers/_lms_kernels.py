@@ -155,8 +155,10 @@ def effective_rate(square, learning_rate, weight):
     if square == 0.0:
         return learning_rate * weight
     whole = np.floor(weight)
-    left = (1 - learning_rate * square) ** whole * (1 - learning_rate * (weight - whole) * square)
-    return (1 - left) / square
+    step, rest = learning_rate * square, learning_rate * square * (weight - whole)
+    if step < 0.5:  # beside 1 a small one would lose its digits
+        return -np.expm1(whole * np.log1p(-step) + np.log1p(-rest)) / square
+    return (1 - (1 - step) ** whole * (1 - rest)) / square
 
 
 @cached(nogil=True, error_model="numpy")

@@ -191,13 +191,25 @@ def test_the_free_memory_decides_whether_h_is_kept_and_changes_no_bit(
     np.testing.assert_array_equal(kept.predict_proba(A), anew.predict_proba(A))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_centers", [80, "all"])
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
 @pytest.mark.parametrize(
-    ("alpha", "dtype"), [(1e-2, "float32"), (1e-6, "float32"), (1e-10, "float64")]
+    ("alpha", "precision", "dtype"),
+    [
+        (1e-2, "auto", "float32"),
+        (1e-6, "auto", "float32"),
+        (1e-14, "auto", "float64"),
+        (1e-14, "float32", "float32"),
+    ],
 )
-def test_h_is_in_float64_where_float32_would_add_to_the_penalty(alpha, dtype):
-    solver = CG(alpha, max_iter=3, tol=1e-1)
-    model = RBFClassifier("all", solver=solver, random_state=0).fit(X.astype(np.uint8), y)
-    assert model.backend_info_.endswith(f"{dtype} activations")
+def test_h_is_in_float64_where_float32_would_add_to_the_penalty(
+    n_centers, backend, alpha, precision, dtype
+):
+    solver, options = CG(alpha, max_iter=3, tol=1e-1), {"precision": precision, "backend": backend}
+    model = RBFClassifier(n_centers, solver=solver, random_state=0, **options)
+    model.fit(X.astype(np.uint8), y)
+    assert model._layer().dtype == dtype
     assert model.decision_function(X[:2].astype(np.uint8)).dtype == np.float64
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.hashes import row_hashes
+from gpurbf.data.samples import FORCED
 from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
@@ -169,12 +170,8 @@ class LeastSquares(System):
             del self.rows  # two of them may be more than there is room for
             self.rows, self.info = rows_of(layer, X, shift, None)
             self.info += ", as 16 bits would add to the penalty"
-        coarse = (
-            not step
-            and layer.exact_sums
-            and not self._tolerable(_STEP_OF_FLOAT32, n, penalty.alpha)
-        )
-        if coarse and layer.dtype != np.float64:
+        may_widen = not step and layer.dtype != np.float64 and layer.precision not in FORCED
+        if may_widen and not self._tolerable(_STEP_OF_FLOAT32, n, penalty.alpha):
             del self.rows
             self.layer = layer = layer.in_float64()
             self.rows, self.info = rows_of(layer, X, shift, None)
@@ -299,12 +296,11 @@ class KernelSystem(System):
         self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 / 12**0.5 * float(w.max()) * m**0.5
-        step = None
-        if layer.exact_sums:  # else a precision is forced, which stays
-            if noise * _STEP_OF_16_BITS <= penalty.rounding * self.ridge:
-                step = _STEP_OF_16_BITS
-            elif noise * _STEP_OF_FLOAT32 > penalty.rounding * self.ridge:
-                layer = layer.in_float64()
+        step, most = None, penalty.rounding * self.ridge
+        if layer.exact_sums and noise * _STEP_OF_16_BITS <= most:
+            step = _STEP_OF_16_BITS
+        elif layer.precision not in FORCED and noise * _STEP_OF_FLOAT32 > most:
+            layer = layer.in_float64()
         super().__init__(layer, len(T), penalty.intercept)
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
