@@ -221,7 +221,7 @@ class SVC(
     kernel: Any
     _fitted_kernel: Any
     # What no pickle carries: the layer and weights of predictions.
-    _cache: _Prepared | None
+    _cache: dict[str, _Prepared]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -453,7 +453,7 @@ class SVC(
         self.backend_ = models.backend
         self.backend_info_ = models.description
         self._probA = self._probB = np.empty(0)
-        self._cache = None
+        self._cache = {}  # what fills it changes no attribute
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
         """Set the coefficients of predictions, and those that tell of them."""
@@ -644,7 +644,7 @@ class SVC(
         own = own.toarray() if sp.issparse(own) else own.copy()
         result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
-        result._tol, result._cache = float(model.tol), None
+        result._tol, result._cache = float(model.tol), {}
         result.backend_ = "none"
         if callable(model.kernel):
             result._X_fit = getattr(model, _X_FIT)
@@ -750,8 +750,8 @@ class SVC(
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
-        ready = self._cache
-        if not ready or not ready.fits(V, dual_coef, name, self.precision):
+        ready = self._cache.get("ready")
+        if ready is None or not ready.fits(V, dual_coef, name, self.precision):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             layer: HiddenLayer | SparseLayer | None = None
             weights: Any = None
@@ -769,8 +769,11 @@ class SVC(
                     tol=self._tol,
                 )
             ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
-            self._cache = ready
+            self._cache["ready"] = ready
         return ready
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_cache": {}}
 
 
 def _parameters(model: Any, cls: type) -> dict[str, Any]:
