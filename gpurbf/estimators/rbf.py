@@ -206,7 +206,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     not ``λ |W|²``. It ends at a relative residual of 0.01; see
     :class:`gpurbf.solvers.cg.cg.CG` for this and for the memory that H takes.
 
-    Probabilities are the softmax of the outputs over one temperature, chosen on up to 1,000
+    Probabilities are the softmax of the outputs over one temperature, chosen on up to 800
     training samples by their closed-form leave-one-out outputs, samples left out with all their
     weight and copies and with the center that they are (``"ridge"``), by them or by a solution
     without these samples (``"cg"``), or on up to 2,000 by their outputs, so their order is the

@@ -429,7 +429,7 @@ def profile(
 
     Bytes are those of the arrays that go in and out, each once; operations those of the formulas,
     2Nmn for the distances of N samples to m centers. Memory is the resident set of the process, as
-    Linux tells it at the ends of stages and every hundredth of a second; elsewhere it is missing.
+    Linux tells it at the ends of stages and every 50 ms; elsewhere it is missing.
 
     References
     ----------

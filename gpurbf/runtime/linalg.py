@@ -23,8 +23,8 @@ from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
 
 extending = lazy_module("numba.extending")
 
-# Columns of a panel.
-PANEL = 256
+# Rows of a block that is mirrored.
+_BLOCK = 256
 # Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time; rows of
 # few right-hand sides.
 _ROWS, _COLUMNS, _ROWS_SOLVED = 512, 128, 2048
@@ -84,7 +84,13 @@ def _solve_triangular(L: np.ndarray, B: np.ndarray, *, lower: bool, trans: int =
 
 def _panels(L: np.ndarray) -> list[np.ndarray]:
     """The lower triangle of L (m, m), in Fortran's order, as panels."""
-    return [L[top:, top : top + PANEL] for top in range(0, len(L), PANEL)]
+    w = panel_width(len(L))
+    return [L[top:, top : top + w] for top in range(0, len(L), w)]
+
+
+def panel_width(m: int) -> int:
+    """Columns of a panel of a matrix (m, m): a few wide ones are fast, many keep threads busy."""
+    return 256 if m <= 4096 else 512
 
 
 def factorize(panels: Sequence[np.ndarray]) -> None:
@@ -212,11 +218,11 @@ def mirror(A: np.ndarray) -> None:
 
     def task(rows: slice) -> None:
         i = rows.start
-        for j in range(0, i + 1, PANEL):
-            part = A[rows, j : j + PANEL].T
+        for j in range(0, i + 1, _BLOCK):
+            part = A[rows, j : j + _BLOCK].T
             if i == j:
                 np.copyto(part.T, part, where=np.tri(len(part), k=-1, dtype=bool).T)
             else:
-                A[j : j + PANEL, rows] = part
+                A[j : j + _BLOCK, rows] = part
 
-    parallel_rows(task, len(A), PANEL)
+    parallel_rows(task, len(A), _BLOCK)

@@ -1,4 +1,4 @@
-"""Around the steps of SVC's solver: working sets chosen, gathered and put back, rows' places.
+"""Decomposition for SVC's solver: working sets, places of kernel rows in memory, extrapolation.
 
 What takes some microseconds, less than a thread takes to wake up, keeps the GIL (`_short`): two
 pairs of classes side by side would wait for each other more often than they work here. A set is

@@ -4,7 +4,7 @@ Few vectors, as a solver has them, leave little to do for each number of H: a ti
 float64, which meets all vectors in the micro-kernels while it is in the first cache.
 
     H V     rows of a tile meet columns of V, eight partial sums an output (`scores`, "partial")
-    Hᵀ U    panels of 16 columns meet columns of U as H meets W in `tiles`, "score"
+    Hᵀ U    panels of 16 columns meet columns of U as H meets W in `microkernels`, "score"
 """
 
 import numpy as np

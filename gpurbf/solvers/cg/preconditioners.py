@@ -10,7 +10,7 @@ from scipy.linalg import cho_solve, inv, solve_triangular
 
 from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import PANEL, factorizations, factorize, solve_panels
+from gpurbf.runtime.linalg import factorizations, factorize, panel_width, solve_panels
 from gpurbf.runtime.stages import count, stage
 from gpurbf.solvers.cg.stored_h import StoredH
 
@@ -50,11 +50,12 @@ class Cholesky:
     def _fill(self, layer: Layer, delta: float, roots: np.ndarray | None) -> None:
         """The panels of the matrix, whose columns are its rows."""
         self.panels.clear()
-        for top in range(0, self.m, PANEL):
-            H = to_host(layer.activations(layer.centers[top : top + PANEL]))
+        w = panel_width(self.m)
+        for top in range(0, self.m, w):
+            H = to_host(layer.activations(layer.centers[top : top + w]))
             rows = H[:, top:].astype(self.dtype)
             if roots is not None:
-                rows *= roots[top : top + PANEL, None]
+                rows *= roots[top : top + w, None]
                 rows *= roots[top:]
             rows[np.diag_indices(len(rows))] += delta
             self.panels.append(rows.T)

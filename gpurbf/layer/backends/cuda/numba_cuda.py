@@ -1,6 +1,6 @@
 """The `numba-cuda` backend: BNL tiles on an NVIDIA GPU, activated and consumed in the tile.
 
-Arrays are CuPy's, kernels are Numba's (`kernels/cuda`), both on CuPy's current stream. Distances of
+Arrays are CuPy's, kernels are Numba's (`kernels/`), both on CuPy's current stream. Distances of
 quantized data are exact integers: by the tensor cores from compute capability 8.0 on, before that
 by four 8-bit products an instruction; Manhattan by four absolute differences an instruction.
 """

@@ -87,7 +87,7 @@ def choose_kernel() -> tuple[str, str]:
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:
     """The name of the micro-kernel, of those that go with a kernel of `FEATURES`.
 
-    ``task`` is one of `kernels.tiles`, such as "dot" or "gram"; ``dtype`` that of the numbers,
+    ``task`` is one of `microkernels`, such as "dot" or "gram"; ``dtype`` that of the numbers,
     uint8 for codes and int16 for fixed point.
     """
     if np.dtype(dtype) == np.int16:  # a CPU with AMX has AVX-512-VNNI too

@@ -1,8 +1,8 @@
 """HᵀH and HᵀT of packed rows: the lower triangle only, short sums by tile, long ones in float64.
 
-The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words (see `fixed`). All
-that differs is called by its address, the micro-kernel and who adds its tile to float64 sums, and
-where the runs of steps end that the kernel sums by itself.
+The panels are float32 or float64 rows, or pairs of 16-bit rows in 32-bit words (`gram16_kernels`).
+The micro-kernel and the function that adds its tile to the float64 sums are called by address, so
+one loop serves all dtypes; where the kernel's own short sums end is an argument.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """H @ W in the tile, for few outputs and for many.
 
 From 16 outputs on, a vector holds the sums of 16 outputs: each activation is broadcast and meets
-its row of W (`score…`, one of the kernels of `tiles`). Fewer outputs would leave lanes empty, and
+its row of W (`score…`, one of `microkernels`). Fewer outputs would leave lanes empty, and
 an activation would cost as many multiplications for one output as for 16. So a vector holds
 partial sums of one output: the activations of 8 centers meet their 8 weights, and the sums of a
 sample stay in memory from one block of centers to the next (`partial…`, and `single…` for one or
@@ -115,7 +115,7 @@ def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
 
 @intrinsic(prefer_literal=True)
 def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
-    """The micro-kernel `KINDS[name]`, inlined here; its signature is that of `tiles`."""
+    """The micro-kernel `KINDS[name]`, inlined here; its signature is that of `microkernels`."""
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):

@@ -19,7 +19,7 @@ from gpurbf.runtime.once import once
 
 
 class Layout(NamedTuple):
-    """How a micro-kernel wants its operands (see `tiles`), and what it computes with."""
+    """How a micro-kernel wants its operands (see `microkernels`), and what it computes with."""
 
     rows: int  # of a panel of samples
     panels: int  # of centers a call

@@ -1,6 +1,6 @@
-"""The way of a thread's outputs, which are registers all the way to the result.
+"""Epilogue of a CUDA tile: a thread's sums become activations, which are stored or meet W.
 
-They become activations where they are. Stored H is written from there: two stores of a warp are
+They are in registers all the way. Stored H is written from there: two stores of a warp are
 eight rows of 32 bytes or more. For H @ W a thread adds up its own columns times their
 weights, and only these sums, one a row and column of W, are shared.
 
