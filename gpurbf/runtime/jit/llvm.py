@@ -26,7 +26,8 @@ def without_refcount(typing_context, array):
     """The array without its memory's owner, whose references need not be counted.
 
     Numba counts those of slices too, two atomic operations each, which take half of a short loop's
-    time. Of arrays only that are there longer: a kernel's arguments, or its own that it keeps (`keep_alive`).
+    time. Of arrays only that are there longer: a kernel's arguments, or its own that it keeps
+    (`keep_alive`).
     """
 
     def generate(context, builder, signature, args):

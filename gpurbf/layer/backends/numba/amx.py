@@ -1,11 +1,10 @@
 """The micro-kernel for Intel AMX: 32 rows × 32 centers in four tile registers, 8-bit products.
 
-Same signature as the kernels of `microkernels`. x is packed in panels of 32 rows with 64 inputs a step, so
-that every tile of 16 rows is 1024 contiguous, aligned bytes (unaligned tiles are 3.4 times slower);
-c is packed like the operand of the other 8-bit kernels, 16 of whose steps are one tile. Loads and
-products alternate, and the four accumulators use each loaded tile twice.
-
-The tile registers belong to a thread: `enter` configures them, `leave` releases them.
+Same signature as the kernels of `microkernels`. x is packed in panels of 32 rows, 64 inputs a step,
+so that every tile of 16 rows is 1024 contiguous, aligned bytes (unaligned tiles are 3.4 times
+slower); c is packed like the operand of the other 8-bit kernels, 16 of whose steps are one tile.
+Loads and products alternate, and the four accumulators use each loaded tile twice. The tile
+registers belong to a thread: `enter` configures them, `leave` releases them.
 """
 
 import ctypes

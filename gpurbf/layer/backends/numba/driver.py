@@ -31,7 +31,7 @@ from gpurbf.runtime.jit.llvm import (
 
 
 class MicroKernel(NamedTuple):
-    """The micro-kernel of the products, and how it wants its operands (see `microkernel_table.Layout`)."""
+    """The micro-kernel of the products, and the layout of its operands (`microkernel_table`)."""
 
     address: int
     enter: int  # called before and after the rows, with `config`; 0: nothing to call
