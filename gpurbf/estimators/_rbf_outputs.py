@@ -64,9 +64,10 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         layer, rows = self._layer(), slice(0, X.shape[0], -(-X.shape[0] // _ROWS_COMPARED))
         if self.precision in FORCED:
             return False
-        single = normal.grid is None and layer.dtype == np.float32
-        if single and no_more_samples(X, rows, len(self.centers_)):
-            return True
+        m, all_summed = len(self.centers_), normal.n_rows == X.shape[0]
+        if normal.grid is None and layer.dtype == np.float32:
+            if normal.n_rows <= m or (all_summed and no_more_samples(X, rows, m)):
+                return True
         w = None if weights is None else weights[rows]
         return normal.coarse(layer, layer.in_float64("numpy"), X[rows], w)
 
@@ -191,12 +192,12 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
 
 
 def no_more_samples(X: Any, some: slice, m: int) -> bool:
-    """Whether at most m samples are distinct, if that may be: `some` of them are asked first.
+    """Whether at most m of more samples are distinct; `some` of them are asked first.
 
     Of as many centers as samples one that is left out leaves less than float32 tells of a weight.
     """
     hashes = row_hashes(X[some], 0)
-    if X.shape[0] > m and len(np.unique(hashes)) == len(hashes):
+    if len(np.unique(hashes)) == len(hashes):
         return False
     return len(np.unique(row_hashes(X, 0))) <= m
 

@@ -283,7 +283,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             n = some.stop
             with layer.allocator():
                 H = activations(layer, X[left_out.rows[some]])
-                H = normal.summed_copies(H, left_out.copies_of(some))
+                H = normal.summed_copies(H, left_out.copies_within(some))
                 own = own_among(left_out.centers[some], layer)
                 parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
             if fewer and settled(np.concatenate(parts, axis=1), T[:n], left_out.weights[:n]):
@@ -372,7 +372,7 @@ class LeftOut(NamedTuple):
     centers: np.ndarray
     copies: tuple[np.ndarray, np.ndarray] | None
 
-    def copies_of(self, some: slice) -> tuple[np.ndarray, np.ndarray] | None:
+    def copies_within(self, some: slice) -> tuple[np.ndarray, np.ndarray] | None:
         """Those of some of them."""
         if self.copies is None:
             return None
@@ -383,7 +383,7 @@ class LeftOut(NamedTuple):
     def first(self, n: int) -> LeftOut:
         """The first n of them."""
         rows, weights, centers = (own[:n] for own in self[:3])
-        return LeftOut(rows, weights, centers, self.copies_of(slice(0, n)))
+        return LeftOut(rows, weights, centers, self.copies_within(slice(0, n)))
 
 
 @staged("prepare", "samples to leave out")

@@ -43,7 +43,7 @@ class Layer(Protocol):
 
     @property
     def precision(self) -> str:
-        """What the user chose; a precision that is forced stays, whatever rounding does."""
+        """The precision that the user chose; a forced one stays, whatever rounding does."""
         return "auto"
 
     @property

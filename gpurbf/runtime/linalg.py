@@ -132,7 +132,7 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
         blas("trsm", *rule, P, _apart(P), P[i:], _apart(P))
 
     def finish_next(j: int) -> None:
-        """What the next panel waits for comes first: its rows, then its diagonal."""
+        """Finish the rows that the next panel waits for, then its diagonal."""
         finish_rows(j, panels[j].shape[1], panels[j + 1].shape[1])
         finish_diagonal(j + 1)
 

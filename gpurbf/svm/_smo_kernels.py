@@ -238,6 +238,7 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
     points : float64 array of shape (2, n)
         Becomes beta and f.
     memory : float64 array of shape (7, n)
+        Scratch.
     goal, max_steps
         See `solve_block`.
 

@@ -257,6 +257,7 @@ class _Problem:
         state = self.steps, sets.count, self.squares, *sets.last
         outcome, inside, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
         self.steps, sets.count, self.squares, *last, changed, _, _ = state
+        # Every point is one of a set as yet: after a step ahead there are no more compiled rounds.
         plane.added, sets.last = sets.count, tuple(last)
         if outcome == round_kernels.LOOK:
             return False

@@ -218,7 +218,7 @@ def _correct(kernel: KernelMatrix, problems: Problems, rounds: Rounds, p: int) -
 def _solution(
     problems: Problems, p: int, beta: np.ndarray, f: np.ndarray, steps: int, tol: float
 ) -> Solution:
-    """What a problem that has ended has come to."""
+    """The solution of a problem that has ended, judged on the host."""
     part = slice(problems.starts[p], problems.starts[p + 1])
     y, C = problems.y[part], problems.C[part]
     low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)

@@ -138,7 +138,7 @@ class RowCache:
 
     @functools.cached_property
     def _words(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the layer whose centers are the class."""
+        """Arguments of `driver.evaluate_rows` for the layer whose centers are the class."""
         _, layer, plan, _ = self.kernel.tiles.words(self.kernel.class_layer(self.columns))
         return layer, plan
 

