@@ -27,7 +27,7 @@ extending = lazy_module("numba.extending")
 _BLOCK = 256
 # Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time; rows of
 # few right-hand sides.
-_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 128, 2048
+_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 256, 2048
 
 
 class Factorizations(NamedTuple):
@@ -90,7 +90,7 @@ def _panels(L: np.ndarray) -> list[np.ndarray]:
 
 def panel_width(m: int) -> int:
     """Columns of a panel of a matrix (m, m): a few wide ones are fast, many keep threads busy."""
-    return 256 if m <= 4096 else 512
+    return 256 if 512 < m <= 4096 else 768
 
 
 def factorize(panels: Sequence[np.ndarray]) -> None:
