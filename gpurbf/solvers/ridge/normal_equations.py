@@ -308,11 +308,12 @@ class NormalEquations:
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
         with layer.allocator():
             H = to_host(activations(layer, X))
-        errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
-        if not np.isfinite(spread) or not np.isfinite(errors).all():
-            return False  # `system` says so
-        s = len(errors)
-        with single_threaded_blas():  # a small matrix
+        # Few rows: threads of BLAS would bring little and spin on through what comes next.
+        with single_threaded_blas():
+            errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
+            if not np.isfinite(spread) or not np.isfinite(errors).all():
+                return False  # `system` says so
+            s = len(errors)
             largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
         return not tolerable(largest * m * self.n_rows, spread, self.alpha)
 
