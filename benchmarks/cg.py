@@ -153,7 +153,7 @@ def _kernel_ridge(report: Report, images: datasets.Images, quick: bool) -> None:
     report.text(f"## The first {n:,} samples, all of them centers, float32 for KernelRidge")
     first = next(iter(times.values())).median
     report.table(
-        ("model", "fit s", "ratio", "accuracy %"),
+        ("model", "fit s", "KernelRidge's time / this", "accuracy %"),
         [
             (name, each, f"{first / each.median:.1f}", f"{value:.2f}")
             for (name, each), value in zip(times.items(), right)

@@ -196,7 +196,7 @@ def _speed(
         "",
         "two threads s",
         "two workers s",
-        "speed",
+        "threads' time / workers'",
         "in tasks s",
         "between workers MB",
         "to client MB",

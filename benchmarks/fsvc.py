@@ -91,7 +91,7 @@ def selection(report: Report, images: datasets.Images, quick: bool) -> None:
         f"## The pass over {len(X):,} samples, overlap 1, gaussian, in the order given\n\n"
         "Same centers, checked. FSVC's times are of a whole fit without training."
     )
-    report.table(("centers", "how", "seconds", "ratio"), rows)
+    report.table(("centers", "how", "seconds", "first row's time / this"), rows)
 
 
 def radius_for(X: np.ndarray, y: np.ndarray, low: float, high: float, **parameters: Any) -> float:
@@ -213,7 +213,8 @@ def lms(report: Report, images: datasets.Images, quick: bool) -> None:
         "brackets the range of the rounds and the ratio of the best ones. The error is that of the "
         "weights after an epoch."
     )
-    report.table(("centers", "Python loop over NumPy", "fused", "ratio", "error"), rows)
+    header = ("centers", "Python loop over NumPy", "ours", "their time / ours", "error")
+    report.table(header, rows)
 
 
 def _microseconds(times: Times, N: int) -> str:

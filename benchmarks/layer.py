@@ -204,7 +204,7 @@ def _speed_table(
     """Seconds, operations a second of the distances alone, and the ratio to the first line."""
     base = next(iter(times.values())).median
     report.table(
-        ("what", "seconds", f"10¹² {kind}/s", "ratio"),
+        ("what", "seconds", f"10¹² {kind}/s", "first row's time / this"),
         [
             (
                 name,
@@ -258,8 +258,9 @@ def _cpu_kernels(report: Report, gamma: float, quick: bool, data_home: str | Non
             rate, ratio = f"{result['rate']:.2f}", f"{result['ratio']:.2f}"
             rows.append((kernel, result["numba"], rate, result["numpy"], ratio, result["info"]))
     report.text("## Each CPU kernel forced: H @ W, 10 outputs")
+    ratio = "`numpy`'s time / this"
     report.table(
-        ("kernel", "seconds", "10¹² operations/s", "`numpy` seconds", "ratio", "runs on"), rows
+        ("kernel", "seconds", "10¹² operations/s", "`numpy` seconds", ratio, "runs on"), rows
     )
 
 

@@ -179,9 +179,8 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     rows = [(ways.NAIVE, times.pop(ways.NAIVE)), *times.items()]
     times = dict(rows)
     report.text(
-        f"## Every backend on the same layer: {N} × {m} × {n}\n\nThree ratios: how often each "
-        f"time goes into that of the {ways.NAIVE}, of {ways.PLAIN}, and of the best CPU path "
-        f"({fastest})."
+        f"## Every backend on the same layer: {N} × {m} × {n}\n\nThree ratios, to {ways.NAIVE}, "
+        f"{ways.PLAIN} and the best CPU path ({fastest})."
     )
     lines = [
         (name, number(t.median), f"{number(t.low)} to {number(t.high)}",
@@ -191,7 +190,9 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     for name, value in PUBLISHED.items():
         ratios = (number(times[base].median / value) for base in bases.values())
         lines.append((name, number(value), "", *ratios))
-    report.table(("way", "ns", "range", *(f"against {b}" for b in bases)), lines, "paper-backends")
+    report.table(
+        ("way", "ns", "range", *(f"{b}'s time / this" for b in bases)), lines, "paper-backends"
+    )
     missing = {name: why for name, why in available_backends().items() if why is not None}
     for name, why in missing.items():
         report.text(f"Not measured, `{name}`: {why}")
@@ -259,7 +260,7 @@ def _tiles(report: Report, N: int) -> None:
         "on a GPU the M and B of the paper; on a CPU the samples of a block that stays in cache "
         "(`numba`) or of a product that is then activated (`numpy`, `mkl`)."
     )
-    report.table(("way", "tile", "ns", "against default", ""), rows, "paper-tiles")
+    report.table(("way", "tile", "ns", "time / default's", ""), rows, "paper-tiles")
     report.figure("paper-tiles", "Synapse time over the tile", partial(figures.tiles, found))
 
 

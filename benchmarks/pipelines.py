@@ -151,8 +151,9 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
                     models[ours].backend_info_.partition(" kernels, ")[2].partition(";")[0],
                 ]
             )
+    ratio = "their time / ours"
     header = [
-        "case", "beside", "fit s", "ratio", "predict s", "ratio", "one row µs", "ratio",
+        "case", "beside", "our fit s", ratio, "our predict s", ratio, "our one row µs", ratio,
         "differ %", "arithmetic",
     ]  # fmt: skip
     report.table(header, rows)
@@ -218,7 +219,8 @@ def _networks(report: Report, quick: bool) -> None:
                     f"{single[there].median / single[key].median:.2f}",
                 ]
             )
-    report.table(["case", "", "fit s", "fit ratio", "predict ratio", "one row ratio"], rows)
+    ratios = [f"{what}: their time / ours" for what in ("fit", "predict", "one row")]
+    report.table(["case", "", "our fit s", *ratios], rows)
 
 
 def _grid(report: Report, quick: bool) -> None:
@@ -233,4 +235,4 @@ def _grid(report: Report, quick: bool) -> None:
 
     times = in_turn({key: search(cls) for key, cls in {"gpurbf": SVC, **peers()}.items()}, 3)
     rows = [[key, str(t), f"{t.median / times['gpurbf'].median:.2f}"] for key, t in times.items()]
-    report.table(["", "seconds", "ratio"], rows)
+    report.table(["", "seconds", "their time / ours"], rows)

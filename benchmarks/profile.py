@@ -64,7 +64,7 @@ def _ceilings(report: Report, rounds: int) -> None:
         cells = [f"{rate / 1e9:,.0f}" if rate else "" for rate in (ours, other)]
         ratio = f"{other / ours:.2f}" if ours and other else ""
         rows.append((kind, *cells, ratio))
-    report.table(("kind", "ceiling", "measured otherwise", "ratio"), rows)
+    report.table(("kind", "ceiling", "measured otherwise", "otherwise / ceiling"), rows)
 
 
 def _again(kind: str) -> float | None:
@@ -132,10 +132,10 @@ def _cost(
             "rounds",
             "off",
             "on",
-            "ratio of medians",
-            "of the best",
+            "on / off, medians",
+            "on / off, best rounds",
             "uncovered %, training",
-            "prediction",
+            "uncovered %, prediction",
         ),
         rows,
     )

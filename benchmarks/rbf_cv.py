@@ -135,7 +135,7 @@ def _draw(curves: dict[str, Any], figure: Any) -> None:
 
 def _times(report: Report, problems: dict[str, datasets.Images], quick: bool) -> None:
     """One fit, the whole path, and the path of five widths."""
-    report.text("## Time beside one fit\n\nIn turn; ratios are of the medians.")
+    report.text("## Time beside one fit\n\nIn turn, medians.")
     rows = []
     for name, (X, y, *_) in problems.items():
         for m in (300, 1000) if name == "digits" and not quick else (1000,):
@@ -150,7 +150,7 @@ def _times(report: Report, problems: dict[str, datasets.Images], quick: bool) ->
                 [f"{name}, {len(X):,}", f"{m:,}", key, str(t), f"{t.median / one:.2f}"]
                 for key, t in times.items()
             ]
-    report.table(["data", "centers", "model", "fit s", "ratio"], rows)
+    report.table(["data", "centers", "model", "fit s", "time / one fit's"], rows)
 
 
 def _defaults(report: Report, problems: dict[str, datasets.Images], quick: bool) -> None:

@@ -254,7 +254,7 @@ def _overlap(report: Report, plan: Plan, file: Any) -> None:
         "tile in a thread meanwhile. Medians of three; the most to be gained is 2. With thousands "
         "of centers computing outweighs reading and there is little left to gain."
     )
-    header = ("inputs", "tile MB", "serial s", "pipelined s", "ratio", "GB/s")
+    header = ("inputs", "tile MB", "serial s", "pipelined s", "serial / pipelined", "GB/s")
     report.table(header, rows, "scale-overlap")
 
     def plot(figure: Any) -> None:
