@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,9 +20,11 @@ def sm(capability):
 
 
 @pytest.fixture(scope="session")
-def numba_cuda():
-    """numba.cuda with a compiler, whatever GPU there is."""
+def compiled():
+    """A function that compiles a kernel for an architecture, whatever GPU there is."""
     pytest.importorskip("numba_cuda", reason="PTX: needs numba-cuda, which the extra `test` brings")
+    from numba.cuda import dispatcher
+
     from gpurbf.runtime.jit import cuda_api
 
     if cuda_api.SIMULATED:
@@ -31,7 +34,19 @@ def numba_cuda():
     except Exception as error:
         reason = str(error).strip().splitlines() or [repr(error)]
         pytest.skip(f"PTX: numba.cuda has no compiler here ({reason[0]}); the extra `test` has one")
-    return cuda_api.cuda
+
+    def compile_ptx(kernel, signature, capability):
+        with pytest.MonkeyPatch.context() as patch:
+            # Numba asks the device for the capability of functions that a kernel calls.
+            device = SimpleNamespace(compute_capability=capability[:2])
+            patch.setattr(dispatcher, "get_current_device", lambda: device)
+            text, _ = cuda_api.cuda.compile_ptx(kernel.py_func, signature, cc=capability)
+        if f".target {sm(capability)}\n" not in text:
+            assert capability >= (10, 0)
+            pytest.skip(f"{sm(capability)}: newer than this numba.cuda or its toolkit")
+        return text
+
+    return compile_ptx
 
 
 @pytest.fixture

@@ -1,13 +1,19 @@
 """What the CUDA kernels are compiled to, without a GPU: PTX by NVVM, machine code by ptxas."""
 
 import functools
+import importlib
 import re
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
+from llvmlite import ir
+from numba import types
 
-from gpurbf.layer.backends.cuda.kernels.registers import PITCH
+from benchmarks import _cuda_naive_kernels
+from gpurbf.layer.activation import FORMS, Epilogue
+from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
+from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
+from gpurbf.layer.backends.cuda.kernels.registers import PITCH, asm
+from gpurbf.svm import _cuda_smo_kernels
 from tests.layer.cuda.conftest import sm
 
 # As numba-cuda compiles for a device: from 9.0 on for its architecture alone.
@@ -37,54 +43,69 @@ MULTIPROCESSORS = {
 
 
 LOCAL = r"\b(ld|st)\.local|__local_depot|\bcall\b"
+GLOBAL = r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+"  # and the kind of register of an address
 
 
 @pytest.fixture(scope="module")
-def ptx(numba_cuda):
-    """A function that compiles a variant for a compute capability, once."""
-    from numba import types
-    from numba.cuda import dispatcher
+def ptx(compiled):
+    """A function that compiles a variant of the tile for a compute capability, once."""
 
-    from gpurbf.layer.activation import FORMS, Epilogue
-    from gpurbf.layer.backends.cuda.kernels import tile
-    from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
-
+    @functools.cache
     def build(name, capability):
+        if capability < (8, 0) and name.startswith("mma"):
+            pytest.skip("mma: needs compute capability 8.0")
         name, _, profile = name.partition("+")
         product, word, real, shape, *_ = VARIANTS[name.removesuffix("-root")]
         word, real = getattr(types, word), getattr(types, real)
         term = types.int32 if word == types.int32 else real
-        vector, matrix, cube = (partial(types.Array, ndim=n, layout="C") for n in (1, 2, 3))
         number, integer = types.float64, types.int64
         fields = [integer, number, integer, integer, number, number, integer]
         signature = (
-            matrix(word), matrix(word), vector(term), vector(term),
-            types.NamedTuple(fields, Epilogue), matrix(real), matrix(real), cube(number),
+            word[:, ::1], word[:, ::1], term[::1], term[::1], types.NamedTuple(fields, Epilogue),
+            real[:, ::1], real[:, ::1], number[:, :, ::1],
         )  # fmt: skip
         form = FORMS["squared" if product == "multiply" else "dot"]
         form = FORMS["root"] if name.endswith("-root") else form
         mode = tile.STORE if "-stored" in name else tile.SCORES
-        number = NUMBERS[profile or "gaussian"]
-        consumer = tile.Consumer(mode, form, number, real.bitwidth // 8)
-        kernel = tile.kernel(product, tile.SHAPES[shape], capability[:2] >= (8, 0), consumer)
-        with pytest.MonkeyPatch.context() as patch:
-            # Numba asks the device for the capability of functions that a kernel calls.
-            device = SimpleNamespace(compute_capability=capability[:2])
-            patch.setattr(dispatcher, "get_current_device", lambda: device)
-            return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
+        consumer = tile.Consumer(mode, form, NUMBERS[profile or "gaussian"], real.bitwidth // 8)
+        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
+        return compiled(kernel, signature, capability)
 
-    cached = functools.cache(build)
+    return build
 
-    def compiled(name, capability):
-        if capability < (8, 0) and name.startswith("mma"):
-            pytest.skip("mma: needs compute capability 8.0")
-        text = cached(name, capability)
-        target = sm(capability)
-        if capability >= (10, 0) and f".target {target}" not in text:
-            pytest.skip(f"{target}: newer than this numba.cuda or its toolkit")
-        return text
 
-    return compiled
+@pytest.fixture(scope="module")
+def steps_ptx(compiled):
+    """A function that compiles a kernel of SVC's steps for K of a type and a capability, once."""
+
+    @functools.cache
+    def build(name, real, capability):
+        # Functions that kernels call are compiled once, for the GPU of the first.
+        for module in (warps, _cuda_smo_kernels):
+            importlib.reload(module)
+        number, integer, short = types.float64, types.int64, types.int32
+        real, numbers, integers = getattr(types, real), number[::1], integer[::1]
+        fields = {
+            "Pairs": [integers, integers, *[numbers] * 3, integers, integers],
+            "Sets": [short[:, ::1], short[::1]],
+            "Values": [real[:, ::1], numbers],
+            "Blocks": [real[:, :, ::1], number[:, ::1], number[:, ::1]],
+            "Rules": [number, integer, integer, number, number, integer, number],
+        }
+        pairs, sets, values, blocks, rules = (
+            types.NamedTuple(members, getattr(_cuda_smo_kernels, kind))
+            for kind, members in fields.items()
+        )
+        given, progress = (short[::1], pairs, sets), number[:, ::1]
+        signature = {
+            "select": (*given, progress, rules),
+            "gather": (*given, values, blocks, progress),
+            "inner": (*given, blocks, progress, rules),
+            "update": (*given, values, blocks, progress),
+        }[name]
+        return compiled(getattr(_cuda_smo_kernels, name), signature, capability)
+
+    return build
 
 
 def blocks(text):
@@ -118,11 +139,9 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name, capability):
     text = ptx(name, capability)
-    assert f".target {sm(capability)}\n" in text
     assert not re.search(LOCAL, text)
     assert set(re.findall(r"\.extern \.shared \.align (\d+)", text)) == {"16"}
-    addresses = re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)
-    assert addresses and set(addresses) == {"rd"}
+    assert set(re.findall(GLOBAL, text)) == {"rd"}
     # Rows times the length of a row.
     assert re.search(r"(mul|mad)\.lo\.s64", text)
     assert ("cp.async.cg.shared.global" in text) == (capability >= (8, 0))
@@ -166,8 +185,6 @@ def test_outputs_stay_in_registers_and_slices_come_by_few_instructions(ptx, name
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_machine_code_does_not_spill(ptx, assembled, name, capability):
-    from gpurbf.layer.backends.cuda.kernels import tile
-
     shape, bits = tile.SHAPES[VARIANTS[name][3]], int(VARIANTS[name][2][-2:])
     limit = ["--maxrregcount", "128"] if bits == 32 and shape.B == 16 else []
     report = assembled(ptx(name, capability), capability, *limit)
@@ -188,29 +205,53 @@ def test_machine_code_does_not_spill(ptx, assembled, name, capability):
     assert resident * threads // 32 >= least
 
 
-@pytest.mark.parametrize("real", ["float32", "float64"])
-def test_the_baseline_compiles_with_64_bit_addresses(numba_cuda, monkeypatch, real):
-    from numba import types
-    from numba.cuda import dispatcher
-
-    from benchmarks import _cuda_naive_kernels
-
-    X = types.Array(getattr(types, real), 2, "C")
+@pytest.mark.parametrize("real", [types.float32, types.float64], ids=str)
+def test_the_baseline_compiles_with_64_bit_addresses(compiled, real):
     number, integer = types.float64, types.int64
     scalars = integer, integer, integer, number, number, integer
-    device = SimpleNamespace(compute_capability=(9, 0))
-    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
-    kernel = _cuda_naive_kernels.pairs.py_func
-    text, _ = numba_cuda.compile_ptx(kernel, (X, X, *scalars, X), cc=HOPPER)
-    assert not re.search(r"\b(ld|st)\.local|__local_depot", text)
-    assert set(re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)) == {"rd"}
+    X = real[:, ::1]
+    text = compiled(_cuda_naive_kernels.pairs, (X, X, *scalars, X), HOPPER)
+    assert not re.search(LOCAL, text) and set(re.findall(GLOBAL, text)) == {"rd"}
 
 
-def test_what_runs_is_what_these_tests_compile(numba_cuda):
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+@pytest.mark.parametrize(
+    "name, words", [("select", 10), ("gather", 0), ("inner", 16), ("update", 0)]
+)
+def test_steps_have_room_for_their_threads_and_warps_meet_in_few_instructions(
+    steps_ptx, assembled, name, words, capability
+):
+    """The largest key of a warp is one instruction a word where there is one: of two words and its
+    place; elsewhere five."""
+    text = steps_ptx(name, "float64" if name == "gather" else "float32", capability)
+    assert not re.search(LOCAL, text)
+    found = len(re.findall(r"redux\.sync\.max\.s32", text))
+    exchanged = len(re.findall(r"shfl\.sync", text))
+    if capability >= (8, 0):
+        assert (found > 0) == (words > 0) and found <= words and not exchanged
+    else:
+        assert (exchanged > 0) == (words > 0) and exchanged <= 5 * words and not found
+    report = assembled(text, capability)
+    registers = int(re.search(r"Used (\d+) registers", report)[1])
+    shared = int((re.search(r"(\d+) bytes smem", report) or [0, 0])[1])
+    assert registers * 512 <= 65_536 and shared <= 48 << 10
+
+
+@pytest.mark.parametrize("real", ["float32", "float64"])
+def test_no_product_of_a_step_is_joined_with_a_sum(steps_ptx, real):
+    """What the CPU rounds twice, a product and a sum, is rounded twice.
+
+    ptxas may join `mul` with `add` and `sub`, but no `mul.rn`. Squares of changes may be joined.
+    """
+    text = steps_ptx("inner", real, HOPPER)
+    assert all(a == b for a, b in re.findall(r"fma\.rn\.f64\s+\S+ (%\w+), (%\w+),", text))
+    assert re.search(r"mul\.rn\.f64", text)
+    sums = set(re.findall(r"%\w+", " ".join(re.findall(r"(?:add|sub)\S*\.f64.*", text))))
+    assert not sums & set(re.findall(r"mul\.f64\s+(%\w+),", text))
+
+
+def test_what_runs_is_what_these_tests_compile(compiled):
     """Without LTO, which would compile again while linking, and what kernels call as well."""
-    from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
-    from gpurbf.svm import _cuda_smo_kernels
-
     consumer = tile.Consumer(tile.STORE, 0, 0, 4)
     found = [tile.kernel("dp4a", tile.SHAPES["large"], True, consumer, 128)]
     for module in (profiles, warps, _cuda_smo_kernels):
@@ -224,10 +265,6 @@ def test_what_runs_is_what_these_tests_compile(numba_cuda):
     [("mma.sync.aligned.m16n8k32;", True), ("cp.async.commit_group;", False), ("ex2;", False)],
 )
 def test_what_a_warp_does_together_depends_on_no_more_branches(text, together):
-    from llvmlite import ir
-
-    from gpurbf.layer.backends.cuda.kernels.registers import asm
-
     function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), ()), "f")
     asm(ir.IRBuilder(function.append_basic_block()), text, ir.VoidType(), "", (), True)
     assert ("convergent" in str(function)) == together
