@@ -17,7 +17,7 @@ from benchmarks.report import Report
 from gpurbf import RBFClassifier, config_context, datasets
 from gpurbf.cli import classify
 from gpurbf.runtime.threads import thread_limit
-from gpurbf.solvers.cg.cg import CG
+from gpurbf.solvers.cg import CG
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,7 @@ from benchmarks import data, figures, ways
 from benchmarks.measure import Times, in_turn, once
 from benchmarks.report import Report
 from benchmarks.ways import Evaluation
-from gpurbf.layer.backends import available_backends
-from gpurbf.layer.backends.tile import Tile, forced
+from gpurbf.layer.backends import Tile, available_backends, forced
 from gpurbf.runtime import cpu
 
 TITLE = "The paper's experiment"

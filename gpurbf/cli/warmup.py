@@ -22,7 +22,7 @@ from gpurbf.layer.activation import METRICS, PROFILES
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime.lazy import lazy_module
 
-compiling = lazy_module("gpurbf.runtime.jit.compiling")
+jit = lazy_module("gpurbf.runtime.jit")
 
 
 KERNELS: Any = ("rbf", "laplacian", "linear", "poly", "sigmoid")
@@ -47,10 +47,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit and predict a little of everything; say what it was, and where the result is kept."""
     get_backend(arguments.backend)
     try:
-        folder = compiling.cache_folder()
+        folder = jit.cache_folder()
     except RuntimeError as error:  # there is none that can be written to
         raise UserError(str(error)) from error
-    compiling.announcer.said = True  # no line about compiling: the caller asks for it
+    jit.announcer.said = True  # no line about compiling: the caller asks for it
     for kind, convert in _KINDS.items():
         X, y = _samples()
         X, began = convert(X), time.perf_counter()

@@ -36,7 +36,7 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver
-from gpurbf.solvers.cg.cg import CGSolution
+from gpurbf.solvers.cg import CGSolution
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, RidgeSolution
 
@@ -204,7 +204,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
     not ``λ |W|²``. It ends at a relative residual of 0.01; see
-    :class:`gpurbf.solvers.cg.cg.CG` for this and for the memory that H takes.
+    :class:`gpurbf.solvers.cg.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs over one temperature, chosen on up to 800
     training samples by their closed-form leave-one-out outputs, samples left out with all their

@@ -21,8 +21,8 @@ from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.lazy import Lock
 from gpurbf.runtime.linalg import mirror
-from gpurbf.runtime.once import Lock
 from gpurbf.runtime.stages import staged
 
 _FLOAT64 = np.dtype(np.float64)

@@ -1,12 +1,19 @@
-"""Modules that are imported when something of them is first used."""
+"""What is made at its first use: modules imported, and objects made once in a process."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
+import threading
+from collections.abc import Callable, Hashable
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from gpurbf.runtime.stages import time_unlocked
+
+Value = TypeVar("Value")
 
 
 class lazy_module:
@@ -23,3 +30,51 @@ class lazy_module:
         # A kernel, and it runs without Python's lock: a profile tells the two apart.
         on_cpu = hasattr(found, "py_func") and not hasattr(found, "__getitem__")  # as CUDA's has
         return time_unlocked(found) if on_cpu else found
+
+
+_locks: WeakSet[Lock] = WeakSet()
+
+
+class Lock:
+    """A lock, ``held`` in a ``with``, that a forked child finds free: who had it is not there.
+
+    An ``__enter__`` of this class would be a function, whose last step an interrupt could meet.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        _locks.add(self)
+
+    def renew(self) -> None:
+        """Forget who holds it."""
+        self.held = threading.RLock()
+
+
+def _after_fork() -> None:
+    for lock in _locks:
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class once(Generic[Value]):
+    """A function that is called once for each of its arguments; what it gave is found unlocked."""
+
+    def __init__(self, function: Callable[..., Value]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._lock = function, Lock()
+        self._made: dict[Hashable, Value] = {}
+
+    def __call__(self, *arguments: Any) -> Value:
+        """The value, made if it is not there."""
+        if arguments not in self._made:
+            with self._lock.held:
+                if arguments not in self._made:
+                    self._made[arguments] = self._function(*arguments)
+        return self._made[arguments]
+
+    def cache_clear(self) -> None:
+        """Forget all values."""
+        self._made.clear()

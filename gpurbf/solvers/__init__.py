@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.protocol import Layer
-from gpurbf.solvers.cg.cg import CG, CGSolution
+from gpurbf.solvers.cg import CG, CGSolution
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, Ridge, RidgeSolution

@@ -11,8 +11,7 @@ import numpy as np
 from gpurbf.layer.backends import Backend, get_backend
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import lazy_module, once
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, working_set_size

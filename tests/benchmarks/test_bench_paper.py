@@ -11,8 +11,7 @@ import reference
 from benchmarks import data, figures, paper, scale, ways
 from benchmarks.measure import megabytes
 from benchmarks.report import Report
-from gpurbf.layer.backends import available_backends
-from gpurbf.layer.backends.tile import Tile
+from gpurbf.layer.backends import Tile, available_backends
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])

@@ -9,9 +9,8 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
-from gpurbf.layer.backends import available_backends
+from gpurbf.layer.backends import Tile, available_backends, forced
 from gpurbf.layer.backends.numba import cpu_kernel
-from gpurbf.layer.backends.tile import Tile, forced
 from gpurbf.runtime.threads import limited
 
 BACKENDS = [name for name in ("numpy", "mkl", "numba") if available_backends()[name] is None]

@@ -7,8 +7,7 @@ from callers import layer_of, run_threads
 
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import get_backend
-from gpurbf.layer.backends.tile import Tile, forced, forced_tile
+from gpurbf.layer.backends import Tile, forced, forced_tile, get_backend
 
 DEFAULT = Tile()
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from callers import run_python
 
-from gpurbf.runtime.jit import compiling
+from gpurbf.runtime import jit
 
 OURS, OTHERS = (
     {"module": name} for name in ("gpurbf.layer.backends.numba.driver", "numba.np.arrayobj")
@@ -18,7 +18,7 @@ def play(capsys):
 
     def played(*moments):
         clock = SimpleNamespace(now=0.0)
-        announcer = compiling.Announcer(lambda: clock.now)
+        announcer = jit.Announcer(lambda: clock.now)
         for step, seconds, data in moments:
             clock.now += seconds
             (announcer.on_start if step > 0 else announcer.on_end)(SimpleNamespace(data=data))
@@ -30,7 +30,7 @@ def play(capsys):
 def test_a_second_of_passes_says_one_line(play):
     passes = [(1, 0.0, OURS), (-1, 0.4, OURS)] * 10
     (line,) = play(*passes)
-    assert compiling.cache_folder() in line and "warmup" in line
+    assert jit.cache_folder() in line and "warmup" in line
 
 
 def test_a_pass_inside_another_counts_once(play):

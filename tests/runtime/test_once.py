@@ -11,7 +11,7 @@ from callers import exit_code_of_a_child, forks, run_threads
 
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba import activation_kernels, consumers, microkernel_table
-from gpurbf.runtime.once import Lock, once
+from gpurbf.runtime.lazy import Lock, once
 
 
 def test_a_value_is_made_once_for_each_argument_whoever_asks():

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gpurbf import RBFClassifier, RBFLayer, config_context
 from gpurbf.runtime import checks
 from gpurbf.solvers import automatic
-from gpurbf.solvers.cg.cg import CG
+from gpurbf.solvers.cg import CG
 from gpurbf.solvers.cg.stored_h import DeviceH, RecomputedH, StoredH
 from gpurbf.solvers.ridge.normal_equations import Ridge
 

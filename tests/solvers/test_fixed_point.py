@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.runtime.arrays import to_host
-from gpurbf.solvers.cg.cg import CG
+from gpurbf.solvers.cg import CG
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 

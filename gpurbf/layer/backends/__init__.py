@@ -14,6 +14,13 @@ library is imported when its backend is asked for and never before. A name is ob
 (:class:`BackendUnavailable`); only ``"auto"`` chooses: a GPU of ``GPUS`` where its check in a
 process of its own says that it is right and faster, else the first of ``CPUS`` that can run. What
 computes on a GPU is checked before it is used, however it was chosen (`cuda/check.py`).
+
+A layer keeps the tile that it was prepared with: the backend's own, or the one that a thread is
+told to take. It changes how fast a layer is and not what it computes.
+
+    with forced(Tile(M=96)):
+        layer = HiddenLayer(C, activation)
+        layer.activations(X)      # blocks of 96 samples, now and whenever this layer is used
 """
 
 from __future__ import annotations
@@ -24,18 +31,18 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import lazy_module, once
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.gram import Grid
@@ -328,3 +335,40 @@ def available_backends() -> dict[str, str | None]:
         name: _why(found) if isinstance(found, Exception) else None
         for name, found in attempts.items()
     }
+
+
+_local = threading.local()
+
+
+class Tile(NamedTuple):
+    """How a layer is cut; a backend has some of these, and None is its default.
+
+    ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
+    ``threads``: CPU threads at work at a time.
+    """
+
+    M: int | None = None
+    B: int | None = None
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]
+        return ", ".join(stated) or "default"
+
+
+@contextmanager
+def forced(tile: Tile) -> Iterator[None]:
+    """Layers prepared in this block, by this thread, take this tile; None is the default."""
+    if any(value is not None and not value > 0 for value in tile):
+        raise ValueError(f"{tile}: what a tile states must be > 0.")
+    before = forced_tile()
+    _local.tile = tile
+    try:
+        yield
+    finally:
+        _local.tile = before
+
+
+def forced_tile() -> Tile:
+    """The tile that this thread is told to take; ``Tile()`` is the backend's own."""
+    return getattr(_local, "tile", Tile())

@@ -1,16 +1,19 @@
 """Numba's functions as the kernels of all rooms need them: kept on disk, without the GIL.
 
-caching.py    kernels kept on disk, compiled again where a file that they need has changed
-compiling.py  a line on stderr while they are compiled
-llvm.py       what Numba lacks: calls by address, attributes of functions, vector instructions
-cuda_api.py   the one import of numba.cuda
+__init__.py  Numba imported, and a line on stderr when a first call has compiled for a second
+caching.py   kernels kept on disk, compiled again where a file that they need has changed
+llvm.py      what Numba lacks: calls by address, attributes of functions, vector instructions
+cuda_api.py  the one import of numba.cuda
 """
 
 import gc
+import sys
+import time
 from contextlib import contextmanager
 
 __all__ = ["cpu_target", "numba", "without_collecting"]
 
+SECONDS = 1.0
 # Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
 _FEW = 2000
 
@@ -39,8 +42,71 @@ def without_collecting():
 
 with without_collecting():
     import numba
+    from numba.core import event
     from numba.core.registry import cpu_target
 
-    from gpurbf.runtime.jit.compiling import announce
 
-announce()
+def _cached():
+    """Never called: Numba says where it keeps what it has compiled of this folder."""
+
+
+try:
+    _cached = numba.njit(cache=True)(_cached)
+except RuntimeError as error:
+    raise RuntimeError(
+        "Numba found no folder to keep compiled kernels in: set NUMBA_CACHE_DIR to one that this "
+        f"user can write to ({error})."
+    ) from error
+
+
+def cache_folder():
+    """Where compiled kernels are kept."""
+    return _cached.stats.cache_path
+
+
+class Announcer(event.Listener):
+    """Says once in a process that kernels are being compiled; silent where all are in the cache.
+
+    Passes of Numba's compiler are counted, which only compilation has, one inside another once.
+    """
+
+    def __init__(self, clock=time.perf_counter):
+        self.clock = clock
+        self.depth, self.began, self.spent, self.said = 0, 0.0, 0.0, False
+
+    def on_start(self, event):
+        """A pass begins."""
+        if self.depth or _is_ours(event):
+            if not self.depth:
+                self.began = self.clock()
+            self.depth += 1
+
+    def on_end(self, event):
+        """A pass ends."""
+        if not self.depth:
+            return
+        self.depth -= 1
+        now = self.clock()
+        if not self.depth:
+            self.spent += now - self.began
+            self.began = now
+        if not self.said and self.spent + now - self.began > SECONDS:
+            self.said = True
+            print(message(), file=sys.stderr, flush=True)
+
+
+def _is_ours(event):
+    return str((event.data or {}).get("module", "")).startswith("gpurbf.")
+
+
+def message():
+    """The line."""
+    return (
+        "gpurbf: compiling kernels for this CPU, once; they are cached in "
+        f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
+        "`python -m gpurbf warmup`."
+    )
+
+
+announcer = Announcer()
+event.register("numba:run_pass", announcer)

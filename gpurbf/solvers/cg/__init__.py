@@ -1,1 +1,261 @@
-"""Preconditioned conjugate gradients for any number of centers."""
+"""Preconditioned conjugate gradients, for any number of centers up to all samples."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf.layer.protocol import Layer
+from gpurbf.runtime.checks import check_number
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.stages import staged
+from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
+
+# Parts of the samples to leave out one at a time, and of each the iterations without it at most and
+# the part of a residual at which they end.
+_N_PARTS, _MAX_ITERATIONS_WITHOUT, _RESIDUAL_WITHOUT = 10, 10, 0.2
+# The part of the penalty that rounding of K may add to it, and the same as a multiple of `tol`.
+_MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
+
+
+@dataclass
+class CGSolution:
+    """Solution of `CG` after ``n_iter`` iterations, with this relative residual."""
+
+    system: System
+    V: np.ndarray
+    n_iter: int
+    residual: float
+
+    @property
+    def info(self) -> str:
+        """One line on the system solved and its residual."""
+        return (
+            f"{self.system.name}, {self.system.info}, {self.n_iter} iterations, relative residual "
+            f"{self.residual:.1e}"
+        )
+
+    @staged("output training")
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """Output weights.
+
+        Returns
+        -------
+        W : ndarray of shape (m, k), float64
+        b : ndarray of shape (k,), float64
+            The intercept.
+        """
+        return self.system.weights(self.V)
+
+    @staged("back and evaluate", "leave-one-out")
+    def left_out(
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Outputs for some of the samples, nearly as if they had not been trained on.
+
+        Each by itself if there is a closed form. If not, up to a tenth of the samples are left out
+        together, and some iterations more bring the solution near that of the others.
+
+        Parameters
+        ----------
+        W : ndarray of shape (m, k)
+        b : ndarray of shape (k,)
+            The `weights` of this solution.
+        rows : int array of shape (r,)
+            Numbers of the samples.
+        mass : ndarray of shape (r,), optional
+            Weights with which they are left out, all copies of a sample together.
+
+        Returns
+        -------
+        outputs : ndarray of shape (r, k), float64
+        """
+        outputs = self.system.leave_one_out(W, b, rows, mass)
+        if outputs is not None:
+            return outputs
+        parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.n_samples))
+        return np.concatenate([self._without(part) for part in parts])
+
+    def _without(self, rows: np.ndarray) -> np.ndarray:
+        system, V = self.system.without(self.V, rows)
+        R = system.residual(V)
+        for residual in islice(_iterations(system, V, R, _norms(R)), _MAX_ITERATIONS_WITHOUT):
+            if residual <= _RESIDUAL_WITHOUT:
+                break
+        return system.outputs(V, rows)
+
+
+class CG(BaseEstimator):
+    """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
+
+    The matrix of the system is not made: a product of it with a few vectors is one pass over H,
+    which is kept, in 16 bits if rounding adds less than a tenth to the penalty, if three quarters
+    of ``config_context(memory=...)`` have room for it, and is made anew in every iteration if not.
+    ``solver_info_`` says which.
+
+    Where all samples are centers and the kernel is positive definite (Gaussian, Laplacian and
+    inverse multiquadric of Euclidean distances, Laplacian of Manhattan ones), this is kernel ridge
+    regression: with H = K it minimises ``Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV`` for f = KV, and λ is
+    `alpha` times the sum of the weights. Elsewhere it minimises ``Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|²``
+    with the λ of :class:`Ridge`, so the solution is the same.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, or to the trace of K, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    tol : float, default=1e-2
+        The iteration ends when no output's residual is larger than this part of its right-hand
+        side, > 0. The system is that of H as it is kept: as all samples are centers, 16 bits may
+        add ten times `tol` to the penalty, and a tenth at most; elsewhere H is rounded as
+        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. Made anew in
+        float32, H is multiplied in float32, and no `tol` below some 1e-6 is reached.
+    max_iter : int, default=100
+        Maximum number of iterations.
+    preconditioner : int or None, default=None
+        How many of the centers the preconditioner is made of. None: all of up to 24,000, or up to
+        10,000 where all samples are centers, whose kernel is factorised, in m²/2 numbers; of more
+        2,000.
+    start : array-like of shape (m, n_outputs) or None, default=None
+        Output weights to start from: ``coef_.T`` of a model with the same centers, trained with
+        another penalty, say.
+    """
+
+    needs = "products"
+
+    def __init__(
+        self,
+        alpha: float = 1e-6,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-2,
+        max_iter: int = 100,
+        preconditioner: int | None = None,
+        start: Any = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.start = start
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+        check_number("tol", self.tol, numbers.Real, 0, above=True)
+        check_number("max_iter", self.max_iter, numbers.Integral, 1)
+        if self.preconditioner is not None:
+            check_number("preconditioner", self.preconditioner, numbers.Integral, 1)
+
+    @staged("output training")
+    def system(
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        places: np.ndarray | None = None,
+    ) -> System:
+        """Make the system that `iterations` solves.
+
+        Parameters
+        ----------
+        layer : Layer
+            With m centers.
+        X : ndarray or CSR of shape (N, n)
+        T : ndarray of shape (N, k)
+            Targets.
+        weights : ndarray of shape (N,) or None
+        places : ndarray of shape (N,) or None
+            The centers that the samples are, if all are some and the kernel is positive definite.
+
+        Returns
+        -------
+        system : System
+            `KernelSystem` if there are places, else `LeastSquares`.
+        """
+        rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
+        penalty = Penalty(self.alpha, self.fit_intercept, rounding)
+        if places is None:
+            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
+        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
+
+    def iterations(self, system: System) -> Iterator[CGSolution]:
+        """Iterate; whoever has seen enough takes no more.
+
+        Parameters
+        ----------
+        system : System
+
+        Yields
+        ------
+        solution : CGSolution
+            Its V is changed by the next iteration.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the residual is larger than `tol` after the last iteration.
+        """
+        B = system.B
+        V = np.zeros(B.shape) if self.start is None else self._start(system)
+        R = B.copy() if self.start is None else system.residual(V)
+        found = islice(_iterations(system, V, R, _norms(B)), self.max_iter)
+        for n_iter, residual in enumerate(found, 1):
+            yield CGSolution(system, V, n_iter, residual)
+            if residual <= self.tol:
+                return
+        warn(
+            f"conjugate gradients stopped after max_iter={self.max_iter} iterations with a "
+            f"relative residual of {residual:.1e}, tol={self.tol:g}: raise max_iter, alpha or tol.",
+            ConvergenceWarning,
+        )
+
+    def _start(self, system: System) -> np.ndarray:
+        W, k = np.asarray(self.start, np.float64), system.B.shape[1] - self.fit_intercept
+        if W.shape != (len(system.B), k) or not np.isfinite(W).all():
+            raise ValueError(
+                f"start must be finite numbers of shape {(len(system.B), k)}, a row a center and a "
+                f"column an output, got shape {W.shape}."
+            )
+        return system.start(W)
+
+
+def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray) -> Iterator[float]:
+    """The largest residual beside its norm after each step of V, which is changed, as is R of it.
+
+    Each column has its own steps (Hestenes and Stiefel, 1952), and the products are of all.
+    """
+    P, before = np.zeros(V.shape), np.ones(V.shape[1])
+    while True:
+        Z = system.preconditioner.solve(R)
+        now = np.einsum("ij,ij->j", R, Z)
+        P = Z + _ratio(now, before) * P
+        Z = system.matvec(P)
+        step = _ratio(now, np.einsum("ij,ij->j", P, Z))
+        V += step * P
+        R -= step * Z
+        before, residual = now, float((np.linalg.norm(R, axis=0) / norms).max())
+        if not np.isfinite(residual):
+            raise FloatingPointError("sums over the hidden layer")
+        yield residual
+
+
+def _norms(B: np.ndarray) -> np.ndarray:
+    """Norms of the columns; 1 for those that are zero."""
+    norms = np.linalg.norm(B, axis=0)
+    return np.where(norms == 0, 1, norms)
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, and 0 where a column is solved."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

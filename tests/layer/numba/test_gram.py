@@ -8,7 +8,7 @@ import pytest
 from gpurbf import config_context
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import gram, gram16_kernels, gram_kernels, microkernel_table
+from gpurbf.layer.backends.numba import gram, gram_kernels, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
 from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.layer.backends.numba.tile_layer import prepare
@@ -67,7 +67,7 @@ def test_no_run_of_rows_can_overflow_and_runs_are_long(kind):
     ends = 2 * gram._run_ends(pairs, pairs.shape[1])
     assert ends[0] == 0 and ends[-1] == 4002 and (np.diff(ends) > 0).all()
     energies = [(Q[a:b] ** 2).sum(axis=0).max() for a, b in pairwise(ends)]
-    assert max(energies) < 2**31 and np.diff(ends).max() <= gram16_kernels.LONGEST
+    assert max(energies) < 2**31 and np.diff(ends).max() <= gram_kernels.LONGEST
     if kind == "usual":
         assert np.median(np.diff(ends)) > 200
 

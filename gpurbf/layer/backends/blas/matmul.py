@@ -14,20 +14,24 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
-from gpurbf.layer.backends.numba.epilogue import epilogue
 from gpurbf.layer.backends.numba.gram import Grid
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
-from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import working_bytes
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_rows
+
+activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 
 # Samples of a tile. A product reorders its operands first, which
 # few samples do not pay for, and many leave the caches before they are activated
 # (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024
+# Rows of products that a thread activates at a time.
+_ROWS_ACTIVATED = 32
 
 
 class Gemm(NamedTuple):
@@ -114,6 +118,26 @@ def shifted_centers(
     centers, columns = moved(product, C, t, product.c_dtype, terms.column, kind)
     factor = unit(metric, quantization)
     return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
+
+
+def activate(
+    P: np.ndarray,
+    row_terms: np.ndarray,
+    distance: ShiftedCenters,
+    activation: Activation,
+    out: np.ndarray,
+) -> None:
+    """Write activations made of products P and the terms into out, which may be P itself."""
+    d, alpha = distance, distance.column_terms.dtype.type(distance.alpha)
+    rule = tile_layer.epilogue_of(activation, alpha, d.factor, out.dtype)
+
+    def task(rows: slice) -> None:
+        given = P, row_terms, d.column_terms, rule, out
+        activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
+
+    parallel_rows(task, len(P), _ROWS_ACTIVATED)
+    if callable(activation.profile):
+        out[:] = activation.profile(out)
 
 
 class MatrixProductLayer:
@@ -256,7 +280,7 @@ class MatrixProductLayer:
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
             P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
             product.multiply(packed, d.centers, P)
-            epilogue(P, row_terms, d.column_terms, d.alpha, d.factor, self.activation, out)
+            activate(P, row_terms, d, self.activation, out)
             count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
             count(nbytes=packed.size * packed.dtype.itemsize)
             count(nbytes=d.centers.nbytes + out.nbytes)

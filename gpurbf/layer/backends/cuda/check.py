@@ -37,7 +37,7 @@ from gpurbf.layer.backends import Backend
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import once
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0

@@ -16,11 +16,10 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
-from gpurbf.layer.backends import INSTALL, Backend
+from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
 from gpurbf.layer.backends.cuda.device import device_backend
 from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
-from gpurbf.layer.backends.tile import Tile, forced_tile
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module

@@ -6,7 +6,7 @@ microkernels.py      a block of rows × centers in vector registers; microkernel
 packing.py           operands in the order in which micro-kernels read them;  amx.py: Intel AMX
 consumers.py         who takes the tiles: H stored, H @ W, HᵀH
 matvec.py, matvec_kernels.py        H @ W, sums in float64
-gram.py, gram_kernels.py, gram16_kernels.py   HᵀH and HᵀT, exact in 16 bits
-activation_kernels.py, scalar_math.py, epilogue.py   from distances to activations
+gram.py, gram_kernels.py            HᵀH and HᵀT, exact in 16 bits
+activation_kernels.py, scalar_math.py   from distances to activations
 cpu_kernel.py        which micro-kernels this CPU runs
 """

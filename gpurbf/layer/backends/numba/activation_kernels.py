@@ -19,7 +19,7 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import once
 
 _CHUNK = 2048  # elements a pass: both buffers stay in L1
 _TINY = tuple(float(np.finfo(dtype).tiny) for dtype in (np.float32, np.float64))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import from_dtype, types
 
-from gpurbf.layer.backends.numba.gram16_kernels import pack_pairs
+from gpurbf.layer.backends.numba.gram_kernels import pack_pairs
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import cached_cfunc, inner
@@ -26,7 +26,7 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import once
 
 CHUNK = 12  # rows; those of every kernel for H @ W divide it
 

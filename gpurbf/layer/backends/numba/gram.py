@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
 
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
-gram16_kernels = lazy_module("gpurbf.layer.backends.numba.gram16_kernels")
 gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
@@ -237,15 +236,15 @@ def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
     """Ends of runs of the first pairs, so many, whose sums of products fit into 32 bits."""
 
     n_panels, _, lanes = pairs.shape
-    energy = np.zeros((n_panels, -(-steps // gram16_kernels.UNIT), lanes), np.float32)
+    energy = np.zeros((n_panels, -(-steps // gram_kernels.UNIT), lanes), np.float32)
 
     def task(some: slice) -> None:
         given = pairs.ctypes.data, pairs.strides[0], steps, energy
-        gram16_kernels.energies(some.start, some.stop, *given)
+        gram_kernels.energies(some.start, some.stop, *given)
 
     parallel_rows(task, n_panels, lanes)
     ends = np.empty(steps + 1, np.intp)
-    return ends[: gram16_kernels.find_runs(energy, steps, np.empty((n_panels, lanes)), ends)]
+    return ends[: gram_kernels.find_runs(energy, steps, np.empty((n_panels, lanes)), ends)]
 
 
 def _add_blocks(

@@ -15,7 +15,7 @@ from gpurbf.layer.backends.numba.microkernels import (
     microkernel,
 )
 from gpurbf.runtime.jit.caching import cached_cfunc
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import once
 
 
 class Layout(NamedTuple):

@@ -27,7 +27,7 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.once import once
+from gpurbf.runtime.lazy import once
 
 
 def aligned(shape, dtype):

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import Backend
+from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
+from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
-from gpurbf.layer.backends.numba.epilogue import compiled
 from gpurbf.layer.backends.numba.matvec import (
     GroupedWeights,
     Weights,
     pack_weights,
     times,
 )
-from gpurbf.layer.backends.tile import forced_tile
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
@@ -350,7 +348,7 @@ def prepare(
     terms, tile = terms_of(metric, n, quantization, s=signed), forced_tile()
     width, row, column = microkernel_table.padded(n, layout.depth), terms.row, terms.column
     factor, zero = unit(metric, quantization), np.zeros(n, wide)
-    rule = compiled(activation, layout.out_dtype.type(terms.alpha), factor, dtype)
+    rule = epilogue_of(activation, layout.out_dtype.type(terms.alpha), factor, dtype)
     rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
     centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
     blank = TileLayer(
@@ -376,6 +374,21 @@ def prepare(
         vectors=cpu_kernel.VECTORS[kernel],
     )
     return blank.with_centers(_typed(C, codes))
+
+
+def epilogue_of(
+    activation: Activation, alpha: np.number, factor: float, dtype: np.dtype
+) -> Epilogue:
+    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype."""
+    return Epilogue(
+        alpha,
+        float(factor),
+        FORMS[form(activation)],
+        activation_kernels.profile_address(in_tile(activation), dtype),
+        float(activation.gamma),
+        float(activation.coef0),
+        int(activation.degree),
+    )
 
 
 def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:

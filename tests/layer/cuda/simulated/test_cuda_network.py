@@ -6,10 +6,9 @@ from sklearn.datasets import load_digits
 
 import gpurbf
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import LOADERS, _attempt
+from gpurbf.layer.backends import LOADERS, Tile, _attempt
 from gpurbf.layer.backends.cuda import memory, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import tile
-from gpurbf.layer.backends.tile import Tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.svm import _cuda_smo_kernels, cuda_pairs

@@ -7,10 +7,10 @@ import standin
 from benchmarks import _cuda_naive_kernels
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation
+from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.cuda import memory, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
-from gpurbf.layer.backends.tile import Tile, forced
 from gpurbf.runtime.jit import cuda_api
 from tests import reference
 
