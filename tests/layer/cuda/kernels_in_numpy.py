@@ -119,37 +119,38 @@ def _deal(words, first, pitch, load):
     return _codes(words[at.T]).reshape(32, 4, 4)
 
 
-def mma(a, b):
-    """D (16, 8) of mma.m16n8k32 from the registers of the lanes: (32, 4, 4) and (32, 2, 4) bytes.
+def fragments(lane):
+    """Rows and columns of a lane's elements of A (16 × 32), of B (32 × 8) and of D (16 × 8).
 
     PTX manual, "Matrix Fragments for mma.m16n8k32", 8-bit types.
     """
+    group, member = lane >> 2, lane & 3
+    i = np.arange(16)
+    A = group + 8 * (i // 4 % 2), 4 * member + i % 4 + 16 * (i // 8)
+    B = 4 * member + i[:8] % 4 + 16 * (i[:8] // 4), np.full(8, group)
+    return A, B, (group + 8 * (i[:4] // 2), 2 * member + i[:4] % 2)
+
+
+def mma(a, b):
+    """D (16, 8) of the instruction from the registers of the lanes, (32, 4, 4) and (32, 2, 4)."""
     A, B = np.zeros((16, 32), np.int64), np.zeros((32, 8), np.int64)
     for lane in range(32):
-        group, member = lane >> 2, lane & 3
-        for i in range(16):
-            row = group if i < 4 or 8 <= i < 12 else group + 8
-            A[row, member * 4 + (i & 3) + (0 if i < 8 else 16)] = a[lane, i // 4, i % 4]
-        for i in range(8):
-            B[member * 4 + (i & 3) + (0 if i < 4 else 16), group] = b[lane, i // 4, i % 4]
+        in_A, in_B, _ = fragments(lane)
+        A[in_A], B[in_B] = a[lane].ravel(), b[lane].ravel()
     return A @ B
 
 
 def _tensor_cores():
     def step(acc, memory, a, c, lane):
-        pitch, group, member = PITCH // 4, lane >> 2, lane & 3
-        acc = acc.copy()
+        pitch, acc = PITCH // 4, acc.copy()
         a, c = a - places(pitch, LOAD_A)[lane], c - places(pitch, LOAD_B)[lane]
         A = [_deal(memory, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
         twice = [_deal(memory, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
         B = [both[:, e : e + 2] for both in twice for e in (0, 2)]
         for i in range(4):
             for j in range(4):
-                D = mma(A[i], B[j])
-                # c0, c1: row `group`; c2, c3: row `group + 8`; columns 2 * member and the next.
-                for e in range(4):
-                    place = 2 * i + e // 2, 2 * j + e % 2
-                    acc[place] += D[group + 8 * (e // 2), 2 * member + e % 2]
+                own = mma(A[i], B[j])[fragments(lane)[2]]  # two of one row, two of another
+                acc[2 * i : 2 * i + 2, 2 * j : 2 * j + 2] += own.reshape(2, 2)
         return acc
 
     return step

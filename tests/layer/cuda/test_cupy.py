@@ -15,22 +15,33 @@ from standin.samples import GAUSSIAN, close, data
 
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
-from gpurbf.layer.activation import PROFILES, Activation
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import _attempt, get_backend
-from gpurbf.layer.backends.cuda import cupy_
+from gpurbf.layer.backends.cuda import cupy_, device
 from gpurbf.layer.backends.cuda.memory import Device
 from gpurbf.layer.layer import HiddenLayer
 from tests import conftest
+from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
+    test_every_shape_and_consumer,
+    test_features_beyond_the_exact_range_of_one_product,
+    test_float64_is_float64_from_the_samples_on,
+    test_out_may_be_any_array_of_the_right_shape,
+    test_outputs_are_the_definition,
+    test_threads_share_a_layer,
+    test_weights_changed_in_place_hold_at_once,
+)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32, np.float64])
-@pytest.mark.parametrize("profile", PROFILES)
-def test_outputs_are_the_definition(cupy, dtype, profile):
-    X, C = data(dtype)
-    power = 1 if profile in ("laplacian", "triangular") else 2
-    gamma = 1 / reference.euclidean(X[:9], C).mean() ** power
-    layer = HiddenLayer(C, Activation("euclidean", profile, gamma), backend="cupy")
-    close(layer.activations(X), reference.hidden(X, C, "euclidean", profile, gamma))
+@pytest.fixture(params=["fast float64", "slow float64, small tiles"])
+def backend(request, cupy, monkeypatch):
+    """The backend of `test_layer`'s tests; Manhattan distances are those of `numba-cuda`."""
+    if request.node.callspec.params.get("metric") == "manhattan":
+        pytest.skip("manhattan: simulated/test_cuda_network.py has it")
+    if request.param.startswith("slow"):
+        cupy.gpu.capability = (8, 6)
+        monkeypatch.setattr(device, "_LEAST", 16)
+        monkeypatch.setattr(device, "_HOST_BYTES", 0)
+    return "cupy"
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
@@ -42,15 +53,6 @@ def test_dot_product_kernels(cupy, profile, dtype, degree):
     activation = Activation("dot", profile, 1 / np.abs(reference.dot(X, C)).max(), 0.5, degree)
     H = HiddenLayer(C, activation, backend="cupy").activations(X)
     close(H, reference.hidden(X, C, *activation))
-
-
-def test_a_callable_profile_gets_the_device_s_array(cupy):
-    X, C = data(np.float64)
-    layer = HiddenLayer(C, Activation("euclidean", lambda s: 1 / (1 + np.sqrt(s))), backend="cupy")
-    H = 1 / (1 + reference.euclidean(X, C))
-    close(layer.activations(X), H)
-    close(layer.matvec(X, np.ones((len(C), 2))), H.sum(axis=1, keepdims=True) * np.ones(2))
-    close(layer.gram(X, np.ones((len(X), 1)))[0], H.T @ H)
 
 
 def test_underflow_is_flushed_to_zero(cupy):
@@ -110,33 +112,6 @@ def test_three_tf32_products_err_as_float32_does(cupy):
         raw.prepare(C, activation, np.float32, None).activations(X, H)
         errors[capability] = np.abs(H - exact).max()
     assert errors[9, 0] < 3 * errors[8, 6]
-
-
-@pytest.mark.parametrize("n", [1, 17, 64])
-@pytest.mark.parametrize("m", [1, 16, 37, 1021])
-def test_int8_products_of_any_size_keep_to_the_rules_of_cublas(cupy, m, n):
-    """Inputs and results in rows of whole groups: the stand-in refuses others, as cuBLAS does."""
-    (X, C), activation = data(np.uint8, m=m, n=n), GAUSSIAN._replace(gamma=1e-5)
-    layer = HiddenLayer(C, activation, backend="cupy", precision="exact")
-    close(layer.activations(X), reference.hidden(X, C, *activation))
-    assert (tall := cupy.gpu.calls[-1][1]) % 16 == 0 and m <= tall < m + 16
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sums_are_right_where_float64_is_slow_too(cupy, dtype, weighted):
-    """There a part's products are float32, added in float64; elsewhere cuBLAS adds to the sums."""
-    X, C = data(dtype)
-    T, w = np.random.default_rng(0).normal(size=(len(X), 2)), np.linspace(1, 2, len(X))
-    gamma = 1 / np.square(reference.euclidean(C, C)).mean()
-    H = reference.hidden(X, C, "euclidean", "gaussian", gamma)
-    for capability in ((8, 6), (9, 0)):
-        raw = cupy_.build_backend(cupy, Device("", capability, 1))
-        layer = HiddenLayer(C, Activation("euclidean", "gaussian", gamma), backend=(raw, "here"))
-        G, B = layer.gram(X, T, w if weighted else None)
-        scale = w if weighted else np.ones(len(X))
-        close(G, (H.T * scale) @ H, np.float32)
-        close(B, (H.T * scale) @ T, np.float32)
 
 
 def test_manhattan_names_the_backends_that_have_it(cupy):

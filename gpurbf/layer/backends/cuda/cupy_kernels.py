@@ -194,8 +194,8 @@ def _types(**dtypes: Any) -> str:
 def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -> str:
     """The text of `rows` from one dtype to another; ``parts`` names the side of three parts."""
     x, dtype = np.dtype(x_dtype), np.dtype(dtype)
-    # Where neither the shift nor a small integer type rounds.
-    moved = x if x.kind == "f" else np.float64 if dtype == np.float64 else np.float32
+    # The shift rounds no more than either side does.
+    moved = np.float64 if np.float64 in (x, dtype) else np.float32
     sums = "typedef long long U;" if dtype.kind in "iu" else "typedef double U;"
     store = _WHOLE
     if parts is not None:
