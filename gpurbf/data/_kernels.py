@@ -30,6 +30,16 @@ def _encode(x, n, scale, codes):
     return off
 
 
+@inner(error_model="numpy")
+def _encode_row(x, n, scale, codes):
+    """`_encode` of a row, up to the first chunk that has numbers which are not quantized."""
+    j, off = 0, 0
+    while j < n and not off:
+        off = _encode(moved(x, j), min(_CHUNK, n - j), scale, moved(codes, j))
+        j += _CHUNK
+    return off
+
+
 @cached(nogil=True, error_model="numpy")
 def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
     """Write the codes of rows of n float64 numbers, and whether each row is not quantized.
@@ -40,16 +50,11 @@ def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
     X, codes, off = pointer(X, np.float64), pointer(codes, np.uint8), pointer(off, np.uint8)
     for i in range(n_rows):
         x, c = moved(X, i * n), moved(codes, i * n)
-        j, bad = 0, 1 - exact
-        while j < n and not bad:
-            bad = _encode(moved(x, j), min(_CHUNK, n - j), pointer(wide, np.float64), moved(c, j))
-            j += _CHUNK
+        bad = 1
+        if exact:
+            bad = _encode_row(x, n, pointer(wide, np.float64), c)
         if bad:
-            j, bad = 0, 0
-            while j < n and not bad:
-                part = min(_CHUNK, n - j)
-                bad = _encode(moved(x, j), part, pointer(single, np.float32), moved(c, j))
-                j += _CHUNK
+            bad = _encode_row(x, n, pointer(single, np.float32), c)
         off[i] = bad != 0
 
 

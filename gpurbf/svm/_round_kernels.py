@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.layer.backends.numba.consumers import Store
-from gpurbf.layer.backends.numba.driver import Fixed, Plan, evaluate_rows
+from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
 from gpurbf.layer.backends.numba.packing import repack
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.svm._smo_kernels import solve_block, subtract
@@ -32,7 +32,7 @@ class Block(NamedTuple):
     """The kernel between members of a set, and the layer whose centers they are."""
 
     K: np.ndarray  # float32, room for the largest set
-    columns: np.ndarray  # words of `packing.Columns`, `driver.Fixed` and `driver.Plan`
+    columns: np.ndarray  # words of `packing.Columns`, `driver.LayerWords` and `driver.CallWords`
     layer: np.ndarray
     plan: np.ndarray
 
@@ -78,8 +78,8 @@ class State(NamedTuple):
     pending: bool  # f misses the changes yet
 
 
-_M, _STRIP = (Fixed._fields.index(name) for name in ("m", "columns"))
-_PLAN, _CHOSEN = len(Plan._fields), Plan._fields.index("chosen")
+_M, _STRIP = (LayerWords._fields.index(name) for name in ("m", "columns"))
+_PLAN, _CHOSEN = len(CallWords._fields), CallWords._fields.index("chosen")
 _OUT, _PLACES, _ROW_BYTES = (_PLAN + Store._fields.index(n) for n in ("out", "places", "row_bytes"))
 
 

@@ -233,7 +233,7 @@ class Rounds:
                     problem, self._block, *rows, *limits, state, start
                 )
                 evaluated, stepped, subtracted = work
-                operations = 2 * int(self._layer.packing.own[0]) * evaluated
+                operations = 2 * int(self._layer.packing.sizes[0]) * evaluated
                 count(operations=operations, kind=self._layer.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:

@@ -17,9 +17,9 @@ def test_what_only_moves_bytes_is_one_function_for_all_dtypes(name):
 
 def test_a_consumer_holds_the_arrays_that_its_words_point_to():
     out = np.empty((2, 3))
-    found = consumer("store", np.float64, out=out, places=np.empty(0), row_bytes=24, number=8)
+    found = consumer("store", np.float64, out=out, places=np.empty(0), row_bytes=24, itemsize=8)
     assert found.arrays["out"] is out
-    assert found.own == [out.ctypes.data, 0, 24, 8]
+    assert found.words == [out.ctypes.data, 0, 24, 8]
 
 
 def test_the_driver_is_compiled_once_for_all_layers():

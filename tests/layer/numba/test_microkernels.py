@@ -47,7 +47,7 @@ def pack(X, shift, rows, group, panels, lines=None):
     for coefficients in ((0, 1, 0), (1, 0, 0)):
         given = shift, coefficients, rows, lines.shape[1], group, panels.dtype, shift.dtype
         how, terms = packing.packing_of(*given), np.empty(len(X), shift.dtype)
-        addresses = [a.ctypes.data for a in (how.shift, how.own, lines, panels, terms)]
+        addresses = [a.ctypes.data for a in (how.shift, how.sizes, lines, panels, terms)]
         call_packing(how.address(X.dtype), X.ctypes.data, len(X), *addresses)
         sums.append(terms)
     return sums

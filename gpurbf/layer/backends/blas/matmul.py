@@ -17,7 +17,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Grid
-from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, multiply_tiles, times
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
@@ -184,16 +184,7 @@ class MatrixProductLayer:
 
     def matvec(self, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int]) -> np.ndarray:
         """H @ W (N, k), a tile of H at a time."""
-        multiply, k = W
-        rows = self._tile_rows()
-        H = np.empty((min(rows, X.shape[0]), self.m), self.dtype)
-        S = np.empty((X.shape[0], k), self.dtype)
-        for start in range(0, X.shape[0], rows):
-            part = slice(start, min(start + rows, len(S)))
-            tile = H[: part.stop - start]
-            self.activations(X[part], tile)
-            multiply(tile, S[part])
-        return S
+        return multiply_tiles(self, X, W, self._tile_rows())
 
     def gram(
         self,

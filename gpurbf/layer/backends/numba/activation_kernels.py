@@ -117,16 +117,16 @@ LOOPS = {
 }
 
 
-def finish(own, P, row_terms, terms, H, n, count):
+def finish(rule, P, row_terms, terms, H, n, count):
     """Turn products into activations: distances or dot products, root or square, the profile.
 
-    Those are scale · (row + terms + p), or - 2 p where p is doubled, and not below `low`. ``own``
-    is the address of `rule`, n rows of ``count`` products are as far apart as that says, and so are
-    those of H, where zeros follow.
+    Those are scale · (row + terms + p), or - 2 p where p is doubled, and not below `low`. ``rule``
+    is the address of `rule_words`, n rows of ``count`` products are as far apart as that says, and
+    so are those of H, where zeros follow.
     """
     use_widest_vectors()
-    apart, h_apart, form, doubled, profile, degree = words(own, _WORDS)
-    scalars = pointer(own + 8 * _WORDS, np.float64)
+    apart, h_apart, form, doubled, profile, degree = words(rule, _WORDS)
+    scalars = pointer(rule + 8 * _WORDS, np.float64)
     scale, low = number_of(H, scalars[0]), number_of(H, 0)
     if form == DOT or form == SQUARE:
         low = number_of(H, -np.inf)
@@ -159,10 +159,10 @@ def finish(own, P, row_terms, terms, H, n, count):
 _WORDS = 6
 
 
-def rule(epilogue, apart, h_apart):
+def rule_words(epilogue, apart, h_apart):
     """An `Epilogue` as `finish` takes it, with numbers from row to row of P and of H."""
-    own = np.empty(_WORDS + 3, np.intp)
-    own[:_WORDS] = (
+    rule = np.empty(_WORDS + 3, np.intp)
+    rule[:_WORDS] = (
         apart,
         h_apart,
         epilogue.form,
@@ -170,8 +170,8 @@ def rule(epilogue, apart, h_apart):
         epilogue.profile,
         epilogue.degree,
     )
-    own[_WORDS:].view(np.float64)[:] = epilogue.factor, epilogue.gamma, epilogue.coef0
-    return own
+    rule[_WORDS:].view(np.float64)[:] = epilogue.factor, epilogue.gamma, epilogue.coef0
+    return rule
 
 
 @once
@@ -206,17 +206,17 @@ def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
     terms (N,) and (m,) have one dtype, int32, int64, float32 or float64.
     """
     m = P.shape[1]
-    own = rule(epilogue, m, min(m, _CHUNK))
+    rule = rule_words(epilogue, m, min(m, _CHUNK))
     memory = np.empty(min(m, _CHUNK), out.dtype)
     function = finish_address(P.dtype, row_terms.dtype, out.dtype)
-    arrays = tuple(a.ctypes.data for a in (own, P, row_terms, column_terms, out, memory))
+    arrays = tuple(a.ctypes.data for a in (rule, P, row_terms, column_terms, out, memory))
     sizes = P.itemsize, row_terms.itemsize, out.itemsize
     _epilogue_rows(begin, end, m, function, arrays, sizes)
 
 
 @cached(nogil=True)
 def _epilogue_rows(begin, end, m, function, arrays, sizes):
-    own, P, row_terms, terms, out, memory = arrays
+    rule, P, row_terms, terms, out, memory = arrays
     product, term, number = sizes
     # `out` may be the memory of P, and LLVM makes no vector loop that reads and writes the same
     # memory through two arrays; hence a buffer between them.
@@ -224,7 +224,7 @@ def _epilogue_rows(begin, end, m, function, arrays, sizes):
         for left in range(0, m, _CHUNK):
             n, at = min(_CHUNK, m - left), i * m + left
             call_seven(
-                function, own, P + at * product, row_terms + i * term, terms + left * term,
+                function, rule, P + at * product, row_terms + i * term, terms + left * term,
                 memory, 1, n,
             )  # fmt: skip
             copy_bytes(out + at * number, memory, n * number)

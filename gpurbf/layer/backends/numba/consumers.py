@@ -35,7 +35,7 @@ class Consumer(NamedTuple):
     """A consumer as the driver calls it."""
 
     address: int
-    own: list[int]  # its words
+    words: list[int]
     sums: int  # bytes of a row in `sums`
     arrays: dict[str, Any]  # that the words are addresses in
 
@@ -46,19 +46,19 @@ class Store(NamedTuple):
     out: int
     places: int  # 0: in order
     row_bytes: int
-    number: int  # bytes of an activation
+    itemsize: int  # of an activation
 
 
-def store(own, H, n, count, top, first, sums):
+def store(consumer, H, n, count, top, first, sums):
     """See `Store`."""
-    c = Store(*words(own, _STORE))
+    c = Store(*words(consumer, _STORE))
     places = pointer(c.places, np.int64)
     for r in range(n):
         row = top + r
         if c.places != 0:
             row = places[row]
-        to = c.out + row * c.row_bytes + first * c.number
-        copy_bytes(to, H + r * BLOCK * c.number, count * c.number)
+        to = c.out + row * c.row_bytes + first * c.itemsize
+        copy_bytes(to, H + r * BLOCK * c.itemsize, count * c.itemsize)
 
 
 class Scores(NamedTuple):
@@ -73,9 +73,9 @@ class Scores(NamedTuple):
     rows: int
 
 
-def scores(own, H, n, count, top, first, sums):
+def scores(consumer, H, n, count, top, first, sums):
     """See `Scores`; `sums` is scratch for some rows of products."""
-    c = Scores(*words(own, _SCORES))
+    c = Scores(*words(consumer, _SCORES))
     stride = address(moved(H, BLOCK)) - address(H)
     for left in range(0, c.k, LANES):
         w = c.W + left // LANES * c.panel_bytes + first * c.row_bytes
@@ -104,12 +104,12 @@ class Partial(NamedTuple):
     rows: int
     outputs: int
     n_sums: int  # numbers of a row in `sums`
-    number: int  # bytes of an activation
+    itemsize: int  # of an activation
 
 
-def partial(own, H, n, count, top, first, sums):
+def partial(consumer, H, n, count, top, first, sums):
     """See `Partial`. H is 0 in columns beyond the last center, up to the next multiple of 8."""
-    c = Partial(*words(own, _PARTIAL))
+    c = Partial(*words(consumer, _PARTIAL))
     for s in range(first // BLOCK, c.n_segments):  # every tile before has a segment or more
         begin, steps, place, column, n_outputs, last = words(c.segments + 48 * s, 6)
         if begin < first:
@@ -118,10 +118,10 @@ def partial(own, H, n, count, top, first, sums):
             break
         w, w_stride = c.W + 8 * place, steps * PARTS * 8
         for o in range(0, n_outputs, c.outputs):
-            h, to = H + (begin - first) * c.number, sums + o * PARTS * 8
+            h, to = H + (begin - first) * c.itemsize, sums + o * PARTS * 8
             for _ in range(0, n, c.rows):
                 call_product(c.kernel, h, w, w_stride, steps, to, 8 * c.n_sums)
-                h += c.rows * BLOCK * c.number
+                h += c.rows * BLOCK * c.itemsize
                 to += c.rows * 8 * c.n_sums
             w += c.outputs * w_stride
         if last != 0:
@@ -140,10 +140,10 @@ class Panels(NamedTuple):
     mean: int
 
 
-def gram(own, H, n, count, top, first, like):
+def gram(consumer, H, n, count, top, first, like):
     """See `Panels`; zeros beyond the data."""
     use_widest_vectors()
-    c = Panels(*words(own, _PANELS))
+    c = Panels(*words(consumer, _PANELS))
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     for left in range(0, count, LANES):
         panel = pointer(c.panels + (first + left) // LANES * c.panel_bytes, like)
@@ -173,9 +173,9 @@ class Pairs(NamedTuple):
     beyond: int  # which rows have numbers that do not fit
 
 
-def pairs(own, H, n, count, top, first, sums):
+def pairs(consumer, H, n, count, top, first, sums):
     """See `Pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
-    c = Pairs(*words(own, _PAIRS))
+    c = Pairs(*words(consumer, _PAIRS))
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     beyond = pointer(c.beyond + top, np.uint8)
     for left in range(0, count, LANES):
@@ -217,8 +217,8 @@ def consumer(name, dtype, *, sums=0, **given):
 
     ``sums`` are bytes of a row that waits from one tile to the next. An array without numbers is 0.
     """
-    own = [_word(given[field]) for field in _WORDS[name]._fields]
-    return Consumer(consumer_address(name, dtype), own, sums, given)
+    listed = [_word(given[field]) for field in _WORDS[name]._fields]
+    return Consumer(consumer_address(name, dtype), listed, sums, given)
 
 
 def _word(value):

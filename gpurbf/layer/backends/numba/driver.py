@@ -54,8 +54,8 @@ class Centers(NamedTuple):
     terms: np.ndarray  # of each center, padded with zeros like the panels
 
 
-class Fixed(NamedTuple):
-    """Arguments of `evaluate_rows` that a layer fixes, as 64-bit integers."""
+class LayerWords(NamedTuple):
+    """Arguments of `evaluate_rows` that a layer tells, as 64-bit integers."""
 
     packing: int  # what a function of `packing` is given of all rows
     shift: int
@@ -74,17 +74,17 @@ class Fixed(NamedTuple):
     finish: int  # a function of `activation_kernels`, and what it is given of all tiles
     epilogue: int
     terms: int
-    number: int  # bytes of a product and of a term
+    itemsize: int  # of a product and of a term
 
 
-class Plan(NamedTuple):
+class CallWords(NamedTuple):
     """Arguments of `evaluate_rows` for some rows and their consumer, as 64-bit integers."""
 
     pack: int  # a function of `packing`
     X: int
     row_bytes: int
     chosen: int  # numbers of the rows; 0: all rows in order
-    consume: int  # a function of `consumers`; the words that it is given follow the plan
+    consume: int  # a function of `consumers`; the words that it is given follow these
     sums: int  # bytes of a row of what waits from one tile to the next
     block: int  # rows that are packed at a time
     lines: int  # where in a thread's memory is what, after x
@@ -94,70 +94,75 @@ class Plan(NamedTuple):
     waiting: int
 
 
-_FIXED, _WORDS = len(Fixed._fields), len(Plan._fields)
+_LAYER, _CALL = len(LayerWords._fields), len(CallWords._fields)
 
 
 @cached(nogil=True, error_model="numpy")
-def evaluate_rows(begin, end, layer, plan, memory):
+def evaluate_rows(begin, end, layer_words, call_words, memory):
     """Evaluate rows begin … end, a block at a time, and hand the tiles to their consumer.
 
-    ``layer`` and ``plan`` are addresses of words, ``memory`` that of a thread's own: the last of it
-    is cleared, for the score kernel reads rows beyond the last.
+    ``memory`` is the address of a thread's own. The last of it is cleared, for the score kernel
+    reads rows beyond the last.
     """
-    own, p = Fixed(*words(layer, _FIXED)), Plan(*words(plan, _WORDS))
-    consumer = plan + 8 * _WORDS
-    P, H, waiting = memory + p.products, memory + p.H, memory + p.waiting
-    clear_bytes(H, p.waiting - p.H + (p.block + CHUNK) * p.sums)
-    strips, number = pointer(own.strips, np.int64), own.number
-    if own.enter != 0:
-        call_setup(own.enter, own.config)
-    for i in range(begin, end, p.block):
-        n_rows = min(p.block, end - i)
-        X, chosen = p.X, p.chosen
+    layer, call = LayerWords(*words(layer_words, _LAYER)), CallWords(*words(call_words, _CALL))
+    consumer = call_words + 8 * _CALL
+    P, H, waiting = memory + call.products, memory + call.H, memory + call.waiting
+    clear_bytes(H, call.waiting - call.H + (call.block + CHUNK) * call.sums)
+    strips, item = pointer(layer.strips, np.int64), layer.itemsize
+    if layer.enter != 0:
+        call_setup(layer.enter, layer.config)
+    for i in range(begin, end, call.block):
+        n_rows = min(call.block, end - i)
+        X, chosen = call.X, call.chosen
         if chosen != 0:
             chosen += 8 * i
         else:
-            X += i * p.row_bytes
-        row_terms, lines = memory + p.row_terms, memory + p.lines
-        call_eight(p.pack, X, chosen, own.shift, own.packing, n_rows, lines, memory, row_terms)
-        for first in range(0, own.m, BLOCK):
-            count = min(BLOCK, own.m - first)
-            for j in range(0, count, own.columns):
-                strip = 3 * ((first + j) // own.columns)
-                steps, taken = strips[strip + 1], own.places + 4 * strips[strip]
-                c, x, out = own.panels + strips[strip + 2], memory, P + j * number
-                for _ in range(0, n_rows, own.rows):
+            X += i * call.row_bytes
+        row_terms, lines = memory + call.row_terms, memory + call.lines
+        call_eight(
+            call.pack, X, chosen, layer.shift, layer.packing, n_rows, lines, memory, row_terms
+        )
+        for first in range(0, layer.m, BLOCK):
+            count = min(BLOCK, layer.m - first)
+            for j in range(0, count, layer.columns):
+                strip = 3 * ((first + j) // layer.columns)
+                steps, taken = strips[strip + 1], layer.places + 4 * strips[strip]
+                c, x, out = layer.panels + strips[strip + 2], memory, P + j * item
+                for _ in range(0, n_rows, layer.rows):
                     call_seven(
-                        own.product, x, taken, c, steps * own.step_bytes, steps, out, BLOCK * number
-                    )
-                    x += own.panel_bytes
-                    out += own.rows * BLOCK * number
+                        layer.product, x, taken, c, steps * layer.step_bytes, steps, out,
+                        BLOCK * item,
+                    )  # fmt: skip
+                    x += layer.panel_bytes
+                    out += layer.rows * BLOCK * item
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
                 call_seven(
-                    own.finish, own.epilogue, P + r * BLOCK * number, row_terms + r * number,
-                    own.terms + first * number, H, n, count,
+                    layer.finish, layer.epilogue, P + r * BLOCK * item, row_terms + r * item,
+                    layer.terms + first * item, H, n, count,
                 )  # fmt: skip
-                call_seven(p.consume, consumer, H, n, count, i + r, first, waiting + r * p.sums)
-    if own.leave != 0:
-        call_setup(own.leave, own.config)
+                call_seven(
+                    call.consume, consumer, H, n, count, i + r, first, waiting + r * call.sums
+                )
+    if layer.leave != 0:
+        call_setup(layer.leave, layer.config)
 
 
 @cached(nogil=True, error_model="numpy")
-def stored_rows(begin, end, A, m, number, consume, consumer, sums, memory):
+def stored_rows(begin, end, A, m, item, consume, consumer, sums, memory):
     """Hand rows begin … end of A (N, m) to a consumer, as the tile driver does.
 
-    ``number`` are bytes of one of A, ``sums`` those of a row that waits; ``memory`` is a tile and
+    ``item`` is the itemsize of A, ``sums`` are bytes of a row that waits; ``memory`` is a tile and
     CHUNK rows of that.
     """
-    waiting = memory + CHUNK * BLOCK * number
-    clear_bytes(memory, CHUNK * (BLOCK * number + sums))
+    waiting = memory + CHUNK * BLOCK * item
+    clear_bytes(memory, CHUNK * (BLOCK * item + sums))
     for i in range(begin, end, CHUNK):
         n = min(CHUNK, end - i)
         for first in range(0, m, BLOCK):
             count = min(BLOCK, m - first)
             for r in range(n):
-                line = memory + r * BLOCK * number
-                copy_bytes(line, A + ((i + r) * m + first) * number, count * number)
-                clear_bytes(line + count * number, (BLOCK - count) * number)
+                line = memory + r * BLOCK * item
+                copy_bytes(line, A + ((i + r) * m + first) * item, count * item)
+                clear_bytes(line + count * item, (BLOCK - count) * item)
             call_seven(consume, consumer, memory, n, count, i, first, waiting)

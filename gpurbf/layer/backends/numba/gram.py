@@ -262,10 +262,10 @@ def _add_blocks(
     squares, others = gram_kernels.gram_blocks(m, k)
     first = squares if G is None else 0
     compiled = microkernel_table.kernel(kernel)
-    plan = gram_kernels.Plan(
+    gram_words = gram_kernels.GramWords(
         panels=panels.ctypes.data,
         panel_bytes=panels.strides[0],
-        number=panels.itemsize,
+        itemsize=panels.itemsize,
         n_panels=len(panels),
         ends=ends.ctypes.data,
         n_ends=len(ends),
@@ -279,11 +279,11 @@ def _add_blocks(
         B_bytes=B.strides[0],
         B_step=B.strides[1],
     )
-    own = np.array(plan, np.intp)
+    given = np.array(gram_words, np.intp)
 
     def task(i: int) -> None:
         memory = packing.aligned(gram_kernels.memory_bytes(compiled, panels.itemsize), np.uint8)
-        gram_kernels.add_gram(first + i, own.ctypes.data, scale, memory.ctypes.data)
+        gram_kernels.add_gram(first + i, given.ctypes.data, scale, memory.ctypes.data)
 
     parallel_for(task, squares + others - first)
 

@@ -45,12 +45,12 @@ def padded_panels(columns):
 _padded_panels = inner()(padded_panels)
 
 
-class Plan(NamedTuple):
+class GramWords(NamedTuple):
     """Arguments of `add_gram`, as 64-bit integers."""
 
     panels: int
     panel_bytes: int
-    number: int  # bytes of one
+    itemsize: int
     n_panels: int  # of H, and of T after them
     ends: int
     n_ends: int
@@ -67,12 +67,12 @@ class Plan(NamedTuple):
     B_step: int
 
 
-_WORDS = len(Plan._fields)
+_WORDS = len(GramWords._fields)
 
 
-def memory_bytes(kernel, number):
+def memory_bytes(kernel, itemsize):
     """Memory for the sums of `add_gram`, and a tile of a micro-kernel after them."""
-    return 8 * SIDE * SIDE + kernel.rows * kernel.strip * LANES * number
+    return 8 * SIDE * SIDE + kernel.rows * kernel.strip * LANES * itemsize
 
 
 def _add_tile(tile, apart, rows, columns, sums, sums_apart):
@@ -97,13 +97,13 @@ def add_tile_address(dtype):
 
 
 @cached(nogil=True)
-def add_gram(block, plan, scale, memory):
+def add_gram(block, gram_words, scale, memory):
     """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
 
     The sums are of the steps between `ends`, those of each run in the panels' dtype.
     """
     use_widest_vectors()
-    p = Plan(*words(plan, _WORDS))
+    p = GramWords(*words(gram_words, _WORDS))
     h_panels = p.n_panels - _padded_panels(p.k)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
@@ -122,12 +122,12 @@ def add_gram(block, plan, scale, memory):
     n_right = min(PANELS, h_panels - right)
     tile, ends = memory + 8 * SIDE * SIDE, pointer(p.ends, np.int64)
     clear_bytes(memory, 8 * SIDE * SIDE)
-    step, columns = LANES * p.number, p.strip * LANES
+    step, columns = LANES * p.itemsize, p.strip * LANES
     for b in range(0, n_right, p.strip):
         c = p.panels + (right + b) * p.panel_bytes
         for a in range(b if left == right else 0, n_left):  # the lower triangle of a block
             for r in range(0, LANES, p.rows):
-                x = p.panels + (left + a) * p.panel_bytes + r * p.number
+                x = p.panels + (left + a) * p.panel_bytes + r * p.itemsize
                 for e in range(p.n_ends - 1):
                     k, steps = ends[e] * step, ends[e + 1] - ends[e]
                     call_product(

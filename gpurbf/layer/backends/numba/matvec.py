@@ -104,7 +104,7 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) 
         most = max((len(own) for *_, own in W.groups), default=0)
         numbers = matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels)
         given |= {"W": packed, "segments": segments, "n_segments": len(segments)}
-        given |= {"columns": columns, "outputs": layout.panels, "number": dtype.itemsize}
+        given |= {"columns": columns, "outputs": layout.panels, "itemsize": dtype.itemsize}
         return Weights("partial", given | {"n_sums": numbers, "sums": 8 * numbers}, k, W.products)
     packed = packing.pack_many(W, dtype)
     given |= {"W": packed, "panel_bytes": packed.strides[0], "row_bytes": packed.strides[1]}
@@ -121,6 +121,21 @@ def times(
     return partial(
         _multiply, pack_weights(W, dtype, cpu_kernel.VECTORS[cpu_kernel.choose_kernel()[0]])
     )
+
+
+def multiply_tiles(
+    layer: Any, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int], n_rows: int
+) -> np.ndarray:
+    """H @ W (N, k), so many rows of H at a time, by a function of `times` for k outputs."""
+    multiply, k = W
+    H = np.empty((min(n_rows, X.shape[0]), layer.m), layer.dtype)
+    S = np.empty((X.shape[0], k), layer.dtype)
+    for start in range(0, len(S), n_rows):
+        part = slice(start, min(start + n_rows, len(S)))
+        tile = H[: part.stop - start]
+        layer.activations(X[part], tile)
+        multiply(tile, S[part])
+    return S
 
 
 def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -147,11 +162,11 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
 def hand_over_rows(H: np.ndarray, consumer: Consumer) -> Callable[[int, int], None]:
     """A function that hands rows from one number to another of H (N, m) to a consumer of tiles."""
     tile = microkernels.BLOCK * H.itemsize + consumer.sums  # a row of it
-    own = np.array(consumer.own, np.intp)
+    given = np.array(consumer.words, np.intp)
 
     def rows(begin: int, end: int) -> None:
         memory = packing.aligned(consumers.CHUNK * tile, np.uint8)
-        to = consumer.address, own.ctypes.data, consumer.sums, memory.ctypes.data
+        to = consumer.address, given.ctypes.data, consumer.sums, memory.ctypes.data
         driver.stored_rows(begin, end, H.ctypes.data, H.shape[1], H.itemsize, *to)
 
     return rows

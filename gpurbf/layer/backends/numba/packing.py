@@ -78,16 +78,16 @@ def summed(typing_context, row, line):
     return (row, line)[place](row, line), generate
 
 
-def pack(X, chosen, shift, own, count, lines, panels, terms):
+def pack(X, chosen, shift, sizes, count, lines, panels, terms):
     """Pack so many rows of X less shift into ``panels``, and write what they add to distances.
 
     X is rows of whole numbers or float64 or float32 ones, contiguous. They are the first, or those
-    that are ``chosen``, the address of their numbers, unless that is 0. `own` is the address of
-    `Packing`'s words. After the numbers of ``shift`` come the coefficients of a term, see
+    that are ``chosen``, the address of their numbers, unless that is 0. `sizes` is the address of
+    those of `Packing`. After the numbers of ``shift`` come the coefficients of a term, see
     `distance.Coefficients`. ``lines`` is scratch for four padded rows, of the panels' dtype, whose
     groups move in words.
     """
-    n, rows, width, size = words(own, 4)
+    n, rows, width, size = words(sizes, 4)
     numbers = pointer(chosen, np.int64)
     quadratic, linear, constant = shift[n], shift[n + 1], shift[n + 2]
     line_bytes = address(moved(lines, width)) - address(lines)
@@ -141,7 +141,7 @@ class Packing(NamedTuple):
     """How rows become panels and terms: what `pack` is given of all of them."""
 
     shift: np.ndarray  # and the coefficients of a term, as `pack` takes them
-    own: np.ndarray  # words: inputs, rows of a panel, inputs padded, words of a group
+    sizes: np.ndarray  # inputs, rows of a panel, inputs padded, words of a group
     line: np.dtype
     word: np.dtype
     terms: np.dtype
@@ -152,7 +152,7 @@ class Packing(NamedTuple):
 
     def unshifted(self):
         """For rows that are shifted already."""
-        n = int(self.own[0])
+        n = int(self.sizes[0])
         return self._replace(shift=np.append(np.zeros(n, self.shift.dtype), self.shift[n:]))
 
 
@@ -170,27 +170,27 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
     size = group * dtype.itemsize
     # One word where there is one; more of them go as bytes, and need no kernel of their own.
     word = np.dtype(f"u{next(n for n in (size, 4, 2, 1) if n in (1, 2, 4, 8) and size % n == 0)}")
-    own = np.array([n, rows, width, size // word.itemsize], np.intp)
+    sizes = np.array([n, rows, width, size // word.itemsize], np.intp)
     shift = np.append(shift, np.array([quadratic, linear, constant]).astype(shift.dtype))
-    return Packing(shift, own, line, word, np.dtype(terms))
+    return Packing(shift, sizes, line, word, np.dtype(terms))
 
 
 def pack_rows(packing, X, chosen, count, panels, terms):
     """Pack rows X, or X[chosen], of them ``count``, by a `Packing`; zeros beyond them."""
-    lines = np.empty(4 * int(packing.own[2]), packing.line)
+    lines = np.empty(4 * int(packing.sizes[2]), packing.line)
     _pack_rows(
         packing.address(X.dtype), X.ctypes.data, chosen.ctypes.data if len(chosen) else 0,
-        packing.shift.ctypes.data, packing.own.ctypes.data, count, lines.ctypes.data,
+        packing.shift.ctypes.data, packing.sizes.ctypes.data, count, lines.ctypes.data,
         panels.ctypes.data, terms.ctypes.data,
     )  # fmt: skip
-    _, rows, width, _ = packing.own.tolist()
+    _, rows, width, _ = packing.sizes.tolist()
     panels[-(-count // rows) * rows * width :] = 0
     terms[count:] = 0
 
 
 @cached(nogil=True)
-def _pack_rows(function, X, chosen, shift, own, count, lines, panels, terms):
-    call_eight(function, X, chosen, shift, own, count, lines, panels, terms)
+def _pack_rows(function, X, chosen, shift, sizes, count, lines, panels, terms):
+    call_eight(function, X, chosen, shift, sizes, count, lines, panels, terms)
 
 
 def strips_of(kernel, panels, sparse):
@@ -233,13 +233,13 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
     strips = pointer(strips, np.int64)
     for s in range(n_strips):
         taken = pointer(places + 4 * s * n_steps, np.int32)
-        own = pointer(panels + 8 * s * n_panels * n_steps * size, np.uint64)
+        line = pointer(panels + 8 * s * n_panels * n_steps * size, np.uint64)
         count = 0
         for k in range(n_steps):
             found = np.uint64(0)
             for p in range(n_panels):
                 for w in range(size):
-                    found |= own[(p * n_steps + k) * size + w]
+                    found |= line[(p * n_steps + k) * size + w]
             if found or (count == 0 and k == n_steps - 1):  # a kernel takes at least one step
                 taken[count] = k
                 count += 1
@@ -248,7 +248,7 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
             for i in range(count):
                 source = (p * n_steps + taken[i]) * size
                 for w in range(size):  # never beyond where it comes from
-                    own[target] = own[source + w]
+                    line[target] = line[source + w]
                     target += 1
         for i in range(count):
             taken[i] *= x_step
@@ -261,12 +261,12 @@ class Columns(NamedTuple):
     pack: int  # see `Packing.address`, and what the function is given
     X: int
     shift: int
-    own: int
+    sizes: int
     panels: int
     terms: int
     center_bytes: int
-    number: int  # bytes of a term
-    strip: int  # panels of a strip
+    itemsize: int  # of a term
+    strip: int  # its panels
     step_words: int  # of a panel, for `leave_out`; 0: nothing is left out
     x_step: int
     strips: int
@@ -286,11 +286,11 @@ def repack(columns, samples, begin, end, lines):
     c = Columns(*words(columns.ctypes.data, _COLUMNS))
     count, rows = end - begin, LANES * c.strip
     n_strips, filled = -(-count // rows), -(-count // LANES) * LANES
-    panels, terms = c.panels + begin * c.center_bytes, c.terms + begin * c.number
+    panels, terms = c.panels + begin * c.center_bytes, c.terms + begin * c.itemsize
     chosen = samples.ctypes.data + 8 * begin
-    call_eight(c.pack, c.X, chosen, c.shift, c.own, count, lines, panels, terms)
+    call_eight(c.pack, c.X, chosen, c.shift, c.sizes, count, lines, panels, terms)
     clear_bytes(panels + filled * c.center_bytes, (n_strips * rows - filled) * c.center_bytes)
-    clear_bytes(terms + count * c.number, (n_strips * rows - count) * c.number)
+    clear_bytes(terms + count * c.itemsize, (n_strips * rows - count) * c.itemsize)
     if c.step_words:
         first = begin // rows
         places = c.places + 4 * first * c.n_steps

@@ -18,6 +18,7 @@ from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.matvec import (
     GroupedWeights,
     Weights,
+    multiply_tiles,
     pack_weights,
     times,
 )
@@ -104,8 +105,8 @@ class TileLayer:
         self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
     ) -> None:
         """Write what tiles end in for X[chosen] into ``out``, or into those rows of it."""
-        given = {"out": out, "places": places, "row_bytes": out.strides[0], "number": out.itemsize}
-        self._run(self._typed(X), consumers.consumer("store", out.dtype, **given), chosen)
+        given = {"places": places, "row_bytes": out.strides[0], "itemsize": out.itemsize}
+        self._run(self._typed(X), consumers.consumer("store", out.dtype, out=out, **given), chosen)
 
     def pack_weights(
         self, W: np.ndarray | GroupedWeights
@@ -122,15 +123,7 @@ class TileLayer:
             sums = np.zeros((len(X), W.k))
             self._run(X, W.consumer(sums, self.dtype), products=W.products)
             return sums.astype(self.dtype, copy=False)
-        multiply, k = W
-        S = np.empty((len(X), k), self.dtype)
-        H = np.empty((self._tile_rows(), self.m), self.dtype)
-        for start in range(0, len(X), len(H)):
-            part = slice(start, min(start + len(H), len(X)))
-            tile = H[: part.stop - start]
-            self.activations(X[part], tile)
-            multiply(tile, S[part])
-        return S
+        return multiply_tiles(self, X, W, self._tile_rows())
 
     def gram(
         self,
@@ -201,8 +194,8 @@ class TileLayer:
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
         block = min(self.block, rows)  # scratch for a few rows is little
 
-        plan, n_bytes = self._plan(X, consumer, chosen, block)
-        given = self._fixed[0], plan.buffer_info()[0]
+        call_words, n_bytes = self._call_words(X, consumer, chosen, block)
+        given = self._layer_words[0], call_words.buffer_info()[0]
 
         def task(i: int) -> None:
             memory = np.empty(n_bytes + 64, np.uint8)
@@ -227,11 +220,11 @@ class TileLayer:
                 count(operations=2 * n * products, kind=self.dtype.name)
 
     @functools.cached_property
-    def _fixed(self) -> tuple[int, array[int]]:
-        """The layer's `driver.Fixed` as an array, after its address."""
+    def _layer_words(self) -> tuple[int, array[int]]:
+        """The layer's `driver.LayerWords` as an array, after its address."""
         kernel, centers = self.kernel, self.centers
-        fixed = driver.Fixed(
-            self.row_packing.own.ctypes.data,
+        layer_words = driver.LayerWords(
+            self.row_packing.sizes.ctypes.data,
             self.row_packing.shift.ctypes.data,
             kernel.address,
             kernel.enter,
@@ -250,17 +243,17 @@ class TileLayer:
             centers.terms.ctypes.data,
             centers.terms.itemsize,
         )
-        words = array("q", fixed)
+        words = array("q", layer_words)
         return words.buffer_info()[0], words
 
-    def _plan(
+    def _call_words(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
     ) -> tuple[array[int], int]:
-        """The `driver.Plan` as an array, and the bytes of memory that each thread needs."""
+        """The `driver.CallWords` as an array, and the bytes of memory that each thread needs."""
         kernel, sizes = self.kernel, (self.centers.terms.itemsize, self.dtype.itemsize)
         row_bytes = kernel.width * kernel.dtype.itemsize
         *places, n_bytes = _places(kernel.rows, row_bytes, *sizes, block, consumer.sums)
-        plan = driver.Plan(
+        call_words = driver.CallWords(
             self.row_packing.address(X.dtype),
             X.ctypes.data,
             X.strides[0],
@@ -271,7 +264,7 @@ class TileLayer:
             *places,
         )
         # Made, and its address found, in 0.8 µs instead of 1.7 by NumPy, once a call of some 25.
-        return array("q", [*plan, *consumer.own]), n_bytes
+        return array("q", [*call_words, *consumer.words]), n_bytes
 
     def _tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
@@ -297,19 +290,19 @@ class TileLayer:
 
     def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
         """Put C[chosen][fresh] in the places of those centers, if they are whole strips."""
-        kernel, own = self.kernel, self.centers
+        kernel, before = self.kernel, self.centers
         strip = microkernels.LANES * kernel.strip
-        if len(chosen) != own.m or fresh.start % strip or fresh.stop % strip:
+        if len(chosen) != before.m or fresh.start % strip or fresh.stop % strip:
             return False
         if fresh.start == fresh.stop:
             return True
-        panels = own.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
+        panels = before.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
         some = chosen[fresh]
-        strips, places = self._pack(C, len(some), some, panels, own.terms[fresh])
+        strips, places = self._pack(C, len(some), some, panels, before.terms[fresh])
         if self.sparse:
             n_steps, first = kernel.width // kernel.group, fresh.start // strip
-            own.strips[first : first + len(strips), 1] = strips[:, 1]
-            own.places[first * n_steps :][: len(places)] = places
+            before.strips[first : first + len(strips), 1] = strips[:, 1]
+            before.places[first * n_steps :][: len(places)] = places
         return True
 
     def _pack(
@@ -367,7 +360,7 @@ def prepare(
         packing=packing.packing_of(shift if centered else zero, column, *centers),
         row_packing=packing.packing_of(shift, row, *rows),
         finish=activation_kernels.finish_address(layout.out_dtype, layout.out_dtype, dtype),
-        epilogue=activation_kernels.rule(rule, microkernels.BLOCK, microkernels.BLOCK),
+        epilogue=activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK),
         block=_block(layout, width, tile.M),
         threads=tile.threads,
         arithmetic=layout.arithmetic,
@@ -422,18 +415,18 @@ def _block(layout: Any, width: int, wanted: int | None) -> int:
 
 
 @functools.cache
-def _places(rows: int, row_bytes: int, number: int, size: int, block: int, sums: int) -> list[int]:
+def _places(rows: int, row_bytes: int, product: int, size: int, block: int, sums: int) -> list[int]:
     """Where in a thread's memory what follows the packed rows begins, and where the last ends.
 
-    A row of a panel takes ``row_bytes``, a product ``number``, an activation ``size``, and what
+    A row of a panel takes ``row_bytes``, a product ``product``, an activation ``size``, and what
     waits for the next tile ``sums`` bytes a row.
     """
     padded = -(-block // rows) * rows
     parts = (
         padded * row_bytes,
         4 * row_bytes,
-        padded * microkernels.BLOCK * number,
-        block * number,
+        padded * microkernels.BLOCK * product,
+        block * product,
         consumers.CHUNK * microkernels.BLOCK * size,
         (block + consumers.CHUNK) * sums,
     )
@@ -499,24 +492,24 @@ class TilesAmong:
 
         Returns
         -------
-        columns, fixed : ndarray
-            Words of `packing.Columns` and `driver.Fixed`, while the layer is there.
-        plan : ndarray
-            Words of `driver.Plan` and `consumers.Store`; which rows, and where to, is to be set.
+        columns, layer_words : ndarray
+            Words of `packing.Columns` and `driver.LayerWords`, while the layer is there.
+        call_words : ndarray
+            Words of `driver.CallWords` and `consumers.Store`; which rows and where to is to be set.
         n_bytes : int
             Memory that a thread needs.
         """
-        kernel, centers, number = layer.kernel, layer.centers, layer.dtype.itemsize
+        kernel, centers, itemsize = layer.kernel, layer.centers, layer.dtype.itemsize
         store = consumers.consumer(
-            "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, number=number
+            "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, itemsize=itemsize
         )
-        plan, n_bytes = layer._plan(self._X, store, ALL, layer.block)
+        call_words, n_bytes = layer._call_words(self._X, store, ALL, layer.block)
         size = centers.panels.itemsize
         columns = packing.Columns(
             layer.packing.address(self._X.dtype),
             self._X.ctypes.data,
             layer.packing.shift.ctypes.data,
-            layer.packing.own.ctypes.data,
+            layer.packing.sizes.ctypes.data,
             centers.panels.ctypes.data,
             centers.terms.ctypes.data,
             kernel.width * size,
@@ -528,8 +521,8 @@ class TilesAmong:
             centers.places.ctypes.data,
             kernel.width // kernel.group,
         )
-        fixed, given = (np.frombuffer(own, np.intp) for own in (layer._fixed[1], plan))
-        return np.array(columns, np.intp), fixed, given, n_bytes
+        both = (np.frombuffer(words, np.intp) for words in (layer._layer_words[1], call_words))
+        return np.array(columns, np.intp), *both, n_bytes
 
 
 def load() -> Backend:
