@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +14,23 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.stages import staged
-from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
-from gpurbf.solvers.cg.stored_h import rows_of
+from gpurbf.runtime.threads import map_single_threaded_blas
+from gpurbf.solvers.cg.preconditioners import Cholesky, Direct, Falkon, Nystrom, kernel_rows
+from gpurbf.solvers.cg.stored_h import StoredH, rows_of
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+from gpurbf.solvers.ridge.normal_equations import left_out
 
 # Centers whose kernel is factorised to precondition least squares, and where all samples are
 # centers, in m²/2 numbers; centers that stand for all of them beyond that.
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
+# Centers for which HᵀH itself is made: of few the kernel says little about it.
+_MAX_SUMMED_CENTERS = 512
+# A penalty of so many times the rounding of the trace is told from it.
+_MIN_RIDGE_PER_ROUNDING = 4
+# Columns of a matrix that a thread adds to at a time.
+_COLUMNS_PER_TASK = 256
 # Samples whose leave-one-out outputs are made at a time, and the leverage that one may have of its
 # own.
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 512, 0.99
@@ -195,16 +205,35 @@ class LeastSquares(System):
         spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
         return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
-    def _factorised(self, trace: float) -> Falkon:
-        return Falkon(self.layer, self.ridge, float(self.w.sum()))
+    def _factorised(self, trace: float) -> Falkon | Direct:
+        m = len(self.layer.centers)
+        if m > _MAX_SUMMED_CENTERS:
+            return Falkon(self.layer, self.ridge, float(self.w.sum()))
+        G = self._gram(np.arange(m))
+
+        def rows(part: slice) -> np.ndarray:
+            return G[part, part.start :].copy()
+
+        return Direct(Cholesky(m, rows, self.ridge, G.dtype))
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
+        return Nystrom(E, some, None, self._gram(some), self.ridge, trace)
+
+    def _gram(self, some: np.ndarray) -> np.ndarray:
+        """HᵀDH of some of the centers, in float64."""
         G = np.zeros((len(some), len(some)))
+
+        def add(part: np.ndarray, top: int) -> None:
+            bottom = top + _COLUMNS_PER_TASK
+            G[top:bottom, :bottom] += part[:, top:bottom].T @ part[:, :bottom]
+
         for rows, part in self.rows.columns(some):
             part += self.rows.shift[some]
             part *= np.sqrt(self.w[rows])[:, None]
-            G += part.T @ part
-        return Nystrom(E, some, None, G, self.ridge, trace)
+            tops = range(0, len(G), _COLUMNS_PER_TASK)
+            map_single_threaded_blas([partial(add, part, top) for top in tops])
+        mirror(G)
+        return G
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         return self.rows.matvec(V) + self.rows.shift @ V
@@ -245,26 +274,38 @@ class LeastSquares(System):
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
-
-        `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
-        of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
-        is proportional to the weight.
-        """
+        """See `System`; the closed form is that of `RidgeSolution`."""
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
+        exact, constant = isinstance(self.preconditioner, Direct), np.zeros(self.n_samples)
+        if exact and self.fit_intercept:  # what a b adds, from outputs for a target of 1
+            v = self.preconditioner.solve(self.B[:, -1:])
+            e = 1 - self._times(v)[:, 0]
+            constant = e * e / ((self.w * e) @ e + self.ridge * np.square(v).sum())
         for start in range(0, len(rows), _ROWS_PER_BLOCK):
             part = slice(start, start + _ROWS_PER_BLOCK)
-            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            H = self._as_kept(to_host(activations(self.layer, self.X[rows[part]])))
             outputs[part] = H @ W + b
-            leverage[part] = self.preconditioner.squares(H.T)
+            leverage[part] = self.preconditioner.squares(H.T) + constant[rows[part]]
         mass = self.w[rows] if mass is None else mass
+        T = self.T[rows, :-1] + self.target_mean
+        if exact:
+            return left_out(outputs, mass * leverage, T)
+        # `Falkon` takes all samples for equally heavy: its leverage is that of one of mean weight,
+        # and f + ℓ / (1 - ℓ) (f - t) the output without it. How far that is from f is proportional
+        # to the weight.
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
-        T = self.T[rows, :-1] + self.target_mean
         return outputs + far[:, None] * (outputs - T)
+
+    def _as_kept(self, H: np.ndarray) -> np.ndarray:
+        """Rows H (b, m) as the sums saw them, in float64."""
+        kept = StoredH(self.rows.shift, getattr(self.rows, "step", None))
+        kept.add(H)
+        ((_, rows),) = kept.columns(np.arange(H.shape[1]))
+        return rows + self.rows.shift
 
 
 class KernelSystem(System):
@@ -311,7 +352,11 @@ class KernelSystem(System):
         self.preconditioner = self._precondition(n_landmarks, _MAX_DIRECT_CENTERS, n)
 
     def _factorised(self, trace: float) -> Direct:
-        return Direct(self.layer, self.ridge, self.roots, trace)
+        dtype = self.layer.dtype
+        if self.ridge < _MIN_RIDGE_PER_ROUNDING * np.finfo(dtype).eps * trace:
+            dtype = np.dtype(np.float64)  # the rounding of the matrix would be felt
+        rows = kernel_rows(self.layer, dtype, self.roots)
+        return Direct(Cholesky(len(self.roots), rows, self.ridge, dtype))
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         return Nystrom(E, some, self.roots, None, self.ridge, trace)
