@@ -21,6 +21,7 @@ from tests.layer.cuda import kernels_in_numpy
 @pytest.fixture(autouse=True)
 def turns(monkeypatch):
     """The same simulator with another scheduler, blocks of few threads and little padding."""
+    assert cuda_api.SIMULATED
     kernel = pytest.importorskip("numba.cuda.simulator.kernel")
     from gpurbf.layer.backends.cuda.kernels import profiles, tile
 

@@ -12,6 +12,14 @@ from gpurbf.layer.backends.cuda.kernels import tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.svm import _cuda_smo_kernels, cuda_pairs
+from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
+    test_a_sample_at_its_center_has_distance_zero,
+    test_an_offset_costs_no_digits,
+    test_callable_profile_gets_squared_distances,
+    test_every_shape_and_consumer,
+    test_float64_is_float64_from_the_samples_on,
+    test_outputs_are_the_definition,
+)
 
 
 class Counted:
@@ -37,6 +45,15 @@ def loaded(cupy, monkeypatch):
     monkeypatch.setattr(cuda_pairs, "_wrong_steps", lambda backend: "")
     _attempt.cache_clear()
     return cupy
+
+
+@pytest.fixture(params=["numba-cuda", "cupy"])
+def backend(request, loaded):
+    """The backend of `test_layer`'s tests; that of cuBLAS has Manhattan distances of the tiles."""
+    metric = request.node.callspec.params.get("metric", "manhattan")
+    if request.param == "cupy" and metric != "manhattan":
+        pytest.skip("test_cupy.py has it")
+    return request.param
 
 
 def test_a_classifier_is_that_of_numpy(loaded):
