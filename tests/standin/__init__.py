@@ -24,7 +24,7 @@ import gc
 import operator
 import sys
 import types
-from functools import partial
+from functools import partial, partialmethod
 
 import numpy as np
 import pytest
@@ -37,6 +37,8 @@ from gpurbf.runtime.stages import FENCES
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel
 from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
 
+ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "flags")
+VIEWS = ("view", "transpose", "diagonal")
 OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "xor", "or", "and")
 COMPARISONS = ("eq", "lt", "le", "gt", "ge")
 REDUCTIONS = ("sum", "mean", "max", "argmax", "any", "all")
@@ -53,12 +55,6 @@ class ndarray:
         self._a = array
         self._buffer = buffer or Buffer(self.gpu, array)
 
-    shape = property(lambda self: self._a.shape)
-    dtype = property(lambda self: self._a.dtype)
-    ndim = property(lambda self: self._a.ndim)
-    size = property(lambda self: self._a.size)
-    nbytes = property(lambda self: self._a.nbytes)
-    flags = property(lambda self: self._a.flags)
     T = property(lambda self: self._view(self._a.T))
     data = property(lambda self: types.SimpleNamespace(ptr=self._a.ctypes.data))
     __cuda_array_interface__ = property(lambda self: self._a.__array_interface__)
@@ -132,19 +128,10 @@ class ndarray:
     def __bool__(self):
         return bool(self.get())
 
-    def view(self, dtype):
-        return self._view(self._a.view(dtype))
-
     def reshape(self, *shape):
         view = self._a.reshape(*shape)
         assert np.shares_memory(view, self._a) or not view.size
         return self._view(view)
-
-    def transpose(self, *axes):
-        return self._view(self._a.transpose(*axes))
-
-    def diagonal(self, offset=0, axis1=0, axis2=1):
-        return self._view(self._a.diagonal(offset, axis1, axis2))
 
     def astype(self, dtype, copy=True):
         if not copy and self.dtype == dtype:
@@ -160,28 +147,33 @@ class ndarray:
     def __neg__(self):
         return self._apply(np.negative, self)
 
+    def _viewed(self, name, *given):
+        return self._view(getattr(self._a, name)(*given))
 
-def _operator(name, function):
-    setattr(ndarray, f"__{name}__", lambda self, other: self._apply(function, self, other))
-    setattr(ndarray, f"__r{name}__", lambda self, other: self._apply(function, other, self))
-    setattr(
-        ndarray, f"__i{name}__", lambda self, other: self._apply(function, self, other, out=self)
-    )
-
-
-def _method(name, function):
-    def method(self, *given, **options):
+    def _applied(self, function, *given, **options):
         return self._apply(function, self, *given, **options)
 
-    setattr(ndarray, name, method)
+    def _in_place(self, function, other):
+        return self._apply(function, self, other, out=self)
 
 
-for _name in OPERATORS:
-    _operator(_name, getattr(operator, f"__{_name}__"))
-for _name in COMPARISONS:
-    _method(f"__{_name}__", getattr(operator, f"__{_name}__"))
+def _turned(function):
+    return lambda own, other: function(other, own)
+
+
+for _name in ATTRIBUTES:
+    setattr(ndarray, _name, property(operator.attrgetter(f"_a.{_name}")))
+for _name in VIEWS:
+    setattr(ndarray, _name, partialmethod(ndarray._viewed, _name))
 for _name in REDUCTIONS:
-    _method(_name, getattr(np, _name))
+    setattr(ndarray, _name, partialmethod(ndarray._applied, getattr(np, _name)))
+for _name in (*OPERATORS, *COMPARISONS):
+    _function = getattr(operator, f"__{_name}__")
+    setattr(ndarray, f"__{_name}__", partialmethod(ndarray._applied, _function))
+for _name in OPERATORS:
+    _function = getattr(operator, f"__{_name}__")
+    setattr(ndarray, f"__r{_name}__", partialmethod(ndarray._applied, _turned(_function)))
+    setattr(ndarray, f"__i{_name}__", partialmethod(ndarray._in_place, _function))
 
 
 def make(capacity=1 << 30):
@@ -273,16 +265,7 @@ def make(capacity=1 << 30):
     cuda = types.SimpleNamespace(
         Event=Event,
         MemoryPool=partial(MemoryPool, gpu),
-        Device=lambda: types.SimpleNamespace(
-            id=0,
-            synchronize=gpu.synchronize,
-            attributes={
-                "ComputeCapabilityMajor": 9,
-                "ComputeCapabilityMinor": 0,
-                "ClockRate": 1_000_000,
-                "MultiProcessorCount": 1,
-            },
-        ),
+        Device=lambda: types.SimpleNamespace(synchronize=gpu.synchronize),
         get_elapsed_time=lambda start, stop: 1e3 * (stop.recorded - start.recorded),
         get_current_stream=lambda: gpu.null,
         using_allocator=gpu.using_allocator,
@@ -294,7 +277,6 @@ def make(capacity=1 << 30):
         runtime=types.SimpleNamespace(
             memGetInfo=gpu.memory,
             getDevice=lambda: gpu.device,
-            driverGetVersion=lambda: 13000,
             getDeviceProperties=lambda _: {
                 "name": b"stand-in",
                 "major": gpu.capability[0],

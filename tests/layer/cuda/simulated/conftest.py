@@ -14,7 +14,7 @@ import standin
 
 from gpurbf.layer.backends.cuda import numba_cuda
 from gpurbf.runtime.jit import cuda_api
-from gpurbf.svm import _cuda_smo_kernels, _smo_kernels
+from gpurbf.svm import _cuda_smo_kernels, _smo_kernels, cuda_pairs
 from tests.layer.cuda import kernels_in_numpy
 
 
@@ -37,6 +37,10 @@ def turns(monkeypatch):
         return array._a if isinstance(array, standin.ndarray) else array
 
     monkeypatch.setattr(cuda_api, "argument", argument)
+    # Numbers of threads that no number of samples here is a multiple of.
+    few = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
+    for name, count in few.items():
+        monkeypatch.setattr(cuda_pairs, name, count)
     for name in ("_key", "_gain"):  # the CPU's functions, for which NumPy reads the bits here
         code = getattr(_smo_kernels, name).py_func.__code__
         names = vars(_smo_kernels) | {"bits_as": lambda x, kind: np.float64(x).view(kind)}

@@ -85,9 +85,6 @@ def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, mon
 
 
 def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
-    few = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
-    for name, count in few.items():
-        monkeypatch.setattr(cuda_pairs, name, count)
     launches = []
     for name in ("select", "gather", "inner", "update"):
         kernel = Counted(getattr(_cuda_smo_kernels, name), launches)

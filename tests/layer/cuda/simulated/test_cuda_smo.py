@@ -28,14 +28,6 @@ class OnDevice(Matrix):
         return self.memory
 
 
-@pytest.fixture(autouse=True)
-def few_threads(monkeypatch):
-    """Numbers of threads that no number of samples here is a multiple of."""
-    counts = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
-    for name, count in counts.items():
-        monkeypatch.setattr(cuda_pairs, name, count)
-
-
 @pytest.fixture
 def small_sets(monkeypatch):
     monkeypatch.setattr(binary, "MAX_SINGLE_SET", 8)
