@@ -17,7 +17,7 @@ from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, VARIABLE
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling.ceilings import limit
+from gpurbf.profiling.machine import limit
 
 TITLE = "The hidden layer"
 

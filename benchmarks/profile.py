@@ -12,7 +12,7 @@ import gpurbf
 from benchmarks.measure import in_turn, run_python
 from benchmarks.report import Report
 from gpurbf.cli.classify import images
-from gpurbf.profiling.ceilings import bandwidth, compute, limit, scale_rate
+from gpurbf.profiling.machine import bandwidth, compute, limit, scale_rate
 from gpurbf.profiling.profiler import PHASES, Profile
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import Recorder
@@ -76,7 +76,7 @@ def _again(kind: str) -> float | None:
 
 def _best_product(dtype: str) -> float:
     """Operations a second of NumPy's product, with one or another choice of its kernels."""
-    code = f"from gpurbf.profiling.ceilings import product_rate; print(product_rate({dtype!r}))"
+    code = f"from gpurbf.profiling.machine import product_rate; print(product_rate({dtype!r}))"
     # What OpenBLAS takes for the best kernels is not always; other libraries ignore the variable.
     return max(float(run_python(code)), float(run_python(code, OPENBLAS_CORETYPE="Haswell")))
 

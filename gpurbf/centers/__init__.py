@@ -14,12 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpurbf.centers.fsvc import fsvc, fsvc_class
 from gpurbf.centers.kmeans import kmeans, kmeans_class
 from gpurbf.centers.sample import random, stratified
+from gpurbf.data.hashes import finder, row_hashes
+from gpurbf.layer.activation import positive_definite
+from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.stages import staged
 
-__all__ = ["CENTERS", "COUNTS", "most_centers"]
+__all__ = ["CENTERS", "COUNTS", "center_finder", "most_centers", "own_centers"]
 
+# Samples that are looked for among the centers at a time.
+_ROWS_PER_BLOCK = 8192
 
 CENTERS: dict[str, Callable[..., Any]] = {
     "random": random,
@@ -51,3 +59,27 @@ def most_centers(n_centers: int | str, n_samples: int) -> int:
     number : int
     """
     return COUNTS[n_centers](n_samples) if isinstance(n_centers, str) else n_centers
+
+
+@staged("prepare", "centers chosen")
+def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
+    """The center that each sample is, (N,), if all are some and the kernel is positive definite.
+
+    None elsewhere. Rows are compared by a hash of their values, as where centers are drawn.
+    """
+    if not positive_definite(layer.activation):
+        return None
+    find = center_finder(layer)
+    places = np.empty(X.shape[0], np.intp)
+    for start in range(0, len(places), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        places[rows] = find(X[rows])
+        if (places[rows] < 0).any():
+            return None
+    return places
+
+
+def center_finder(layer: HiddenLayer) -> Callable[[Any], np.ndarray]:
+    """A function that finds the center equal to a row, dense or CSR, -1 for none."""
+    find = finder(row_hashes(layer.sparse_centers, 0))
+    return lambda X: find(row_hashes(X, 0))

@@ -17,6 +17,7 @@ from gpurbf.dask.sums import BlockSums
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.estimators import layer, rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
+from gpurbf.estimators._left_out import leave_out
 from gpurbf.runtime.threads import limited
 
 
@@ -145,7 +146,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
             some = some.at(np.searchsorted(sample, found.first))
             w = some.weights  # copies are taken for equal ones
             copies = None if w is None else (np.arange(len(w)), w)
-            left_out = model._to_leave_out(normal, found, some.X, copies)
+            left_out = leave_out(normal, model._layer(), found, some.X, copies)
             model._solve(solver, normal, left_out, some.X, keep=False)
         self.model_ = model
         return self

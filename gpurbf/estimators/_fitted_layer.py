@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from gpurbf.centers.choose import choose_layer
+from gpurbf.centers import CENTERS, most_centers
 from gpurbf.data.quantize import Quantization
+from gpurbf.data.samples import shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
-from gpurbf.estimators._validation import check_layer_parameters
+from gpurbf.estimators._validation import check_layer_parameters, profile_of
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
+from gpurbf.layer.gamma import resolve_gamma
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.errors import warn
+from gpurbf.runtime.errors import quiet, warn
+from gpurbf.runtime.stages import staged
 
 
 class FittedLayerMixin(StateMixin):
@@ -92,6 +96,7 @@ class ChosenLayerMixin(FittedLayerMixin):
     center_indices_: np.ndarray
     gamma_: float
 
+    @staged("prepare", "centers chosen")
     def _choose_layer(
         self,
         X: Any,
@@ -99,23 +104,39 @@ class ChosenLayerMixin(FittedLayerMixin):
         weights: np.ndarray | None,
         rows: np.ndarray | slice = np.s_[:],
     ) -> HiddenLayer:
-        """Choose and keep it; y are class numbers, `rows` what `center_indices_` calls the rows."""
-        layer, indices = choose_layer(
-            X,
-            y,
-            weights,
-            n_centers=self.n_centers,
-            centers=check_layer_parameters(self, X.shape[1]),
-            kernel=self.kernel,
-            metric=self.metric,
-            gamma=self.gamma,
-            backend=self.backend,
-            precision=self.precision,
-            random_state=check_random_state(self.random_state),
-        )
+        """Resolve the width, choose the centers, and keep the layer that these make.
+
+        ``y`` are class numbers, ``weights`` positive, ``rows`` what `center_indices_` calls the
+        rows.
+
+        Raises
+        ------
+        FloatingPointError
+            If the samples are so large or small that float64 does not hold their squares.
+        """
+        C = check_layer_parameters(self, X.shape[1])
+        kernel, random_state = profile_of(self.kernel), check_random_state(self.random_state)
+        given = {"weights": weights, "random_state": random_state}
+        self.gamma_ = resolve_gamma(self.gamma, X, metric=self.metric, profile=kernel, **given)
+        if not 0 < self.gamma_ < np.inf:
+            raise FloatingPointError(f"gamma={self.gamma!r}")
+        activation, indices = Activation(self.metric, kernel, self.gamma_), None
+        options = {"backend": self.backend, "precision": self.precision}
+        if isinstance(C, str):
+            given |= {"layer": HiddenLayer, "activation": activation, **options}
+            # A name asks for no certain number: where there are fewer distinct samples, nobody is
+            # told.
+            with quiet() if isinstance(self.n_centers, str) else nullcontext():
+                C = CENTERS[C](X, y, most_centers(self.n_centers, X.shape[0]), **given)
+            if C.ndim == 1:
+                indices, C = C, X[C]
+            elif X.dtype == np.float32:
+                C = C.astype(np.float32, copy=False)
+        C = with_room(C)
+        quantizations = shared_quantizations(C, X, self.precision)
+        layer = HiddenLayer(C, activation, quantizations=quantizations, **options)
         warn_if_dense_takes_long(X, layer)
         self._keep_layer(layer)
-        self.gamma_ = layer.activation.gamma
         self.__dict__.pop("center_indices_", None)
         if indices is not None:
             self.center_indices_ = indices if isinstance(rows, slice) else rows[indices]

@@ -7,23 +7,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.centers.choose import center_finder
-from gpurbf.centers.sample import Distinct
 from gpurbf.data.exact_sums import exact_sum
-from gpurbf.data.hashes import finder, mix, row_hashes
+from gpurbf.data.hashes import row_hashes
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows whose H is compared with that of float64.
 _ROWS_COMPARED = 64
@@ -200,24 +197,3 @@ def no_more_samples(X: Any, some: slice, m: int) -> bool:
     if len(np.unique(hashes)) == len(hashes):
         return False
     return len(np.unique(row_hashes(X, 0))) <= m
-
-
-def copies_of(
-    found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """The rows of X that are those found, of their classes: which of them, and their weights."""
-    if weights is None:
-        return None
-    own = weights[found.first]
-    if (found.mass == own).all():  # each is the only one
-        return np.arange(len(own)), own
-    keys = mix(row_hashes(X, 0) ^ mix(codes.astype(np.uint64)))
-    places = finder(keys[found.first])(keys)
-    return places[places >= 0], weights[places >= 0]
-
-
-def own_among(centers: np.ndarray, layer: HiddenLayer) -> OwnCenters:
-    """Which of some rows are centers of the layer, whose centers these are, or -1."""
-    rows = np.flatnonzero(centers >= 0)
-    equal = center_finder(layer.sparse_centers)(layer.sparse_centers)
-    return OwnCenters(rows, (equal[:, None] == centers[rows]).astype(np.float64))

@@ -11,9 +11,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
 
-from gpurbf.centers.choose import center_finder, own_centers
+from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
-from gpurbf.data.hashes import finder
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
@@ -23,14 +22,14 @@ from gpurbf.estimators._base import (
     transaction,
     with_callbacks,
 )
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, copies_of, own_among
+from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import (
     finite,
     stream_data,
     training_data,
     with_class_weights,
 )
-from gpurbf.layer.protocol import activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
@@ -38,7 +37,8 @@ from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver
 from gpurbf.solvers.cg import CGSolution
 from gpurbf.solvers.one_hot import one_hot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, RidgeSolution
+from gpurbf.solvers.ridge import RidgeSolution
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows between two reports of progress.
 _ROWS_A_STEP = 8192
@@ -77,36 +77,6 @@ class Rows(NamedTuple):
         weights = None if self.weights is first.weights is None else np.concatenate(own)
         joined = Rows(X, np.concatenate([self.codes, first.codes]), weights)
         return [joined, rest] if len(rest.codes) else [joined]
-
-
-class Kept(NamedTuple):
-    """Samples to be left out when others have come, too: all that will be asked of them.
-
-    ``found`` is the result of the race that chose them, ``centers`` the center that each of them is
-    or -1, ``H`` (N, m) their activations as they were summed.
-    """
-
-    found: Distinct
-    centers: np.ndarray
-    H: Any
-
-    def first(self, n: int) -> Kept:
-        """The first n of them."""
-        return Kept(self.found.at(slice(n)), self.centers[:n], self.H[:n])
-
-    def merged(self, later: Kept, race: Race) -> Kept:
-        """Merge with samples of later batches: the result is that of one race over all."""
-        n = len(self.centers)
-        places = np.arange(n), np.arange(n, n + len(later.centers))
-        parts = [kept.found._replace(first=own) for kept, own in zip((self, later), places)]
-        found = race.merged(*parts)
-        centers, H = (np.concatenate(own) for own in zip(self[1:], later[1:]))
-        # Of a sample that is in both the mean, by their weights.
-        both = finder(parts[0].keys)(parts[1].keys)
-        a, b = both[both >= 0], n + np.flatnonzero(both >= 0)
-        mass = np.concatenate([part.mass for part in parts])[:, None]
-        H[a] += mass[b] / (mass[a] + mass[b]) * (H[b] - H[a])
-        return Kept(found, centers[found.first], H[found.first])
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -229,7 +199,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     _written: ClassVar = RBFOutputsMixin._written | {
         "_left_out": (
             lambda kept: (tuple(kept.found), *kept[1:]),
-            lambda state: Kept(Distinct(*state[0]), *state[1:]),
+            lambda state: LeftOut(Distinct(*state[0]), *state[1:]),
         )
     }
 
@@ -379,7 +349,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # What the model has is added to in copies, in case that this breaks off.
             normal: NormalEquations | None = getattr(self, "_normal", None)
-            left_out: Kept | None = getattr(self, "_left_out", None) if normal else None
+            left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
             alpha, batches = getattr(solver, "alpha", 0.0), [Rows(X, codes, weights)]
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None
@@ -416,28 +386,14 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     @staged("prepare", "samples to leave out")
     def _choose_left_out(
         self, normal: NormalEquations, X: Any, codes: np.ndarray, weights: np.ndarray | None
-    ) -> Kept:
+    ) -> LeftOut:
         found = CALIBRATION.over(X, codes, weights)
         copies = copies_of(found, X, codes, weights)
-        return self._to_leave_out(normal, found, X[found.first], copies)
-
-    def _to_leave_out(
-        self,
-        normal: NormalEquations,
-        found: Distinct,
-        X: Any,
-        copies: tuple[np.ndarray, np.ndarray] | None,
-    ) -> Kept:
-        """Keep what leaving out the samples found takes: rows X of them, and their copies."""
-        layer = self._layer()
-        centers = center_finder(layer.sparse_centers)(X)
-        with layer.allocator():
-            H = normal.summed_copies(activations(layer, X), copies)
-        return Kept(found, centers, H)
+        return leave_out(normal, self._layer(), found, X[found.first], copies)
 
     @staged("output training")
     def _solve(
-        self, solver: Any, normal: NormalEquations, left_out: Kept, X: Any, *, keep: bool
+        self, solver: Any, normal: NormalEquations, left_out: LeftOut, X: Any, *, keep: bool
     ) -> None:
         """Output weights from the sums, probabilities from leave-one-out outputs of some rows."""
         if getattr(solver, "alpha", 0.0) and not normal.alpha:
@@ -447,12 +403,11 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         # Each that is a center is a vector more to solve for.
         if np.mean(left_out.centers >= 0) > 0.5:
             left_out = left_out.first(_ROWS_AMONG_CENTERS)
-        found, centers, H = left_out
-        codes, weights = found.labels, found.mass
+        codes, weights = left_out.found.labels, left_out.found.mass
         T, layer = one_hot(codes, len(self.classes_)), self._layer()
         with layer.allocator():
-            H = layer.xp.asarray(H)
-            scores = solution.leave_one_out(H, T, weights, own_among(centers, layer))
+            H, own = layer.xp.asarray(left_out.H), left_out.own_centers(layer)
+            scores = solution.leave_one_out(H, T, weights, own)
         self._calibrate(scores, X, slice(None), codes, weights)
 
     def _take(
@@ -464,7 +419,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.solver_info_ += f": {found.info}"
         chosen = CALIBRATION.over(X, codes, weights)
         # A sample that is a center is fitted unrealistically well: many others are asked instead.
-        others = center_finder(self._layer().sparse_centers)(X[chosen.first]) < 0
+        others = center_finder(self._layer())(X[chosen.first]) < 0
         if 2 * others.sum() > CALIBRATION.most:
             chosen = chosen.at(others)
         scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)

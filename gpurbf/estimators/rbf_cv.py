@@ -12,8 +12,7 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from gpurbf.centers.choose import center_finder
-from gpurbf.centers.sample import Race
+from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
@@ -23,7 +22,8 @@ from gpurbf.estimators._base import (
     transaction,
     with_callbacks,
 )
-from gpurbf.estimators._rbf_outputs import RBFOutputsMixin, copies_of, own_among
+from gpurbf.estimators._left_out import Copies, copies_of, copies_within, leave_out
+from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import (
     check_finite,
     finite,
@@ -31,7 +31,6 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.protocol import activations
 from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
@@ -218,7 +217,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             layer = self._choose_layer(X, codes, weights, given)
             gammas = factors * self.gamma_
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            left_out = choose_left_out(X, codes, weights, layer.centers, most)
+            found, copies = self._choose_left_out(X, codes, weights, most)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = _passes(X, gammas, batches)
             trials: list[Trial] = []
@@ -232,8 +231,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                 self._add(normal, part, codes, weights, batch)
                 if batch is batches[-1]:
                     normal = self._checked_sums(normal, X, codes, weights, batches)
-                    trials.append(self._try(normal, alphas, X, codes, left_out, fewer, score))
-            self._keep_best(trials, alphas, X, codes, left_out)
+                    trials.append(self._try(normal, alphas, X, found, copies, fewer, score))
+            self._keep_best(trials, alphas, X, found)
         return self
 
     def _grids(self) -> tuple[np.ndarray, np.ndarray]:
@@ -250,6 +249,14 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         if self.n_left_out is not None:
             check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
         return self.n_left_out, False
+
+    @staged("prepare", "samples to leave out")
+    def _choose_left_out(
+        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, most: int | None
+    ) -> tuple[Distinct, Copies]:
+        """Some distinct samples, by their content: neither order nor repetition changes them."""
+        found = Race(0, by_class=True).over(X, codes, weights).at(slice(most))
+        return found, copies_of(found, X, codes, weights)
 
     def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
         """The layer, or the same with another gamma."""
@@ -269,44 +276,37 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         normal: NormalEquations,
         alphas: np.ndarray,
         X: Any,
-        codes: np.ndarray,
-        left_out: LeftOut,
+        found: Distinct,
+        copies: Copies,
         fewer: bool,
         score: Any,
     ) -> Trial:
         """Scores of all penalties for this width; the outputs and weights of the best."""
         path = RidgePath(normal, alphas, self.fit_intercept)
-        T, layer = one_hot(codes[left_out.rows], len(self.classes_)), self._layer()
+        T, layer = one_hot(found.labels, len(self.classes_)), self._layer()
         parts, n = [], 0
         while n < len(T):
             some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
             n = some.stop
+            part, own = found.at(some), copies_within(copies, some)
+            left_out = leave_out(normal, layer, part, X[part.first], own)
             with layer.allocator():
-                H = activations(layer, X[left_out.rows[some]])
-                H = normal.summed_copies(H, left_out.copies_within(some))
-                own = own_among(left_out.centers[some], layer)
-                parts.append(path.leave_one_out(H, T[some], left_out.weights[some], own))
-            if fewer and settled(np.concatenate(parts, axis=1), T[:n], left_out.weights[:n]):
+                centers = left_out.own_centers(layer)
+                parts.append(path.leave_one_out(left_out.H, T[some], part.mass, centers))
+            if fewer and settled(np.concatenate(parts, axis=1), T[:n], found.mass[:n]):
                 break
-        outputs, T, left_out = np.concatenate(parts, axis=1), T[:n], left_out.first(n)
+        outputs, T, found = np.concatenate(parts, axis=1), T[:n], found.at(slice(n))
         check_finite(self, X, outputs=outputs)
         if score is None:
-            scores = squared_errors(outputs, T, left_out.weights)
+            scores = squared_errors(outputs, T, found.mass)
         else:
-            known = LeftOutOutputs(self.classes_, codes[left_out.rows], left_out.weights)
+            known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
         return Trial(layer, scores, best, outputs[best], *path.solution(best))
 
     @staged("back and evaluate")
-    def _keep_best(
-        self,
-        trials: list[Trial],
-        alphas: np.ndarray,
-        X: Any,
-        codes: np.ndarray,
-        left_out: LeftOut,
-    ) -> None:
+    def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any, found: Distinct) -> None:
         """The model of the best trial, its path and its temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
@@ -323,10 +323,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         }
         self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
-        check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_)
-        self.n_left_out_ = len(best.outputs)
-        known = left_out.first(self.n_left_out_)
-        self.temperature_ = fit_temperature(best.outputs, codes[known.rows], known.weights)
+        self.n_left_out_ = n = len(best.outputs)
+        self._calibrate(best.outputs, X, slice(n), found.labels, found.mass)
 
     def plot_path(self, ax: Any = None) -> Any:
         """The score over the penalties, a line for each width, and what was chosen.
@@ -359,41 +357,6 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         ax.set(xscale="log", xlabel="alpha", ylabel=f"leave-one-out {name}")
         ax.legend()
         return ax
-
-
-class LeftOut(NamedTuple):
-    """Samples that are left out: a row of each, the weight of all its copies, its center or -1.
-
-    ``copies`` are those of all of them, see `copies_of`.
-    """
-
-    rows: np.ndarray
-    weights: np.ndarray
-    centers: np.ndarray
-    copies: tuple[np.ndarray, np.ndarray] | None
-
-    def copies_within(self, some: slice) -> tuple[np.ndarray, np.ndarray] | None:
-        """Those of some of them."""
-        if self.copies is None:
-            return None
-        places, weights = self.copies
-        own = (some.start <= places) & (places < some.stop)
-        return places[own] - some.start, weights[own]
-
-    def first(self, n: int) -> LeftOut:
-        """The first n of them."""
-        rows, weights, centers = (own[:n] for own in self[:3])
-        return LeftOut(rows, weights, centers, self.copies_within(slice(0, n)))
-
-
-@staged("prepare", "samples to leave out")
-def choose_left_out(
-    X: Any, codes: np.ndarray, weights: np.ndarray | None, C: np.ndarray, n_left_out: int | None
-) -> LeftOut:
-    """Some distinct samples, by their content: neither order nor repetition changes them."""
-    found = Race(0, by_class=True).over(X, codes, weights).at(slice(n_left_out))
-    copies = copies_of(found, X, codes, weights)
-    return LeftOut(found.first, found.mass, center_finder(C)(X[found.first]), copies)
 
 
 def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 profiler.py  fit and predict with a recorder on (`gpurbf.runtime.stages`), and its result: a table,
              a frame, a sentence, a picture
-ceilings.py  arithmetic and memory of this machine, measured once a process
-machine.py   facts of this machine
+machine.py   what this machine is, and what its arithmetic and memory can reach
 """
 
 from gpurbf.profiling.profiler import Profile, Row, profile, profile_from

@@ -16,7 +16,7 @@ from sklearn.utils import _safe_indexing, get_tags
 
 from gpurbf.layer.backends import get_backend
 from gpurbf.profiling import machine
-from gpurbf.profiling.ceilings import bandwidth, compute
+from gpurbf.profiling.machine import bandwidth, compute
 from gpurbf.profiling.scaling import Scaling, model
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 

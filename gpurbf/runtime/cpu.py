@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -59,17 +58,6 @@ def processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine() or "unknown"
-
-
-@functools.cache
-def cores() -> int | None:
-    """How many cores there are, where Linux tells that each runs several threads; else None."""
-    try:
-        mask = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings").read_text()
-        siblings = int(mask.replace(",", ""), 16).bit_count()
-    except (OSError, ValueError):
-        return None
-    return (os.cpu_count() or 1) // siblings if siblings > 1 else None
 
 
 @functools.cache

@@ -34,7 +34,7 @@ class Factorizations(NamedTuple):
     """Functions of a linear algebra library that solve least squares, for float64 matrices.
 
     ``cholesky(A)`` is the lower L with L Lᵀ = A, may overwrite A, but leaves it as it was where it
-    raises LinAlgError. ``solve_triangular(L, B, lower=True, trans=0)`` is L⁻¹ B, or L⁻ᵀ B with
+    raises LinAlgError. ``solve_triangular(L, B, trans=0)`` is L⁻¹ B for a lower L, or L⁻ᵀ B with
     trans=1. ``eigh(A)`` gives eigenvalues and eigenvectors and may overwrite A.
     """
 
@@ -59,7 +59,7 @@ def factorizations(xp: ModuleType) -> Factorizations:
         with errstate(linalg="raise"):
             return xp.linalg.cholesky(A)
 
-    return Factorizations(cholesky, solve_triangular, xp.linalg.eigh)
+    return Factorizations(cholesky, partial(solve_triangular, lower=True), xp.linalg.eigh)
 
 
 def _cholesky(A: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def _cholesky(A: np.ndarray) -> np.ndarray:
     return A.T
 
 
-def _solve_triangular(L: np.ndarray, B: np.ndarray, *, lower: bool, trans: int = 0) -> np.ndarray:
+def _solve_triangular(L: np.ndarray, B: np.ndarray, trans: int = 0) -> np.ndarray:
     """See :class:`Factorizations`."""
     X = np.array(B, np.float64, order="F")
     solve_panels(_panels(np.asfortranarray(L)), X, transposed=bool(trans))

@@ -39,7 +39,8 @@ from gpurbf.layer.protocol import Layer
 from gpurbf.solvers.cg import CG, CGSolution
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, Ridge, RidgeSolution
+from gpurbf.solvers.ridge import Ridge, RidgeSolution
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 __all__ = [
     "CG",

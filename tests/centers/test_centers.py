@@ -69,13 +69,6 @@ def test_shares_add_up_and_respect_what_there_is():
         assert (quotas <= available).all() and (quotas >= 0).all()
 
 
-def test_too_many_centers_take_every_distinct_sample_and_say_so():
-    doubled = np.vstack([X[:30], X[:30]])
-    with pytest.warns(UserWarning, match="n_centers=100 is more than the 30 distinct samples"):
-        chosen = draw("random", doubled, np.zeros(60, int), 100)
-    assert len(np.unique(doubled[chosen], axis=0)) == len(chosen) == 30
-
-
 def raced(race, parts, X, y, weights):
     """What a race finds in each of some parts of the rows."""
     return [race(X[p], None if y is None else y[p], weights[p], p[0]) for p in parts]

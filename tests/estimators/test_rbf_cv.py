@@ -1,8 +1,6 @@
 """RBFClassifierCV: its errors are those of refits without a sample, its choice what they say."""
 
-import pickle
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -10,14 +8,14 @@ import reference
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.estimators.rbf_cv import settled
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+from gpurbf.solvers.ridge import OwnCenters
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath, tridiagonal
 
 RNG = np.random.default_rng(0)
@@ -225,20 +223,6 @@ def test_penalties_that_rounding_outweighs_are_raised_and_said_so():
     same = RBFClassifierCV(centers=C[:5].repeat(2, axis=0), alphas=[1e-300, 1e-6])
     with pytest.warns(ConvergenceWarning):
         assert np.isfinite(same.fit(X, y).cv_results_["mean_test_score"]).all()
-
-
-def test_it_goes_into_pipelines_pickles_and_data_frames():
-    pd = pytest.importorskip("pandas")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = make_pipeline(StandardScaler(), RBFClassifierCV(random_state=0)).fit(X, y)
-    again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    table = pd.DataFrame(model[-1].cv_results_)
-    assert (
-        len(table) == 20
-        and table.loc[table["rank_test_score"] == 1, "param_alpha"].eq(model[-1].alpha_).any()
-    )
 
 
 def test_the_path_is_drawn():

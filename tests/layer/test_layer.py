@@ -80,13 +80,19 @@ def test_every_shape_and_consumer(backend, dtype, metric, N, m, n):
     np.testing.assert_array_equal(G, G.T)
 
 
-def test_callable_profile_gets_squared_distances(backend):
-    X, C = data(np.float64, 20, 9, 6)
-    layer = HiddenLayer(C, Activation("manhattan", lambda s: 1 / (1 + s)), backend=backend)
-    expected = reference.hidden(X, C, "manhattan", lambda s: 1 / (1 + s), 1.0)
-    assert_close(layer.activations(X), expected, np.float64)
-    W = np.random.default_rng(0).normal(size=(9, 2))
-    assert_close(layer.matvec(X, W), expected @ W, np.float64)
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_callable_profile_gets_squared_distances(backend, metric, dtype):
+    X, C = data(dtype, 90, 40, 6)
+    scale = gamma_for(X, "gaussian", metric)
+    activation = Activation(metric, lambda s: 1 / (1 + scale * s))
+    layer, expected = (
+        HiddenLayer(C, activation, backend=backend),
+        reference.hidden(X, C, *activation),
+    )
+    assert_close(layer.activations(X), expected, layer.dtype)
+    W = np.random.default_rng(0).normal(size=(40, 2))
+    assert_close(layer.matvec(X, W), expected @ W, layer.dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

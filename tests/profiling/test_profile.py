@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 import gpurbf
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling import ceilings
+from gpurbf.profiling import machine
 from gpurbf.runtime import stages
 from gpurbf.runtime.stages import (
     ELSEWHERE,
@@ -365,12 +365,12 @@ def test_plot_has_a_bar_for_every_stage_that_took_time(found):
 
 
 def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):
-    assert ceilings.compute("float32") is ceilings.compute("float32")
-    assert ceilings.bandwidth() == ceilings.bandwidth() > 1e8
-    assert ceilings.compute("bfloat16") is None
+    assert machine.compute("float32") is machine.compute("float32")
+    assert machine.bandwidth() == machine.bandwidth() > 1e8
+    assert machine.compute("bfloat16") is None
     monkeypatch.setenv("GPURBF_CPU_KERNEL", "generic")
-    assert ceilings.limit.__wrapped__("float32") is None
-    assert ceilings.limit.__wrapped__("8-bit products") is None
+    assert machine.limit.__wrapped__("float32") is None
+    assert machine.limit.__wrapped__("8-bit products") is None
 
 
 def test_a_kind_without_a_ceiling_has_no_efficiency(digits, monkeypatch):

@@ -63,12 +63,10 @@ def test_factors_are_made_without_blas_s_threads(monkeypatch, m):
     A = A @ A.T + np.eye(m)
     cholesky, solve_triangular, _ = factorizations(np)
     L = np.tril(cholesky(A.copy()))
-    half = solve_triangular(L, B, lower=True)
+    half = solve_triangular(L, B)
     np.testing.assert_allclose(L @ half, B, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(
-        A @ solve_triangular(L, half, lower=True, trans=1), B, rtol=1e-9, atol=1e-7
-    )
-    assert solve_triangular(L, B[:, :0], lower=True).shape == (m, 0)
+    np.testing.assert_allclose(A @ solve_triangular(L, half, trans=1), B, rtol=1e-9, atol=1e-7)
+    assert solve_triangular(L, B[:, :0]).shape == (m, 0)
     assert everything() == before
     assert {"potrf", "trsm"} <= {name for name, _ in calls}
     assert all(found == {1} for _, found in calls)
@@ -84,7 +82,7 @@ def test_a_factor_and_its_solutions_are_the_same_bits_for_every_number_of_thread
     for n in (1, None):
         with threads.limited(n):
             L = cholesky(A.copy())
-            halves = [solve_triangular(L, B, lower=True, trans=trans) for trans in (0, 1)]
+            halves = [solve_triangular(L, B, trans=trans) for trans in (0, 1)]
         found.append(np.hstack([np.tril(L), *halves]))
     np.testing.assert_array_equal(*found)
     np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, A, rtol=1e-9, atol=1e-9)

@@ -17,6 +17,7 @@ from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.layer.backends.blas.matmul import MatrixProductLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.cg import CG
+from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -34,7 +35,7 @@ def solve(parts, weights=None, *, alpha=1e-6, gamma=0.1, intercept=True, **optio
     normal, hidden = NormalEquations(300, 3, alpha), layer(gamma, **options)
     for part in parts:
         normal.add(hidden, X[part], T[part], None if weights is None else weights[part])
-    return normal, normal.solve(1e-6, intercept, keep=True)
+    return normal, Ridge(1e-6, fit_intercept=intercept).solve(normal, keep=True)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -69,7 +70,7 @@ def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
     def fitted(precision):
         normal = NormalEquations(1000, 3, 1e-6)
         normal.add(layer(gamma, X[:1000], precision=precision), X, T, None)
-        return normal.grid, normal.solve(1e-6, True).W
+        return normal.grid, Ridge(1e-6).solve(normal).W
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
@@ -109,7 +110,7 @@ def test_outliers_that_no_center_tells_of_are_summed_exactly():
     for order in (np.arange(3000), RNG.permutation(3000)):
         normal = NormalEquations(300, 3, 1e-6)
         normal.add(hidden, far[order], T[order], None)
-        sums.append(normal.solve(1e-6, True).W)
+        sums.append(Ridge(1e-6).solve(normal).W)
     assert np.abs(hidden.activations(far) - normal.shift).max() > 32767 * normal.grid.step
     np.testing.assert_array_equal(*sums)
 
@@ -121,7 +122,7 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     normal.add(layer(0.01), X[C], T[C], None)
     assert normal.grid is not None
     summed = normal.summed()(layer(0.01).activations(X[C]))
-    left = normal.solve(1e-6, True).leave_one_out(summed, T[C])
+    left = Ridge(1e-6).solve(normal).leave_one_out(summed, T[C])
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
     penalty = reference.penalty(rounded, 1e-6)
@@ -182,7 +183,7 @@ def test_the_bound_that_holds_changes_nothing_and_one_that_fails_is_told():
         double = hidden.in_float64("numpy")
         assert normal.grid is not None and normal.coarse(hidden, double, A[::32]) == fails
         model = RBFClassifier(centers=GRID, gamma=1.0, backend="numba").fit(A, y)
-        same = np.array_equal(model.coef_[0], normal.solve(1e-6, True).W[:, 0])
+        same = np.array_equal(model.coef_[0], Ridge(1e-6).solve(normal).W[:, 0])
         assert same != fails
 
 

@@ -6,7 +6,8 @@ import reference
 from callers import layer_of
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters
+from gpurbf.solvers.ridge import OwnCenters, Ridge
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 RNG = np.random.default_rng(0)
 X, C = RNG.normal(size=(90, 6)), RNG.normal(size=(25, 6))
@@ -20,7 +21,7 @@ def layer(gamma=0.1, dtype=np.float64):
 def solve(X, T, weights, alpha, intercept, gamma=0.1, dtype=np.float64):
     normal = NormalEquations(len(C), T.shape[1])
     normal.add(layer(gamma, dtype), X.astype(dtype), T, weights)
-    return normal.solve(alpha, intercept)
+    return Ridge(alpha, fit_intercept=intercept).solve(normal)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -37,7 +38,7 @@ def test_batches_add_up_and_sums_can_be_kept():
     normal = NormalEquations(len(C), 3)
     for part in (slice(0, 40), slice(40, 41), slice(41, 90)):
         normal.add(layer(), X[part], T[part], w[part])
-        kept = normal.solve(1e-3, True, keep=True)
+        kept = Ridge(1e-3).solve(normal, keep=True)
     np.testing.assert_allclose(kept.W, solve(X, T, w, 1e-3, True).W, rtol=1e-8)
 
 
@@ -67,7 +68,7 @@ def sums(G, b):
 def test_a_matrix_that_is_not_positive_definite_is_solved_and_said_so():
     normal = sums(np.diag([1.0, 1.0, 1.0, -1e-3]), 1)
     with pytest.warns(ConvergenceWarning, match="solved by eigenvalues"):
-        solution = normal.solve(1e-9, False)
+        solution = Ridge(1e-9, fit_intercept=False).solve(normal)
     np.testing.assert_allclose(solution.W[:3, 0], 1, rtol=1e-6)
     assert np.isfinite(solution.W).all()
 
@@ -79,7 +80,7 @@ def test_a_failed_factorisation_leaves_the_matrix_whole():
     G -= (np.linalg.eigvalsh(G)[0] + 1e-5 * np.trace(G) / 700) * np.eye(700)
     expected = np.linalg.solve(G + 100 * 1e-6 * np.trace(G) / 700 * np.eye(700), b)
     with pytest.warns(ConvergenceWarning, match="raised 100 times"):
-        solution = sums(G, b[:, 0]).solve(1e-6, False)
+        solution = Ridge(1e-6, fit_intercept=False).solve(sums(G, b[:, 0]))
     np.testing.assert_allclose(solution.W, expected, rtol=1e-6, atol=1e-9)
 
 

@@ -13,7 +13,7 @@ from gpurbf import FSVC, RBFClassifier
 from gpurbf.solvers import SOLVERS, make_solver
 from gpurbf.solvers.lms import LMS
 from gpurbf.solvers.one_hot import OneHot
-from gpurbf.solvers.ridge.normal_equations import Ridge
+from gpurbf.solvers.ridge import Ridge
 
 X, y = load_digits(n_class=4, return_X_y=True)
 rbf = RBFClassifier(40, random_state=0)

@@ -19,8 +19,8 @@ from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Direct, Falkon, Nystrom, kernel_rows
 from gpurbf.solvers.cg.stored_h import StoredH, rows_of
+from gpurbf.solvers.ridge import left_out
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
-from gpurbf.solvers.ridge.normal_equations import left_out
 
 # Centers whose kernel is factorised to precondition least squares, and where all samples are
 # centers, in m²/2 numbers; centers that stand for all of them beyond that.
@@ -185,11 +185,13 @@ class LeastSquares(System):
             del self.rows
             self.layer = layer = layer.in_float64()
             self.rows, self.info = rows_of(layer, X, shift, None)
-        self.target_mean = self.w @ T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.target_mean = (
+            weighted_sum(self.w, T) / n if self.fit_intercept else np.zeros(T.shape[1])
+        )
         self.T = np.column_stack([T - self.target_mean, np.ones(N)])
         B = self._transposed(self.w[:, None] * self.T)
         offset = B[:, -1] / n - shift
-        trace = float(self.w @ self.rows.squares())
+        trace = float(weighted_sum(self.w, self.rows.squares()))
         centred = trace - n * float(offset @ offset)
         trace += n * float(shift @ shift + 2 * shift @ offset)
         scale = (centred if self.fit_intercept else trace) / m
@@ -202,7 +204,7 @@ class LeastSquares(System):
     def _tolerable(self, step: float, n: float, alpha: float) -> bool:
         """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
         offset = self.rows.rmatvec(self.w[:, None])[:, 0] / n
-        spread = float(self.w @ self.rows.squares()) - n * float(offset @ offset)
+        spread = float(weighted_sum(self.w, self.rows.squares())) - n * float(offset @ offset)
         return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
     def _factorised(self, trace: float) -> Falkon | Direct:
@@ -257,8 +259,10 @@ class LeastSquares(System):
         errors = self.T - self._times(V)
         errors, e = errors[:, :-1], errors[:, -1]
         W, v = V[:, :-1], V[:, -1]
-        b = (self.w * e) @ errors + self.ridge * (v @ W)
-        b /= max(float((self.w * e) @ e + self.ridge * (v @ v)), np.finfo(np.float64).tiny)
+        b = weighted_sum(self.w * e, errors) + self.ridge * (v @ W)
+        b /= max(
+            float(weighted_sum(self.w, e * e) + self.ridge * (v @ v)), np.finfo(np.float64).tiny
+        )
         return W - v[:, None] * b, self.target_mean + b
 
     def _samples(self, rows: np.ndarray) -> Any:
@@ -282,7 +286,7 @@ class LeastSquares(System):
         if exact and self.fit_intercept:  # what a b adds, from outputs for a target of 1
             v = self.preconditioner.solve(self.B[:, -1:])
             e = 1 - self._times(v)[:, 0]
-            constant = e * e / ((self.w * e) @ e + self.ridge * np.square(v).sum())
+            constant = e * e / (weighted_sum(self.w, e * e) + self.ridge * np.square(v).sum())
         for start in range(0, len(rows), _ROWS_PER_BLOCK):
             part = slice(start, start + _ROWS_PER_BLOCK)
             H = self._as_kept(to_host(activations(self.layer, self.X[rows[part]])))
@@ -306,6 +310,11 @@ class LeastSquares(System):
         kept.add(H)
         ((_, rows),) = kept.columns(np.arange(H.shape[1]))
         return rows + self.rows.shift
+
+
+def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
+    """Σ wᵢ Aᵢ for w (N,) and A (N, ...), without BLAS: its threads would spin on for 25 ms."""
+    return np.einsum("i,i...->...", w, A)
 
 
 class KernelSystem(System):

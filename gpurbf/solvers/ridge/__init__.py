@@ -1,1 +1,239 @@
-"""Ridge regression in closed form: normal equations, exact sums, many penalties at once."""
+"""Ridge regression in closed form, from sums over tiles of H.
+
+__init__.py          `Ridge`, its solution and outputs of rows left out
+normal_equations.py  the sums, fed batch by batch;  fixed_point.py  the grid on which they are exact
+path.py              many penalties at once
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.checks import check_number
+from gpurbf.runtime.errors import warn
+from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.threads import map_single_threaded_blas
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+# How often a hundred times larger ridge is tried before the eigenvalues are.
+_N_RETRIES = 2
+# Rows that a thread leaves out at a time.
+_ROWS_LEFT_OUT = 200
+# A row whose outputs are its own doing has nothing left when it is left out.
+_MIN_LEFT = 1e-9
+
+
+class Ridge(BaseEstimator):
+    """Least squares with a penalty on the weights, in closed form.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-6
+        Penalty relative to the mean diagonal of HᵀH, > 0.
+    fit_intercept : bool, default=True
+        Whether the outputs have a constant, which is not penalised.
+    """
+
+    needs = "sums"
+    n_epochs = 1
+
+    def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def check(self) -> None:
+        """Raise for a bad parameter."""
+        check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+
+    @staged("output training", "sums")
+    def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
+        """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
+
+        λ is alpha times the mean diagonal of HᵀH, of the centred H where there is an intercept:
+        scaling the weights or the activations changes nothing.
+
+        Parameters
+        ----------
+        normal : NormalEquations
+        keep : bool, default=False
+            Whether the sums are needed again; otherwise HᵀH is overwritten.
+
+        Returns
+        -------
+        solution : RidgeSolution
+
+        Raises
+        ------
+        FloatingPointError
+            If the sums are not finite.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the matrix was not positive definite in floating point; it says what was done.
+        """
+        with normal.allocator():
+            system = normal.system(self.fit_intercept, keep=keep)
+            W, whiten = _solve(system.xp, system.A, system.B, self.alpha * system.scale)
+            W = to_host(W)
+        own = 1 / float(normal.weight) if self.fit_intercept else 0.0
+        return RidgeSolution(W, system.intercept(W), system.mean, own, whiten, system.xp)
+
+
+class OwnCenters(NamedTuple):
+    """Rows that are centers themselves: their places, and of each a column, 1 for these centers.
+
+    Equal centers are left out together: they have one weight, in parts, and the inverse of HᵀH has
+    no digits left for one of them beside its twin where the penalty is small.
+    """
+
+    rows: np.ndarray
+    units: np.ndarray
+
+    def within(self, part: slice) -> OwnCenters:
+        """Those of some of the rows, by their places there."""
+        some = (part.start <= self.rows) & (self.rows < part.stop)
+        return OwnCenters(self.rows[some] - part.start, self.units[:, some])
+
+
+@dataclass
+class RidgeSolution:
+    """Output weights and intercept, and the whitening that leave-one-out needs.
+
+    Attributes
+    ----------
+    W : ndarray of shape (m, k), float64
+    intercept : ndarray of shape (k,), float64
+    mean : ndarray of shape (m,), float64
+        Subtracted from H; zero without an intercept.
+    intercept_leverage : float
+        The part of the intercept in the leverage of a row of weight 1.
+    whiten : callable
+        Maps V (m, N), of the library that solved, to L⁻¹ V, where L Lᵀ is the matrix solved.
+    xp : module
+        The library that solved.
+    """
+
+    W: np.ndarray
+    intercept: np.ndarray
+    mean: np.ndarray
+    intercept_leverage: float
+    whiten: Callable[[Any], Any]
+    xp: ModuleType = np
+
+    @staged("back and evaluate", "leave-one-out")
+    def leave_one_out(
+        self,
+        H: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None = None,
+        own: OwnCenters | None = None,
+    ) -> np.ndarray:
+        """Outputs for training rows, each as if not trained on.
+
+        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64). A row
+        that is a center is left out with it, as in `RidgePath.leave_one_out`.
+
+        Parameters
+        ----------
+        H : array of shape (N, m), of the library that solved
+            The rows as they were summed.
+        T : ndarray of shape (N, k)
+            Targets that the rows were trained on.
+        weights : ndarray of shape (N,), optional
+            Weights that they were trained with, all copies of a row together; by default 1.
+        own : OwnCenters, optional
+            Rows that are centers.
+
+        Returns
+        -------
+        outputs : ndarray of shape (N, k), float64
+        """
+        n = len(H)
+        step = _ROWS_LEFT_OUT if self.xp is np else max(1, n)
+        parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
+
+        def task(part: slice) -> np.ndarray:
+            w = None if weights is None else weights[part]
+            return self._left_out(H[part], T[part], w, None if own is None else own.within(part))
+
+        return np.concatenate(map_single_threaded_blas([partial(task, part) for part in parts]))
+
+    def _left_out(
+        self, H: Any, T: np.ndarray, weights: np.ndarray | None, own: OwnCenters | None
+    ) -> np.ndarray:
+        """See `leave_one_out`; of rows that are evaluated together."""
+        xp = self.xp
+        outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
+        half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
+        leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
+        if own is not None and len(own.rows):
+            at_center = self._half(xp.asarray(own.units))
+            cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
+            ratio = cross / to_host((at_center * at_center).sum(axis=0))
+            outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)
+            leverage[own.rows] -= ratio * cross
+        return left_out(outputs, leverage if weights is None else weights * leverage, T)
+
+    def _half(self, V: Any) -> Any:
+        """L⁻¹ V."""
+        half = self.whiten(V)
+        m = len(half)
+        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
+        return half
+
+
+def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """Outputs (..., N, k) of rows as if not trained on, from those trained on targets T (N, k).
+
+    (f - ℓt) / (1 - ℓ) for the leverage ℓ (..., N) of all of a row's weight (Hastie, Tibshirani,
+    Friedman, 2009, eq. 7.64).
+    """
+    leverage = leverage[..., None]
+    return (outputs - leverage * T) / np.maximum(1 - leverage, _MIN_LEFT)
+
+
+def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
+    """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
+    cholesky, solve_triangular, eigh = factorizations(xp)
+    diagonal = A.diagonal().copy()
+    for attempt in range(_N_RETRIES + 1):
+        jitter = ridge * 100.0**attempt
+        xp.fill_diagonal(A, diagonal + jitter)
+        try:
+            with stage("output training", "Cholesky"):
+                count(operations=len(A) ** 3 / 3, kind="float64", nbytes=A.nbytes)
+                L = cholesky(A)
+        except np.linalg.LinAlgError:
+            continue
+        if attempt:
+            warn(
+                "HᵀH is not positive definite in floating point: the ridge was raised "
+                f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
+                "precision='float64'.",
+                ConvergenceWarning,
+            )
+        half = solve_triangular(L, B)
+        return solve_triangular(L, half, trans=1), partial(solve_triangular, L)
+    xp.fill_diagonal(A, diagonal)
+    values, vectors = eigh(A)
+    warn(
+        "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
+        "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
+        "precision='float64'.",
+        ConvergenceWarning,
+    )
+    roots = xp.sqrt(xp.maximum(values, 0) + ridge)
+    half = vectors / roots
+    return half @ (half.T @ B), lambda V: half.T @ V

@@ -29,7 +29,8 @@ from gpurbf.runtime.threads import (
     parallel_rows,
     single_threaded_blas,
 )
-from gpurbf.solvers.ridge.normal_equations import NormalEquations, OwnCenters, left_out
+from gpurbf.solvers.ridge import OwnCenters, left_out
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 kernels = lazy_module("gpurbf.solvers.ridge._path_kernels")
 

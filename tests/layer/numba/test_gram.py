@@ -171,15 +171,14 @@ def normal(backend, X, C, T, weights=None, order=None, parts=1, range_=0.75):
 
 @pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ["numba", "numpy", "mkl"])
-def test_bits_do_not_depend_on_how_the_rows_come(request, name, weighted, range_):
-    request.getfixturevalue("available")(name)
+@pytest.mark.parametrize("backend", ["numba", "numpy", "mkl"], indirect=True)
+def test_bits_do_not_depend_on_how_the_rows_come(backend, weighted, range_):
     X, C, T = data(6001, 130, 3)
     weights = 3 * RNG.random(len(X)) if weighted else None
-    expected = normal(name, X, C, T, weights, range_=range_)
+    expected = normal(backend, X, C, T, weights, range_=range_)
 
     def same(**how):
-        for a, b in zip(normal(name, X, C, T, weights, range_=range_, **how), expected):
+        for a, b in zip(normal(backend, X, C, T, weights, range_=range_, **how), expected):
             np.testing.assert_array_equal(a, b)
 
     for parts in (2, 7, 600):
@@ -191,20 +190,6 @@ def test_bits_do_not_depend_on_how_the_rows_come(request, name, weighted, range_
     for n_jobs in (1, 2):
         with limited(n_jobs):
             same()
-
-
-@pytest.fixture
-def available():
-    from gpurbf import BackendUnavailable
-    from gpurbf.layer.backends import get_backend
-
-    def need(name):
-        try:
-            get_backend(name)
-        except BackendUnavailable as error:
-            pytest.skip(f"backend {name}: {error}")
-
-    return need
 
 
 def test_no_eigenvalue_is_negative():

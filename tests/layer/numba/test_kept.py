@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from gpurbf.runtime.threads import limited
 from gpurbf.solvers.cg.stored_h import StoredH
 
 STEP = 1 / 65534
@@ -47,17 +46,6 @@ def test_a_triangle_is_the_whole_matrix(kernel, m, k):
     assert sum(block.nbytes for block in rows.blocks) < 2 * m * (m / 2 + 100)
     V = numbers(m, k, seed=1) - 0.5
     np.testing.assert_allclose(rows.symmetric(V), exact @ V, rtol=0, atol=1e-11)
-
-
-def test_bits_do_not_depend_on_threads():
-    rows, _ = kept(numbers(700, 1300).astype(np.float32), STEP)
-    V, U = numbers(1300, 11), numbers(700, 11)
-    found = []
-    for n_threads in (1, 2):
-        with limited(n_threads):
-            found.append((rows.matvec(V), rows.rmatvec(U)))
-    for one, two in zip(*found):
-        np.testing.assert_array_equal(one, two)
 
 
 def test_operands_stay_and_no_rows_are_no_sums():

@@ -216,20 +216,6 @@ def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, d
     np.testing.assert_array_equal(G, G.T)
 
 
-def test_normal_adds_to_what_is_there():
-    X, C = codes(40, 50, 6)
-    activation, mean = Activation("euclidean", "gaussian", 1e-5), np.zeros(50)
-    layer = prepare(C, activation, np.float64, PIXELS)
-    whole = [np.zeros((50, 50)), np.zeros((50, 2))]
-    parts = [np.zeros((50, 50)), np.zeros((50, 2))]
-    T = np.ones((40, 2))
-    layer.gram(X, T, None, mean, *whole)
-    layer.gram(X[:25], T[:25], None, mean, *parts)
-    layer.gram(X[25:], T[25:], None, mean, *parts)
-    for a, b in zip(whole, parts):
-        np.testing.assert_allclose(a, b, 1e-13)
-
-
 def test_largest_sums_of_32_bits_do_not_overflow():
     X = np.zeros((1, distance.INT32_FEATURES), np.uint8)
     for C in (X + np.uint8(255), X):
@@ -260,16 +246,6 @@ def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     np.testing.assert_allclose(S, exact @ W, 1e-6)
     _, B = gram(X, C, T, None, mean, activation, dtype)
     np.testing.assert_allclose(B, exact.T @ T, 1e-6)
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-def test_callable_profiles_take_squared_distances(metric):
-    X, C = codes(90, 40, 30)
-    activation = Activation(metric, lambda s: np.exp(-1e-6 * s))
-    exact = reference.hidden(X, C, *activation)
-    np.testing.assert_allclose(outputs(X, C, activation), exact, 1e-12)
-    S = matvec(prepare(C, activation, np.float64, PIXELS), X, np.ones((40, 1)))
-    np.testing.assert_allclose(S, exact.sum(1)[:, None])
 
 
 def test_rows_are_independent_of_their_batch(kernel):

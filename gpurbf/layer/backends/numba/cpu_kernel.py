@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.runtime.cpu import cache_bytes, cpu_features, processor
+from gpurbf.runtime.cpu import cpu_features
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
@@ -101,19 +101,3 @@ def micro_kernel(task: str, dtype: Any) -> Any:
     """The micro-kernel of this CPU, as loops call it; see `kernel_for`."""
 
     return microkernel_table.kernel(kernel_for(task, dtype, choose_kernel()[0]))
-
-
-def device() -> str:
-    """All of the CPU that the best tile depends on: model, cores, caches, features, kernel."""
-    try:
-        return _device(choose_kernel()[0])
-    except (BackendUnavailable, ValueError):  # said where the kernel is needed
-        return _device("none")
-
-
-@functools.cache
-def _device(kernel: str) -> str:
-    features = ",".join(sorted(cpu_features() & frozenset().union(*FEATURES.values())))
-    caches = ", ".join(f"L{level} {cache_bytes(level, 0) >> 10} KiB" for level in (2, 3))
-    cores = f"{os.cpu_count()} logical processors"
-    return f"{processor()}, {cores}, {caches}, {features}, kernel {kernel}"

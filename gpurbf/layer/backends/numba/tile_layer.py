@@ -521,8 +521,9 @@ class TilesAmong:
             centers.places.ctypes.data,
             kernel.width // kernel.group,
         )
-        both = (np.frombuffer(words, np.intp) for words in (layer._layer_words[1], call_words))
-        return np.array(columns, np.intp), *both, n_bytes
+        given = layer._layer_words[1], call_words
+        of_layer, of_call = (np.frombuffer(words, np.intp) for words in given)
+        return np.array(columns, np.intp), of_layer, of_call, n_bytes
 
 
 def load() -> Backend:
