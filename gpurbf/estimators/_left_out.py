@@ -13,8 +13,8 @@ import numpy as np
 from gpurbf.centers import center_finder
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.hashes import finder, mix, row_hashes
+from gpurbf.layer import activations
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.protocol import activations
 from gpurbf.solvers.ridge import OwnCenters
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from gpurbf.data.samples import holds_squares
 from gpurbf.fsvc.passes import MARGIN, Order, held_out
 from gpurbf.fsvc.units import WIDTH, Unit
+from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged

@@ -161,19 +161,19 @@ class HiddenLayer:
         return self.backend.xp
 
     def allocator(self) -> AbstractContextManager[None]:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
+        """See :class:`gpurbf.layer.Layer`."""
         return self.backend.allocator()
 
     @property
     def sparse_centers(self) -> Any:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
+        """See :class:`gpurbf.layer.Layer`."""
         if self._sparse_centers is None:  # threads that come at once make one each, all the same
             self._sparse_centers = sparse.sparse_or_dense(self._numbers())
         return self._sparse_centers
 
     @property
     def exact_sums(self) -> bool:
-        """See :class:`gpurbf.layer.protocol.Layer`; a precision that is forced is not rounded."""
+        """See :class:`gpurbf.layer.Layer`; a precision that is forced is not rounded."""
         return self.precision not in FORCED and self.backend.exact_sums()
 
     def in_float64(self, backend: str | None = None) -> HiddenLayer:
@@ -190,7 +190,7 @@ class HiddenLayer:
         return layer
 
     def free_bytes(self) -> float:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
+        """See :class:`gpurbf.layer.Layer`."""
         return self.backend.free_bytes()
 
     def describe(self) -> str:

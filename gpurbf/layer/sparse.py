@@ -159,11 +159,11 @@ class SparseLayer:
         self._norms = _squares(self.centers, 2, np.float64)
 
     def allocator(self) -> AbstractContextManager[None]:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
+        """See :class:`gpurbf.layer.Layer`."""
         return nullcontext()
 
     def free_bytes(self) -> float:
-        """See :class:`gpurbf.layer.protocol.Layer`."""
+        """See :class:`gpurbf.layer.Layer`."""
         return math.inf
 
     def describe(self) -> str:

@@ -17,7 +17,7 @@ the weights, and so which method it has:
     after each; see `CG`.
 ``"samples"``
     ``train(layer, X, T, weights, *, start, order)`` gives W (m, k). ``layer`` is a
-    :class:`gpurbf.layer.protocol.Layer`, T (N, k) are the targets of samples X, weights (N,) theirs
+    :class:`gpurbf.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) theirs
     or None. ``start`` (m, k) are the targets of centers that are samples, or what was learned
     before; None if there is nothing to start from. ``order`` (N',) are the rows as a rule that
     takes sample by sample should see them, None for all as they come.
@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer import Layer
 from gpurbf.solvers.cg import CG, CGSolution
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module

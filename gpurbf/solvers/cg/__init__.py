@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged

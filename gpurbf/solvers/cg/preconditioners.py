@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 from scipy.linalg import cho_solve, inv, solve_triangular
 
-from gpurbf.layer.protocol import Layer
+from gpurbf.layer import Layer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import factorizations, factorize, panel_width, solve_panels
 from gpurbf.runtime.stages import count, stage

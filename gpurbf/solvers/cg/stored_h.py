@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.layer import Layer
 from gpurbf.layer.backends.numba import cpu_kernel
-from gpurbf.layer.protocol import Layer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import bytes_to_keep, working_bytes
 from gpurbf.runtime.lazy import lazy_module

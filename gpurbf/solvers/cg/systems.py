@@ -12,11 +12,11 @@ import numpy as np
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
-from gpurbf.layer.protocol import Layer, activations
+from gpurbf.layer import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import map_single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Direct, Falkon, Nystrom, kernel_rows
 from gpurbf.solvers.cg.stored_h import StoredH, rows_of
 from gpurbf.solvers.ridge import left_out
@@ -287,11 +287,12 @@ class LeastSquares(System):
             v = self.preconditioner.solve(self.B[:, -1:])
             e = 1 - self._times(v)[:, 0]
             constant = e * e / (weighted_sum(self.w, e * e) + self.ridge * np.square(v).sum())
-        for start in range(0, len(rows), _ROWS_PER_BLOCK):
-            part = slice(start, start + _ROWS_PER_BLOCK)
-            H = self._as_kept(to_host(activations(self.layer, self.X[rows[part]])))
-            outputs[part] = H @ W + b
-            leverage[part] = self.preconditioner.squares(H.T) + constant[rows[part]]
+        with single_threaded_blas():
+            for start in range(0, len(rows), _ROWS_PER_BLOCK):
+                part = slice(start, start + _ROWS_PER_BLOCK)
+                H = self._as_kept(to_host(activations(self.layer, self.X[rows[part]])))
+                outputs[part] = H @ W + b
+                leverage[part] = self.preconditioner.squares(H.T) + constant[rows[part]]
         mass = self.w[rows] if mass is None else mass
         T = self.T[rows, :-1] + self.target_mean
         if exact:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpurbf.layer import Layer, activations
 from gpurbf.layer.backends.numba.gram import FEW, Grid
-from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
 
 # Centers whose activations tell mean and range.

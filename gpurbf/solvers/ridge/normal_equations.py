@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.exact_sums import exact_sum
+from gpurbf.layer import Layer, activations
 from gpurbf.layer.backends.numba.gram import FEW, Grid
-from gpurbf.layer.protocol import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_room
 from gpurbf.runtime.linalg import mirror
