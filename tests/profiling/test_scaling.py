@@ -64,5 +64,6 @@ def test_the_model_of_the_recorded_threads_is_the_recorded_time(threads):
     one, two, many = found.scaling((1, 2, 1000))
     if threads == 1:
         assert one.seconds == pytest.approx(found.seconds["training"], rel=1e-6)
-    assert many.seconds <= two.seconds <= one.seconds
+    # Not many <= two: items handed out in another order may meet at Python's lock.
+    assert max(two.seconds, many.seconds) <= one.seconds
     assert two.speed_up == pytest.approx(one.seconds / two.seconds) and two.limit
