@@ -356,8 +356,7 @@ def _phase(axis: Any, profile: Any, phase: str) -> None:
         for row in parts:
             length = scale * row.seconds
             axis.barh(place, length, 0.68, left, color=_COLOR, edgecolor="white", linewidth=1)
-            ideal = length * min(1.0, row.efficiency) if row.ceiling else 0.0
-            axis.barh(place, ideal, 0.3, left, color=_IDEAL)
+            axis.barh(place, length * _reached(row), 0.3, left, color=_IDEAL)
             left += length
         axis.text(left + 0.01 * scale * wall, place, _label(total, parts), va="center", fontsize=8)
     axis.set(title=f"{phase}, {scale * wall:.3g} {unit}", xlabel=unit)
@@ -385,10 +384,6 @@ def _label(total: Any, parts: list[Any]) -> str:
 
 
 _WARM_UP = 200
-
-
-def _silent(text: str) -> None:
-    """Says nothing."""
 
 
 def profile(
@@ -445,7 +440,7 @@ def profile(
     Training: output training is 71 %: HᵀH at 62 % of the float32 ceiling.
     Prediction: hidden layer is 66 %: H and H @ W, fused at 41 % of the 8-bit products ceiling.
     """
-    return _profile(estimator, None, (X, y, X_test, y_test), warm_up, _silent)
+    return _profile(estimator, None, (X, y, X_test, y_test), warm_up, lambda text: None)
 
 
 def profile_from(
