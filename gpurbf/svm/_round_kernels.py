@@ -12,14 +12,21 @@ from gpurbf.layer.backends.numba.consumers import Store
 from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
 from gpurbf.layer.backends.numba.packing import repack
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.svm._smo_kernels import solve_block, subtract
-from gpurbf.svm._working_set_kernels import mirror_rows, next_set, place, remember, scatter
-from gpurbf.svm.binary import (
+from gpurbf.svm._smo_kernels import (
     CREEPING_SETS,
-    CREEPING_STEPS_PER_MEMBER,
     INNER_TOLERANCE,
     MAX_VALUES_PER_CALL,
     MIN_STEPS_PER_CALL,
+    solve_block,
+    subtract,
+)
+from gpurbf.svm._working_set_kernels import (
+    mirror_rows,
+    next_set,
+    place,
+    remember,
+    scatter,
+    slots_wanted,
 )
 
 # What Python does next: rounds of its own, whatever is done between two calls, or memory for rows.
@@ -68,6 +75,7 @@ class State(NamedTuple):
 
     steps: int
     sets: int
+    points: int  # how many were remembered, see `binary.TwoStep`
     squares: float  # of all changes
     members: np.ndarray  # of the last set; those from begin to end were new in it
     begin: int
@@ -116,23 +124,14 @@ def _between(block, samples, begin, end, before, memory):
 
 
 @_inner
-def _wanted(own, members):
-    """Slots for the members' rows that are missing."""
-    absent = -own.counts[1]
-    for i in members:
-        absent += own.slot_of[i] < 0
-    return max(0, absent)
-
-
-@_inner
 def _subtract(own, samples, members, change, f, memory):
     """``f -= change @ K[members]`` over the class; how many rows were evaluated."""
     start = evaluated = 0
     while start < len(members):
         own.counts[0] += 1
-        _, places, missing, where = place(
+        places, missing, where = place(
             members[start:], samples, own.row, own.slot_of, own.owner, own.used,
-            own.counts[0], own.counts[1], True,
+            own.counts[0], own.counts[1],
         )  # fmt: skip
         own.counts[1] = max(0, own.counts[1] - len(missing))
         if len(missing):
@@ -171,15 +170,13 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
     -------
     outcome : int
         LOOK, PAUSE or GROW.
-    inside : int
-        Steps inside the last set.
     work : tuple of int
         Kernel values that were evaluated, read in steps, and subtracted from f.
     state : State
     """
-    steps, sets, squares, members, begin, end, ready, changed, change, pending = state
+    steps, sets, points, squares, members, begin, end, ready, changed, change, pending = state
     n, n_a, all_there = len(p.f), a.rows.shape[1], np.empty(0, np.uint8)
-    inside, final, evaluated, stepped, subtracted = 0, pending, 0, 0, 0
+    final, evaluated, stepped, subtracted = pending, 0, 0, 0
     while True:
         if not pending:
             outcome = LOOK
@@ -206,17 +203,20 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
             changed, change, square = scatter(members, values[3], p.beta)
             squares, pending = squares + square, True
         outcome = GROW
-        if not final and _wanted(a, changed) + _wanted(b, changed) > 0:
+        wanted = slots_wanted(changed, a.slot_of, a.counts[1])
+        wanted += slots_wanted(changed, b.slot_of, b.counts[1])
+        if wanted > 0 and not final:
             break
         evaluated += n_a * _subtract(a, p.samples, changed, change, p.f[:n_a], memory)
         evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
-        remember(p.points[sets % 3], p.beta, p.f)
-        sets, outcome = sets + 1, PAUSE
-        if sets >= CREEPING_SETS or inside >= CREEPING_STEPS_PER_MEMBER * size:
+        remember(p.points[points % 3], p.beta, p.f)
+        sets, points, outcome = sets + 1, points + 1, PAUSE
+        # As many steps inside a set as a problem that creeps takes do not fit into a call.
+        if sets >= CREEPING_SETS or evaluated + stepped + subtracted > MAX_VALUES_PER_CALL:
             break
-        if evaluated + stepped + subtracted > MAX_VALUES_PER_CALL:
-            break
-    state = State(steps, sets, squares, members, begin, end, ready, changed, change, pending)
-    return outcome, inside, (evaluated, stepped, subtracted), state
+    state = State(
+        steps, sets, points, squares, members, begin, end, ready, changed, change, pending
+    )
+    return outcome, (evaluated, stepped, subtracted), state

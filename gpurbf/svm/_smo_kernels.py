@@ -24,6 +24,14 @@ from gpurbf.runtime.jit.llvm import (
     without_refcount,
 )
 
+# Steps that a call is allowed at least, one a sample if these are more, and kernel values that an
+# uninterrupted call may read: some 20 ms.
+MIN_STEPS_PER_CALL, MAX_VALUES_PER_CALL = 500, 50_000_000
+# The inner loop ends when the violation is this part of what it was over all samples. A problem
+# creeps along a valley if it is not solved by so many sets, or if its last set took so many steps
+# for each of its members: steps ahead do more for it than steps inside a set.
+INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
+CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
 _STRIP = 64

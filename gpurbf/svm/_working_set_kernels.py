@@ -131,12 +131,6 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
 
 
 @_short
-def pick(numbers, places):
-    """``numbers[places]``; NumPy gives up the GIL for it."""
-    return numbers[places]
-
-
-@_short
 def remember(point, beta, f):
     """Copy beta and f into the point (2, n)."""
     use_widest_vectors()
@@ -181,18 +175,22 @@ def scatter(members, inside, beta):
 
 
 @_short
-def place(members, samples, row, slot_of, owner, used, clock, vacant, final):
-    """Rows of the members in memory, of as many as there are slots (`row` has each slot's).
-
-    Vacant slots are taken in order, then the longest unused: if that is final. Else nothing is done
-    where some would have to give way, and how many comes first of the results, 0 where none does.
-    The other results: the members' rows, the samples of those that were in no slot, their rows.
-    """
-    absent, filled = 0, len(row)
+def slots_wanted(members, slot_of, vacant):
+    """How many slots are missing for the members' rows, if none is to give way."""
+    absent = 0
     for i in members:
         absent += slot_of[i] < 0
-    if absent > vacant and not final:
-        return absent - vacant, members[:0], members[:0], members[:0]
+    return max(0, absent - vacant)
+
+
+@_short
+def place(members, samples, row, slot_of, owner, used, clock, vacant):
+    """Rows of the members in memory, of as many as there are slots (`row` has each slot's).
+
+    Vacant slots are taken in order, then the longest unused. The other results are the samples of
+    those members that were in no slot, and their rows.
+    """
+    filled = len(row)
     members = members[:filled]
     slots, n = slot_of[members], 0
     for s in slots:
@@ -233,7 +231,7 @@ def place(members, samples, row, slot_of, owner, used, clock, vacant, final):
             missing[found], where[found] = samples[members[k]], row[s]
             found += 1
         slots[k] = row[s]
-    return 0, slots, missing, where
+    return slots, missing, where
 
 
 @_short

@@ -21,10 +21,9 @@ round_kernels = lazy_module("gpurbf.svm._round_kernels")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
-# A pair up to this size is its own working set: LIBSVM's algorithm on a ready matrix. After so many
-# steps, or one a sample, those go on alone that may still move, if they are this part of all.
-MAX_SINGLE_SET = 2048
-MIN_STEPS_PER_CALL, _MAX_UNSETTLED_PART = 500, 0.6
+# A pair up to this size is its own working set on a ready matrix: LIBSVM's algorithm. After the
+# steps of a call those go on alone that may still move, if they are this part of all.
+MAX_SINGLE_SET, _MAX_UNSETTLED_PART = 2048, 0.6
 # Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
 # larger ones' blocks cost more than the rows that they save (docs/svc.md).
 WORKING_SET_LIMITS = 512, 2048
@@ -32,18 +31,11 @@ _SAMPLES_PER_MEMBER = 12
 # f is evaluated again, in float64, where four standard deviations of what rounding may have done to
 # it are more than this part of the violation; after so many times all that follows is float64.
 MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
-# The inner loop ends when the violation is this part of what it was over all samples. A problem
-# creeps along a valley if it is not solved by so many sets, or if its last set took so many steps
-# for each of its members: steps ahead do more for it than steps inside a set.
-INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
-CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
 # A step ahead may need rows, by this part of those of the set before it.
 _MAX_ROWS_AHEAD = 1 / 4
 # Where two changes span nearly a line their plane has a best point with this. Samples that share
 # what is left of sum(beta) after others were put back to their bounds.
 _AHEAD_RIDGE, _AHEAD_SHARERS = 1e-6, 16
-# Kernel values that an uninterrupted call may read; some 20 ms.
-MAX_VALUES_PER_CALL = 50_000_000
 # After so many steps free samples are solved for together if that costs no more: what it reads
 # for one value read by a step in the same time, directions at the most, and how much closer than to
 # the goal it is to come.
@@ -98,7 +90,7 @@ def begin_on_matrix(
     """
     n_a = a.stop - a.start
     n = n_a + b.stop - b.start
-    most = max(MIN_STEPS_PER_CALL, n)
+    most = max(smo_kernels.MIN_STEPS_PER_CALL, n)
     most = most if max_iter < 0 else min(most, max_iter)
     whole = n == len(K)
     part = K if whole else np.empty((n, n), K.dtype)
@@ -164,7 +156,10 @@ def solve_binary(
     # A product of more than 10,000 numbers would wake a BLAS's threads, which then spin.
     squares = 0.0 if begun is None else float(beta @ beta)
     problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, steps, squares)
-    violation = problem.whole() if len(y) <= MAX_SINGLE_SET else problem.by_working_sets()
+    if isinstance(kernel, MatrixPair) and len(y) <= MAX_SINGLE_SET:
+        violation = problem.whole(kernel)
+    else:
+        violation = problem.by_working_sets()
     intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
     return Solution(beta, intercept, problem.steps, violation, objective, gap, violation < tol)
 
@@ -186,13 +181,12 @@ class _Problem:
     squares: float
     evaluated: int = 0
 
-    def whole(self) -> float:
+    def whole(self, kernel: MatrixPair) -> float:
         """Step with all samples as the working set, until rounding of K is of no concern either.
 
         Returns the violation, as `by_working_sets` does.
         """
-        kernel, n = self.kernel.whole(), len(self.f)
-        rows = kernel.rows()
+        rows, n = kernel.rows(), len(self.f)
         while True:
             before = self.beta.copy() if self.kernel.rounding else self.beta
             violation = self._on_matrix(kernel, rows)
@@ -210,7 +204,7 @@ class _Problem:
         """Between looks at all samples, those that may move go on alone."""
         n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
-        pause = max(MIN_STEPS_PER_CALL, n)
+        pause = max(smo_kernels.MIN_STEPS_PER_CALL, n)
         while True:
             violation, ended = self._inner(rows, arrays, self.tol, pause)
             if ended:
@@ -254,14 +248,13 @@ class _Problem:
             sets.size,
             self.max_iter if self.max_iter >= 0 else sys.maxsize,
         )
-        state = self.steps, sets.count, self.squares, *sets.last
-        outcome, inside, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
-        self.steps, sets.count, self.squares, *last, changed, _, _ = state
-        # Every point is one of a set as yet: after a step ahead there are no more compiled rounds.
-        plane.added, sets.last = sets.count, tuple(last)
+        state = self.steps, sets.count, plane.added, self.squares, *sets.last
+        outcome, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
+        self.steps, sets.count, plane.added, self.squares, *last, changed, _, _ = state
+        sets.last = tuple(last)
         if outcome == round_kernels.LOOK:
             return False
-        sets.note(inside, len(changed))
+        sets.note(0, len(changed))  # fewer steps than a member each, or Python had made them
         self.check(self.steps, np.inf)  # nobody is told of single sets, but all may be stopped
         return True
 
@@ -352,7 +345,8 @@ class _Problem:
             Whether no step can follow: False where as many were made as may be.
         """
         n, plain_rows, since = len(arrays[0]), tuple(rows), 0
-        call = min(max(MIN_STEPS_PER_CALL, n), MAX_VALUES_PER_CALL // n)
+        most_values = smo_kernels.MAX_VALUES_PER_CALL
+        call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
         last = self.steps + most
         if self.max_iter >= 0:
             last = min(last, self.max_iter)
@@ -372,7 +366,7 @@ class _Problem:
                 return violation, False
             with stage("output training", "free samples"):
                 most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
-                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * MAX_VALUES_PER_CALL)
+                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
                 found, read = free_cg_kernels.solve_free(
                     plain_rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
                 )
@@ -397,13 +391,14 @@ class _Sets:
     @property
     def tolerance(self) -> float:
         """The part of the violation at which steps inside the next set end."""
-        return CREEPING_TOLERANCE if self.creeping else INNER_TOLERANCE
+        creeping, usual = smo_kernels.CREEPING_TOLERANCE, smo_kernels.INNER_TOLERANCE
+        return creeping if self.creeping else usual
 
     def note(self, steps: int, changed: int) -> None:
         """Note steps inside the last set and how many members it changed."""
         self.changed = changed
-        creeping = steps >= CREEPING_STEPS_PER_MEMBER * self.size
-        self.creeping = creeping or self.count >= CREEPING_SETS
+        creeping = steps >= smo_kernels.CREEPING_STEPS_PER_MEMBER * self.size
+        self.creeping = creeping or self.count >= smo_kernels.CREEPING_SETS
 
 
 class TwoStep:

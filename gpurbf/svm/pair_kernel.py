@@ -121,10 +121,6 @@ class MatrixPair:
             return self.kernel.between(samples)
         return self.K[np.ix_(samples, samples)]
 
-    def whole(self) -> MatrixPair:
-        """K of all samples: this pair, for it is ready."""
-        return self
-
     def rows(self) -> Any:
         """Its rows as `_smo_kernels.Rows`, which are copied out of a larger K when first read."""
         n, n_a = len(self.samples), self.a.stop - self.a.start
@@ -172,7 +168,7 @@ class EvaluatedPair:
         All but the fresh members, which are the first or the last ones, are those of the last
         call, in their places. In float64 if it is to be wide, and so are the next ones then.
         """
-        n, samples = len(members), working_set_kernels.pick(self.samples, members)
+        n, samples = len(members), self.samples[members]
         if wide:
             return self.kernel.between(samples)
         if len(self._block) != n:
@@ -188,17 +184,6 @@ class EvaluatedPair:
 
         parallel_rows(mirror, n - (end - begin), _MIRRORED_ROWS)
         return self._block
-
-    def whole(self) -> MatrixPair:
-        """K of all samples, float32."""
-        n = len(self.samples)
-        K = np.empty((n, n), np.float32)
-        self._fill(K)
-        return MatrixPair(K, self.diagonal, slice(0, n), slice(n, n))
-
-    def _fill(self, K: np.ndarray) -> None:
-        """Write K of all samples."""
-        self.kernel.values(self.samples, self.kernel.over(self.samples), K)
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False

@@ -116,7 +116,9 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
     if kernel.matrix is not None:
         return kernel.matrix
     n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
-    wanted = n_samples <= MAX_MATRIX or largest <= binary.MAX_SINGLE_SET
+    # Of a linear kernel working sets alone need values; pairs as large as that are their own.
+    most = MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
+    wanted = n_samples <= MAX_MATRIX or largest <= most
     if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
     N = len(kernel.diagonal)
@@ -127,7 +129,7 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
 
 def keeps_rows(kernel: KernelMatrix, n: int, cache_bytes: float) -> bool:
     """Whether keeping rows of a pair of n samples takes less time than evaluating each again."""
-    if kernel.linear and n > binary.MAX_SINGLE_SET:
+    if kernel.linear:
         return False
     rows = cache_bytes / (4 * n)
     found = _FOUND_OF_LAST_SET * min(1.0, rows / (_SETS_TO_FIND * binary.working_set_size(n)))

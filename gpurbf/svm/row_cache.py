@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.svm.pair_kernel import (
@@ -24,8 +23,6 @@ working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Rows that a cache may hold whatever the budget says.
 MIN_ROWS = 64
-# Larger pairs' kernels take so long that Python between them is nothing, and no interrupt waits.
-_MAX_COMPILED = 16384
 # Rows of the longest class in a piece of memory, at the least, and pieces of each class before
 # there are more rows in one: of shorter rows one or two in a piece have no room.
 _MIN_ROWS_PER_PIECE, _PIECES_PER_CLASS = 8, 8
@@ -98,37 +95,29 @@ class RowCache:
             subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
             start += len(places)
 
-    def read(self, members: np.ndarray, out: np.ndarray) -> None:
-        """Write K[members] into out."""
-        start = 0
-        while start < len(members):
-            places = self._places(members[start:])
-            out[start : start + len(places)] = to_host(self.rows[self.kernel.xp.asarray(places)])
-            start += len(places)
-
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
+        self.make_room(members)
         self._counts[0] += 1
-        wanted, places, missing, where = self._place(members, False)
-        if wanted:
-            self._grow(wanted)
-            _, places, missing, where = self._place(members, True)
+        places, missing, where = working_set_kernels.place(
+            members, self._samples, self._row, self._slot_of, self._owner, self._used, *self._counts
+        )
         self._counts[1] = max(0, self._counts[1] - len(missing))
         if len(missing):
             self.kernel.values(missing, self.columns, self.rows, where)
         return places
 
-    def _place(self, members: np.ndarray, final: bool) -> Any:
-        return working_set_kernels.place(
-            members, self._samples, self._row, self._slot_of, self._owner, self._used,
-            *self._counts, final,
-        )  # fmt: skip
-
     def make_room(self, members: np.ndarray) -> None:
-        """Ask for slots for the members' rows, if some are missing."""
-        wanted = int(np.count_nonzero(self._slot_of[members] < 0) - self._counts[1])
-        if wanted > 0:
-            self._grow(wanted)
+        """Ask the budget for slots where vacant ones do not suffice for the members' rows."""
+        wanted = working_set_kernels.slots_wanted(members, self._slot_of, self._counts[1])
+        if not wanted:
+            return
+        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(self._row))
+        self.pieces += pieces
+        self._row = np.append(self._row, rows)
+        none = np.full(len(rows), -1)
+        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
+        self._counts[1] += len(rows)
 
     def compiled(self) -> Any:
         """The rows as compiled rounds take them."""
@@ -141,15 +130,6 @@ class RowCache:
         """Arguments of `driver.evaluate_rows` for the layer whose centers are the class."""
         _, layer, plan, _ = self.kernel.tiles.words(self.kernel.class_layer(self.columns))
         return layer, plan
-
-    def _grow(self, wanted: int) -> None:
-        """Ask the budget for slots where vacant ones do not suffice."""
-        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(self._row))
-        self.pieces += pieces
-        self._row = np.append(self._row, rows)
-        none = np.full(len(rows), -1)
-        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
-        self._counts[1] += len(rows)
 
 
 class CachedPair(EvaluatedPair):
@@ -164,18 +144,9 @@ class CachedPair(EvaluatedPair):
     ) -> None:
         super().__init__(kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b
-        self.rounds = rounds if len(self.samples) <= _MAX_COMPILED else None
+        self.rounds = rounds
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
-
-    def _fill(self, K: np.ndarray) -> None:
-        n_a, n = self.n_a, len(K)
-        self.over_a.read(np.arange(n_a), K[:n_a, :n_a])
-        self.over_b.read(np.arange(n_a, n), K[n_a:, n_a:])
-        across = np.empty((n_a, n - n_a), np.float32)
-        self.kernel.values(self.samples[:n_a], self.over_b.columns, across)
-        K[:n_a, n_a:] = across
-        K[n_a:, :n_a] = across.T
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
@@ -229,7 +200,7 @@ class Rounds:
         while True:
             rows = (cache.compiled() for cache in caches)
             with stage("output training", "rounds"):
-                outcome, inside, work, state = round_kernels.rounds(
+                outcome, work, state = round_kernels.rounds(
                     problem, self._block, *rows, *limits, state, start
                 )
                 evaluated, stepped, subtracted = work
@@ -237,7 +208,7 @@ class Rounds:
                 count(operations=operations, kind=self._layer.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
-                return outcome, inside, state
+                return outcome, state
             for cache in caches:
                 cache.make_room(state.changed)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 
-from gpurbf.svm import binary, pairs, row_cache
+from gpurbf.svm import _smo_kernels, binary, pairs, row_cache
 from gpurbf.svm.pairs import solve_pairs
 
 
@@ -111,7 +111,7 @@ def test_the_settled_are_left_out_and_looked_at_again(ready, monkeypatch):
         return inner(self, rows, *options)
 
     monkeypatch.setattr(binary._Problem, "_inner", spy)
-    monkeypatch.setattr(binary, "MIN_STEPS_PER_CALL", 0)
+    monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 0)
     (solution,), _ = solve(K, starts, 1e4, ready=ready, tol=1e-6)
     assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
     assert_optimal(K, starts, 1e4, [solution], 2e-6)
@@ -176,13 +176,11 @@ def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkey
         assert solution.beta == pytest.approx(same.beta, abs=1e-3)
 
 
-@pytest.mark.parametrize("kept", [True, False, "whole", "matrix"])
+@pytest.mark.parametrize("kept", [True, False, "matrix"])
 def test_rounding_of_the_kernel_is_looked_after(kept, small_sets, monkeypatch):
     monkeypatch.setattr(pairs, "keeps_rows", lambda *_: bool(kept))
-    if kept in ("whole", "matrix"):
-        monkeypatch.setattr(binary, "MAX_SINGLE_SET", 80)
     if kept == "matrix":
-        monkeypatch.setattr(pairs, "MAX_MATRIX", 1000)
+        monkeypatch.setattr(binary, "MAX_SINGLE_SET", 80)
     K, starts = problem()
     solutions, kernel = solve(K, starts, 100.0, ready=False, rounding=1e-4)
     assert_optimal(K, starts, 100.0, solutions, 1.5e-3)
