@@ -46,7 +46,8 @@ class Target(NamedTuple):
 AVX2 = Target("haswell", "+avx2,+fma")
 AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
 DOTPROD = Target("generic", "+neon,+dotprod")
-I8MM = Target("generic", "+neon,+dotprod,+i8mm")
+# Neoverse V2 makes three operations of a load of two vectors, and two of two loads.
+I8MM = Target("generic", "+neon,+dotprod,+i8mm,+slow-paired-128")
 
 
 class Kind(NamedTuple):
