@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from callers import Callback
 from joblib import parallel_config
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -124,14 +124,7 @@ def test_partial_fit_says_what_it_needs(fitted):
         pickle.loads(pickle.dumps(fitted)).partial_fit(X_train, y_train)
 
 
-def test_weights_are_copies_and_classes_can_be_weighted():
-    weights = np.random.default_rng(0).integers(0, 4, len(X_train))
-    copies = np.repeat(np.arange(len(X_train)), weights)
-    by_weight = RBFClassifier(100, random_state=0).fit(X_train, y_train, weights)
-    by_copies = RBFClassifier(100, random_state=0).fit(X_train[copies], y_train[copies])
-    np.testing.assert_allclose(
-        by_weight.decision_function(X_test), by_copies.decision_function(X_test), atol=1e-7
-    )
+def test_classes_can_be_weighted():
     rare = np.flatnonzero((y_train != 3) | (np.arange(len(y_train)) % 30 == 0))
     plain, balanced = (
         RBFClassifier(100, class_weight=c, random_state=0).fit(X_train[rare], y_train[rare])
@@ -170,20 +163,6 @@ def test_probabilities_are_calibrated_where_most_samples_are_centers():
         losses.append([log_loss(y[test], probabilities(outputs, t)) for t in pair])
     found, least = np.sum(losses, axis=0)
     assert found < 1.1 * least
-
-
-def test_two_classes_of_strings():
-    data = load_breast_cancer()
-    labels = data.target_names[data.target]
-    model = make_pipeline(StandardScaler(), RBFClassifier(100, random_state=0))
-    model.fit(data.data[::2], labels[::2])
-    scores = model.decision_function(data.data[1::2])
-    assert scores.ndim == 1
-    assert model.classes_.tolist() == ["benign", "malignant"]
-    np.testing.assert_array_equal(model.predict(data.data[1::2]), model.classes_[(scores > 0) * 1])
-    assert model.score(data.data[1::2], labels[1::2]) > 0.93
-    P = model.predict_proba(data.data[1::2])
-    assert ((P[:, 1] > 0.5) == (scores > 0)).all()
 
 
 def test_more_centers_than_samples_is_said_and_works():

@@ -48,14 +48,6 @@ def test_the_model_is_the_same_bits_for_any_batches_in_any_order(intercept):
         np.testing.assert_array_equal(other.intercept, whole.intercept)
 
 
-def test_weighted_sums_are_the_same_bits_too():
-    whole = solve([np.arange(3000)], w)[0]
-    order = np.roll(np.arange(3000), -int(w.argmax()))  # the grid is that of the first batch
-    other = solve(np.array_split(order, 7), w)[0]
-    np.testing.assert_array_equal(np.tril(other.G), np.tril(whole.G))
-    np.testing.assert_array_equal(other.B, whole.B)
-
-
 @pytest.mark.parametrize("weights", [None, w])
 def test_the_outputs_are_those_of_the_definition_as_far_as_the_ridge_allows(weights):
     H = reference.hidden(X, X[:300], "euclidean", "gaussian", 0.1)
