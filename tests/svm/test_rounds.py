@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpurbf import SVC
-from gpurbf.svm import _round_kernels, pairs
+from gpurbf.svm import _round_kernels, binary, pairs
 
 LABELS = np.repeat(np.arange(4), 1100)  # pairs of more samples than a single set
 
@@ -79,3 +79,10 @@ def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     for a, b in zip(expected, fitted(X)):
         assert np.array_equal(a, b)
     assert calls < len(outcomes) < 2 * calls
+
+
+def test_rounding_is_judged_as_compiled_rounds_judge_it():
+    for squares in np.random.default_rng(0).lognormal(0, 5, 10_000).tolist():
+        limit = binary.ROUNDING_DEVIATIONS / binary.MAX_ROUNDING_PART * np.sqrt(squares)
+        assert binary.rounding_is_small(1.0, squares, limit)
+        assert not binary.rounding_is_small(1.0, squares, np.nextafter(limit, 0))
