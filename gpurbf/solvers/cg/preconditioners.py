@@ -1,9 +1,8 @@
-"""Preconditioners of `CG`: Cholesky factors, and Nystroem landmarks."""
+"""Preconditioners of `CG`: Cholesky factors of the kernel, and Nystroem landmarks."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -19,62 +18,50 @@ from gpurbf.solvers.cg.stored_h import StoredH
 _COLUMNS_PER_BLOCK = 4096
 # How often a δ is tried, each ten times the one before.
 _N_TRIES = 3
-
-
-def kernel_rows(
-    layer: Layer, dtype: np.dtype, roots: np.ndarray | None = None
-) -> Callable[[slice], np.ndarray]:
-    """A function that makes rows of D K D, for the kernel K (m, m) of the centers.
-
-    D is diag(``roots``), by default I. Of row i it makes the columns from the first row on.
-    """
-
-    def rows(part: slice) -> np.ndarray:
-        H = to_host(layer.activations(layer.centers[part]))[:, part.start :].astype(dtype)
-        if roots is not None:
-            H *= roots[part, None]
-            H *= roots[part.start :]
-        return H
-
-    return rows
+# A penalty of so many times the rounding of the trace is told from it.
+_MIN_RIDGE_PER_ROUNDING = 4
 
 
 class Cholesky:
-    """A factor of A + δI, for symmetric A (m, m) of which ``rows`` makes some, see `kernel_rows`.
+    """A factor of D K D + δI, for the kernel K (m, m) of the centers and D = diag(``roots``).
 
     Its panels (`gpurbf.runtime.linalg`) take little more than m²/2 numbers of the dtype.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If A is not positive definite: there are profiles whose kernel is not.
+        If K is not positive definite: there are profiles that are not.
     """
 
     def __init__(
-        self, m: int, rows: Callable[[slice], np.ndarray], delta: float, dtype: np.dtype
+        self, layer: Layer, delta: float, dtype: np.dtype, roots: np.ndarray | None = None
     ) -> None:
-        self.m, self.dtype, self.panels = m, dtype, list[np.ndarray]()
+        self.m, self.dtype, self.panels = len(layer.centers), dtype, list[np.ndarray]()
         with stage("output training", "preconditioner"):
             for _ in range(_N_TRIES):
-                self._fill(rows, delta)
+                self._fill(layer, delta, roots)
                 count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.m**2 * dtype.itemsize)
                 with suppress(np.linalg.LinAlgError):
                     factorize(self.panels)
                     return
                 delta *= 10
-        raise np.linalg.LinAlgError("the matrix is not positive definite")
+        raise np.linalg.LinAlgError("the kernel of the centers is not positive definite")
 
-    def _fill(self, rows: Callable[[slice], np.ndarray], delta: float) -> None:
+    def _fill(self, layer: Layer, delta: float, roots: np.ndarray | None) -> None:
         """The panels of the matrix, whose columns are its rows."""
         self.panels.clear()
         w = panel_width(self.m)
         for top in range(0, self.m, w):
-            some = rows(slice(top, min(top + w, self.m)))
-            some[np.diag_indices(len(some))] += delta
-            self.panels.append(some.T)
+            H = to_host(layer.activations(layer.centers[top : top + w]))
+            rows = H[:, top:].astype(self.dtype)
+            if roots is not None:
+                rows *= roots[top : top + w, None]
+                rows *= roots[top:]
+            rows[np.diag_indices(len(rows))] += delta
+            self.panels.append(rows.T)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
-        """(A + δI)⁻¹ V, in its dtype."""
+        """(D K D + δI)⁻¹ V, in its dtype."""
         with stage("output training", "preconditioner"):
             X = self.forward(V)
             count(operations=1.0 * self.m * X.size, kind=self.dtype.name)
@@ -102,8 +89,7 @@ class Falkon:
 
     def __init__(self, layer: Layer, ridge: float, weight: float) -> None:
         self.factor = len(layer.centers) / weight
-        delta, rows = float(np.sqrt(ridge * self.factor)), kernel_rows(layer, layer.dtype)
-        self.root = Cholesky(len(layer.centers), rows, delta, layer.dtype)
+        self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
@@ -116,10 +102,16 @@ class Falkon:
 
 
 class Direct:
-    """The inverse of A + λI itself, by its factor."""
+    """The inverse of D K D + λI itself, as well as the dtype can tell it.
 
-    def __init__(self, whole: Cholesky) -> None:
-        self.whole = whole
+    That is the layer's, or float64 where the rounding of a matrix of that ``trace`` would be felt.
+    It raises what `Cholesky` raises.
+    """
+
+    def __init__(self, layer: Layer, ridge: float, roots: np.ndarray, trace: float) -> None:
+        fits = ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(layer.dtype).eps * trace
+        dtype = layer.dtype if fits else np.dtype(np.float64)
+        self.whole = Cholesky(layer, ridge, dtype, roots)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,23 +13,19 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
-from gpurbf.solvers.cg.preconditioners import Cholesky, Direct, Falkon, Nystrom, kernel_rows
-from gpurbf.solvers.cg.stored_h import StoredH, rows_of
-from gpurbf.solvers.ridge import left_out
+from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
+from gpurbf.solvers.cg.stored_h import rows_of
+from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Centers whose kernel is factorised to precondition least squares, and where all samples are
 # centers, in m²/2 numbers; centers that stand for all of them beyond that.
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
-# Centers for which HᵀH itself is made: of few the kernel says little about it.
+# Centers for which `Ridge` leaves samples out: few may lie unlike the samples.
 _MAX_SUMMED_CENTERS = 512
-# A penalty of so many times the rounding of the trace is told from it.
-_MIN_RIDGE_PER_ROUNDING = 4
-# Columns of a matrix that a thread adds to at a time.
-_COLUMNS_PER_TASK = 256
 # Samples whose leave-one-out outputs are made at a time, and the leverage that one may have of its
 # own.
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 512, 0.99
@@ -195,7 +190,7 @@ class LeastSquares(System):
         centred = trace - n * float(offset @ offset)
         trace += n * float(shift @ shift + 2 * shift @ offset)
         scale = (centred if self.fit_intercept else trace) / m
-        self.ridge = penalty.alpha * (scale if scale > 0 else 1.0)
+        self.alpha, self.ridge = penalty.alpha, penalty.alpha * (scale if scale > 0 else 1.0)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
         self.B = B if self.fit_intercept else B[:, :-1]
@@ -207,35 +202,16 @@ class LeastSquares(System):
         spread = float(weighted_sum(self.w, self.rows.squares())) - n * float(offset @ offset)
         return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
 
-    def _factorised(self, trace: float) -> Falkon | Direct:
-        m = len(self.layer.centers)
-        if m > _MAX_SUMMED_CENTERS:
-            return Falkon(self.layer, self.ridge, float(self.w.sum()))
-        G = self._gram(np.arange(m))
-
-        def rows(part: slice) -> np.ndarray:
-            return G[part, part.start :].copy()
-
-        return Direct(Cholesky(m, rows, self.ridge, G.dtype))
+    def _factorised(self, trace: float) -> Falkon:
+        return Falkon(self.layer, self.ridge, float(self.w.sum()))
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
-        return Nystrom(E, some, None, self._gram(some), self.ridge, trace)
-
-    def _gram(self, some: np.ndarray) -> np.ndarray:
-        """HᵀDH of some of the centers, in float64."""
         G = np.zeros((len(some), len(some)))
-
-        def add(part: np.ndarray, top: int) -> None:
-            bottom = top + _COLUMNS_PER_TASK
-            G[top:bottom, :bottom] += part[:, top:bottom].T @ part[:, :bottom]
-
         for rows, part in self.rows.columns(some):
             part += self.rows.shift[some]
             part *= np.sqrt(self.w[rows])[:, None]
-            tops = range(0, len(G), _COLUMNS_PER_TASK)
-            map_single_threaded_blas([partial(add, part, top) for top in tops])
-        mirror(G)
-        return G
+            G += part.T @ part
+        return Nystrom(E, some, None, G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         return self.rows.matvec(V) + self.rows.shift @ V
@@ -278,39 +254,33 @@ class LeastSquares(System):
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """See `System`; the closed form is that of `RidgeSolution`."""
+        """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
+
+        `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
+        of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
+        is proportional to the weight.
+        """
+        mass, targets = self.w[rows] if mass is None else mass, self.T[:, :-1] + self.target_mean
+        if len(W) <= _MAX_SUMMED_CENTERS:
+            layer, normal = self.layer.in_float64(), NormalEquations(*W.shape)
+            normal.add(layer, self.X, targets, self.w)
+            solution = Ridge(self.alpha, fit_intercept=self.fit_intercept).solve(normal)
+            with layer.allocator():
+                H = activations(layer, self.X[rows])
+                return solution.leave_one_out(H, targets[rows], mass)
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
-        exact, constant = isinstance(self.preconditioner, Direct), np.zeros(self.n_samples)
-        if exact and self.fit_intercept:  # what a b adds, from outputs for a target of 1
-            v = self.preconditioner.solve(self.B[:, -1:])
-            e = 1 - self._times(v)[:, 0]
-            constant = e * e / (weighted_sum(self.w, e * e) + self.ridge * np.square(v).sum())
         with single_threaded_blas():
             for start in range(0, len(rows), _ROWS_PER_BLOCK):
                 part = slice(start, start + _ROWS_PER_BLOCK)
-                H = self._as_kept(to_host(activations(self.layer, self.X[rows[part]])))
+                H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
                 outputs[part] = H @ W + b
-                leverage[part] = self.preconditioner.squares(H.T) + constant[rows[part]]
-        mass = self.w[rows] if mass is None else mass
-        T = self.T[rows, :-1] + self.target_mean
-        if exact:
-            return left_out(outputs, mass * leverage, T)
-        # `Falkon` takes all samples for equally heavy: its leverage is that of one of mean weight,
-        # and f + ℓ / (1 - ℓ) (f - t) the output without it. How far that is from f is proportional
-        # to the weight.
+                leverage[part] = self.preconditioner.squares(H.T)
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
-        return outputs + far[:, None] * (outputs - T)
-
-    def _as_kept(self, H: np.ndarray) -> np.ndarray:
-        """Rows H (b, m) as the sums saw them, in float64."""
-        kept = StoredH(self.rows.shift, getattr(self.rows, "step", None))
-        kept.add(H)
-        ((_, rows),) = kept.columns(np.arange(H.shape[1]))
-        return rows + self.rows.shift
+        return outputs + far[:, None] * (outputs - targets[rows])
 
 
 def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
@@ -362,11 +332,7 @@ class KernelSystem(System):
         self.preconditioner = self._precondition(n_landmarks, _MAX_DIRECT_CENTERS, n)
 
     def _factorised(self, trace: float) -> Direct:
-        dtype = self.layer.dtype
-        if self.ridge < _MIN_RIDGE_PER_ROUNDING * np.finfo(dtype).eps * trace:
-            dtype = np.dtype(np.float64)  # the rounding of the matrix would be felt
-        rows = kernel_rows(self.layer, dtype, self.roots)
-        return Direct(Cholesky(len(self.roots), rows, self.ridge, dtype))
+        return Direct(self.layer, self.ridge, self.roots, trace)
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         return Nystrom(E, some, self.roots, None, self.ridge, trace)
