@@ -37,6 +37,7 @@ WRONG = "a.out[0, 0] += 0.5"
 FAILURES = {
     "wrong": (WRONG, "", r"outputs: euclidean, gaussian, exact, 67 × 37 × 21: differs by 0\.\d+"),
     "raises": ("raise RuntimeError('illegal')", "", "outputs.*RuntimeError: illegal"),
+    "full": ("raise standin.OutOfMemoryError", "", "outputs.*MemoryError: The GPU's memory does"),
     "hangs": ("time.sleep(600)", "", r"did not end within \d+ s"),
     "crashes": ("os.abort()", "", r"ended with status -6"),
     "ends": ("os._exit(0)", "", "ended with status 0"),

@@ -119,6 +119,15 @@ def test_scores_are_the_outputs_times_weights(shape, capability, processors, k, 
     np.testing.assert_allclose(S.get(), exact, atol=200 * np.finfo(dtype).eps)
 
 
+def test_shares_of_scores_are_added_in_float64():
+    """2²⁴ + 1 - 2²⁴, each the sum of a block, which float32 would make 0."""
+    C, W, S = np.ones((70, 3), np.float32), np.zeros((70, 1)), XP.full((5, 1), np.nan, np.float32)
+    W[[0, TINY.M, 2 * TINY.M], 0] = 2**24, 1, -(2**24)
+    layer = layer_of(C, GAUSSIAN, np.float32, processors=64)
+    layer.matvec(XP.asarray(C[:5]), layer.pack_weights(XP.asarray(W)), S)
+    assert (S.get() == 1).all()
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
     monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
