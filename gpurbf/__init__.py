@@ -68,7 +68,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("gpurbf.datasets")
     if name not in _HOMES:
         raise AttributeError(f"module 'gpurbf' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    from gpurbf.runtime.lazy import without_collecting
+
+    with without_collecting():
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
+import importlib.util
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,9 @@ from gpurbf import datasets
 from gpurbf.cli import UserError
 from gpurbf.datasets import Images
 from gpurbf.layer.backends import LOADERS, get_backend
+from gpurbf.runtime.lazy import lazy_module, without_collecting
+
+jit = lazy_module("gpurbf.runtime.jit")
 
 # An estimator for a training set of N samples and a backend.
 ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
@@ -54,35 +63,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fit and score the estimators asked for; print a table, then draw pictures."""
+    """Fit and score the estimators asked for; print a table, then where the pictures are."""
     names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
     log = say if arguments.verbose else lambda text: None
-    try:
-        get_backend(arguments.backend)  # refused now rather than after the data are read
-        log(f"reading {arguments.data}")
-        data = _load(arguments.data)
-    except (OSError, ValueError) as error:  # files, or a variable that names what is not there
-        raise UserError(str(error)) from error
-    title = Path(arguments.data).name or arguments.data
-    N, height, width = data.X_train.shape
-    print(
-        f"{title}: {N:,} training and {len(data.X_test):,} test images of {height} × {width}, "
-        f"{len(np.unique(data.y_train))} classes\n",
-        _ROW.format(*_HEADER),
-        _ROW.format(*_RULE),
-        sep="\n",
-        flush=True,
-    )
-    try:
-        results = {name: _classify(name, data, arguments.backend, log) for name in names}
-    except ValueError as error:  # data that an estimator refuses, one class only for instance
-        raise UserError(str(error)) from error
-    log("drawing")
-    drawn = [
-        draw(Path(arguments.out) / f"{title}-{name}.png", title, data, *result)
-        for name, result in results.items()
-    ]
-    print("", *dict.fromkeys(drawn), sep="\n")
+    atexit.register(gc.freeze)  # nobody looks for garbage in all that was imported
+    # Another process imports Matplotlib and compiles while this one imports scikit-learn, and draws
+    # while the next estimator is prepared. It is no copy of this one, whose threads hold locks.
+    with ProcessPoolExecutor(1, get_context("spawn")) as painter:
+        pictures: list[Future[str]] = []
+        try:
+            # Refused now rather than after the data are read.
+            backend, _ = get_backend(arguments.backend)
+            can_draw = importlib.util.find_spec("matplotlib") is not None
+            compiles = backend.name == "numba" and arguments.data == "digits"
+            painter.submit(_work_ahead, can_draw, compiles)
+            log(f"reading {arguments.data}")
+            with without_collecting():
+                data = _load(arguments.data)
+            title = Path(arguments.data).name or arguments.data
+            N, height, width = data.X_train.shape
+            print(
+                f"{title}: {N:,} training and {len(data.X_test):,} test images of {height} × "
+                f"{width}, {len(np.unique(data.y_train))} classes\n",
+                _ROW.format(*_HEADER),
+                _ROW.format(*_RULE),
+                sep="\n",
+                flush=True,
+            )
+            for name in names:
+                estimator, predicted = _classify(name, data, arguments.backend, log, pictures)
+                if can_draw:
+                    path = Path(arguments.out) / f"{title}-{name}.png"
+                    model = f"{type(estimator).__name__} on {title}"
+                    scores = estimator.decision_function(_rows(data.X_test))
+                    shown = data.X_test, data.y_test, predicted, estimator.classes_, scores
+                    pictures.append(painter.submit(draw, path, model, *shown))
+        except (OSError, ValueError) as error:  # files, or data that an estimator refuses
+            raise UserError(str(error)) from error
+        log("drawing")
+        print("", *(picture.result() for picture in pictures), sep="\n")
+        if not can_draw:
+            print("no picture: get Matplotlib with `python -m pip install matplotlib`")
 
 
 def _load(name: str) -> Images:
@@ -109,7 +130,11 @@ def _load(name: str) -> Images:
 
 
 def _classify(
-    name: str, data: Images, backend: str, log: Callable[[str], None]
+    name: str,
+    data: Images,
+    backend: str,
+    log: Callable[[str], None],
+    pictures: list[Future[str]],
 ) -> tuple[Any, np.ndarray]:
     """Fit an estimator and predict the test images; print its row, return both."""
     X, y, X_test = _rows(data.X_train), data.y_train, _rows(data.X_test)
@@ -121,6 +146,7 @@ def _classify(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ESTIMATORS[name](len(some), backend).fit(X[some], y[some]).predict(X[some])
+    wait(pictures)  # a core that draws would be missing where time is taken
     log(f"{title}: fitting")
     started = time.perf_counter()
     estimator.fit(X, y)
@@ -131,13 +157,13 @@ def _classify(
     log(f"{title} ran on {estimator.backend_info_}")
     n_centers = len(estimator.support_ if name == "svc" else estimator.centers_)
     times = f"{fitted - started:.2f}", f"{done - fitted:.2f}"
-    row = title, estimator.backend_, f"{n_centers:,}", *times, _accuracy(data, predicted)
+    row = title, estimator.backend_, f"{n_centers:,}", *times, _accuracy(data.y_test, predicted)
     print(_ROW.format(*row), flush=True)
     return estimator, predicted
 
 
-def _accuracy(data: Images, predicted: np.ndarray) -> str:
-    return f"{100 * np.mean(predicted == data.y_test):.2f}"
+def _accuracy(y: np.ndarray, predicted: np.ndarray) -> str:
+    return f"{100 * np.mean(predicted == y):.2f}"
 
 
 def _rows(images: np.ndarray) -> np.ndarray:
@@ -166,19 +192,42 @@ def hardest(
     return np.lexsort((margin, predicted == y))
 
 
-def draw(path: Path, title: str, data: Images, estimator: Any, predicted: np.ndarray) -> str:
-    """Write the picture to `path`, a PNG file; say where it is, or why there is none."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "no picture: Matplotlib is not installed (`python -m pip install matplotlib`)"
-    images, y, classes = data.X_test, data.y_test, estimator.classes_
+def _work_ahead(can_draw: bool, compiles: bool) -> None:
+    """What the other process does before there is something to draw."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends both
+    gc.disable()
+    atexit.register(gc.freeze)
+    if can_draw:
+        from matplotlib.backends import backend_agg  # noqa: F401 (for `draw`)
+        from matplotlib.figure import Figure  # noqa: F401
+    if compiles:  # what all estimators need for samples like the digits
+        from gpurbf.layer.activation import Activation
+        from gpurbf.layer.layer import HiddenLayer
+
+        jit.announcer.said = True  # the first process says that it takes long
+        X = np.random.default_rng(0).integers(0, 16, (600, 64)).astype(float)
+        layer = HiddenLayer(X[:300], Activation("euclidean", "gaussian", 1e-3), backend="numba")
+        layer.gram(X, np.ones((600, 10)))
+        layer.matvec(X, np.ones((300, 10)))
+
+
+def draw(
+    path: Path,
+    model: str,
+    images: np.ndarray,
+    y: np.ndarray,
+    predicted: np.ndarray,
+    classes: np.ndarray,
+    scores: np.ndarray,
+) -> str:
+    """Write the picture to `path`, a PNG file; say where it is."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(13, 6.5))
-    accuracy = _accuracy(data, predicted)
-    figure.suptitle(f"{type(estimator).__name__} on {title}: accuracy {accuracy} %")
+    figure.suptitle(f"{model}: accuracy {_accuracy(y, predicted)} %")
     # Places by hand: a layout that is looked for draws everything twice.
     _confusion(figure.add_axes((0.05, 0.09, 0.4, 0.8)), y, predicted, np.union1d(classes, y))
-    shown = hardest(y, predicted, classes, estimator.decision_function(_rows(images)))[: SIDE**2]
+    shown = hardest(y, predicted, classes, scores)[: SIDE**2]
     few = bool((predicted == y)[shown].any())
     axis = figure.add_axes((0.5, 0.02, 0.48, 0.88))
     axis.set_axis_off()
@@ -206,9 +255,7 @@ def draw(path: Path, title: str, data: Images, estimator: Any, predicted: np.nda
 
 def _confusion(axis: Any, y: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> None:
     """The matrix of counts; colour shows the mistakes only, which the diagonal would outshine."""
-    from sklearn.metrics import confusion_matrix
-
-    counts = confusion_matrix(y, predicted, labels=labels)
+    counts = (labels[:, None] == y).astype(int) @ (predicted[:, None] == labels)
     mistakes = counts * (1 - np.eye(len(labels), dtype=int))
     darkest = max(5, mistakes.max())
     axis.imshow(mistakes, cmap="Reds", vmin=0, vmax=darkest)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -14,6 +16,30 @@ from weakref import WeakSet
 from gpurbf.runtime.stages import time_unlocked
 
 Value = TypeVar("Value")
+# Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
+_FEW = 2000
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """No garbage is looked for inside, in the whole process; reference counts work as ever.
+
+    Numba makes some hundred thousand objects that stay when it is imported, and more when it
+    compiles. Looking in between for garbage among them and all those of scikit-learn takes as long
+    as making them: half of the time to a first fit, and a sixth of a compilation. To look soon
+    after is no better: then all of them are new and looked at twice.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            if gc.get_freeze_count() < _FEW:
+                # All that is there is old from now on, without being looked at.
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 class lazy_module:

@@ -14,7 +14,8 @@ from numba import types
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
-from gpurbf.runtime.jit import caching, without_collecting
+from gpurbf.runtime.jit import caching
+from gpurbf.runtime.lazy import without_collecting
 
 FOLDER = Path(caching.__file__).parent
 
@@ -39,6 +40,16 @@ def folder(monkeypatch, tmp_path):
 def test_the_next_process_loads_it(folder):
     again = kernel()
     assert again(21) == 42 and again.stats.cache_hits
+
+
+def test_signatures_that_two_processes_keep_at_the_same_time_are_both_found(folder, monkeypatch):
+    with monkeypatch.context() as meanwhile:
+        # Neither has seen what the other one wrote.
+        meanwhile.setattr(IndexDataCacheFile, "_load_index", lambda self: {})
+        assert kernel()(1.5) == 3.0 and kernel()(1j) == 2j
+    again = kernel()
+    assert again(1.5) == 3.0 and again(1j) == 2j
+    assert sum(again.stats.cache_hits.values()) == 2
 
 
 def test_a_kernel_is_compiled_anew_when_what_it_calls_changes_in_another_file(
@@ -117,7 +128,7 @@ def test_what_was_made_meanwhile_is_old_and_garbage_is_found_as_ever():
 def test_what_somebody_has_frozen_stays_frozen():
     code = """
 import gc
-from gpurbf.runtime.jit import without_collecting
+from gpurbf.runtime.lazy import without_collecting
 gc.freeze()
 before = gc.get_freeze_count()
 with without_collecting():

@@ -6,39 +6,14 @@ llvm.py      what Numba lacks: calls by address, attributes of functions, vector
 cuda_api.py  the one import of numba.cuda
 """
 
-import gc
 import sys
 import time
-from contextlib import contextmanager
 
-__all__ = ["cpu_target", "numba", "without_collecting"]
+from gpurbf.runtime.lazy import without_collecting
+
+__all__ = ["cpu_target", "numba"]
 
 SECONDS = 1.0
-# Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
-_FEW = 2000
-
-
-@contextmanager
-def without_collecting():
-    """No garbage is looked for inside, in the whole process; reference counts work as ever.
-
-    Numba makes some hundred thousand objects that stay when it is imported, and more when it
-    compiles. Looking in between for garbage among them and all those of scikit-learn takes as long
-    as making them: half of the time to a first fit, and a sixth of a compilation. To look soon
-    after is no better: then all of them are new and looked at twice.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            if gc.get_freeze_count() < _FEW:
-                # All that is there is old from now on, without being looked at.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
 
 with without_collecting():
     import numba

@@ -13,7 +13,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
-from gpurbf.runtime.jit import without_collecting
+from gpurbf.runtime.lazy import without_collecting
 
 _said = False
 # Where the package is, and how a file imports: `from a.b import c, d` and `import a`.
@@ -30,8 +30,15 @@ class Cache(FunctionCache):
     def __init__(self, py_func):
         super().__init__(py_func)
         # Compiled into a kernel is what it calls, which may be in other files: Numba looks at one.
-        stamp = _digest(Path(py_func.__code__.co_filename))
-        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+        self._stamp = _digest(Path(py_func.__code__.co_filename))
+
+    def _index_key(self, sig, codegen):
+        # Each key has files of its own. Two processes that write to one index at a time would give
+        # the code of two signatures the same name, and load one for the other.
+        key = super()._index_key(sig, codegen)
+        name = f"{self._impl.filename_base}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+        self._cache_file = IndexDataCacheFile(self._cache_path, name, self._stamp)
+        return key
 
     def load_overload(self, sig, target_context):
         # Numba makes ready for compiling here, which takes longer than all else in a process that
