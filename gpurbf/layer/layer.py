@@ -16,7 +16,7 @@ from gpurbf.data.samples import FORCED, Samples, by_row, quantize_or_keep
 from gpurbf.layer import sparse
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
-from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.layer.backends.numba.gram import Grid, Sums
 from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.checks import check_result
@@ -277,10 +277,10 @@ class HiddenLayer:
         m, xp = len(self.centers), self.backend.xp
         with self.backend.allocator():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
-            mean = np.zeros(m) if mean is None else mean
+            sums = Sums(G, B, np.zeros(m) if mean is None else mean, grid)
             for rows, layer, values in self._blocks(X):
                 w = None if weights is None else weights[rows]
-                layer.gram(values, T[rows], w, mean, G, B, grid)
+                layer.gram(values, T[rows], w, sums)
             if out:
                 return out
             G, B = to_host(G), to_host(B)

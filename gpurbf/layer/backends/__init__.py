@@ -3,7 +3,7 @@
     layer ─► backend.prepare(C, activation, dtype, quantization) ─► PreparedLayer   once a layer
                  .activations(X, out)    H      (N, m)   H = phi(d(X, C))
                  .matvec(X, W)           H @ W  (N, k)   H never stored;  W = .pack_weights(W)
-                 .gram(X, T, …, G, B)    G += HᵀH, B += HᵀT  of H - mean, never stored
+                 .gram(X, T, …, sums)    HᵀH and HᵀT of H - mean, never stored
 
                                                  CPU             NVIDIA GPU
     distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
@@ -45,7 +45,7 @@ from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module, once
 
 if TYPE_CHECKING:
-    from gpurbf.layer.backends.numba.gram import Grid
+    from gpurbf.layer.backends.numba.gram import Sums
     from gpurbf.layer.backends.numba.matvec import GroupedWeights
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
@@ -80,22 +80,11 @@ class PreparedLayer(Protocol[Packed]):
     def matvec(self, X: np.ndarray, W: Packed) -> np.ndarray:
         """H @ W, shape (N, k), for packed weights."""
 
-    def gram(
-        self,
-        X: np.ndarray,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        mean: np.ndarray,
-        G: np.ndarray | None,
-        B: np.ndarray,
-        grid: Grid | None = None,
-    ) -> None:
-        """Add HᵀH to G (m, m) and HᵀT to B (m, k) for targets T (N, k), all float64.
+    def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
+        """Add HᵀH and HᵀT to the sums, for targets T (N, k).
 
-        H stands for H less ``mean`` (m,), by which the sums lose fewer digits; samples are
-        weighted by ``weights`` (N,) unless that is None. Of ``G`` the upper triangle may stay as
-        it is; where it is None HᵀT alone is wanted. On a ``grid`` the sums are
-        exact, of H rounded to it: only where the backend's ``exact_sums()`` says so.
+        Samples are weighted by ``weights`` (N,) unless that is None. The sums have a grid only
+        where the backend's ``exact_sums()`` says so.
         """
 
 

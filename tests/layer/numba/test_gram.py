@@ -119,10 +119,10 @@ def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted,
     Q, R = rounded(activations(layer, X), T, weights, mean, grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
     G, B, alone = np.zeros((m, m)), np.zeros((m, k)), np.zeros((m, k))
-    layer.gram(X, T, weights, mean, G, B, grid)
+    layer.gram(X, T, weights, gram.Sums(G, B, mean, grid))
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
     np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
-    layer.gram(X, T, weights, mean, None, alone, grid)
+    layer.gram(X, T, weights, gram.Sums(None, alone, mean, grid))
     np.testing.assert_array_equal(B, alone)
 
 
@@ -134,7 +134,7 @@ def test_targets_beyond_the_grid_are_exact_too():
     Q, R = rounded(activations(layer, X), T, None, mean, grid)
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
     G, B = np.zeros((30, 30)), np.zeros((30, 2))
-    layer.gram(X, T, None, mean, G, B, grid)
+    layer.gram(X, T, None, gram.Sums(G, B, mean, grid))
     np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
 
 
@@ -152,7 +152,7 @@ def test_any_metric_and_profile_can_be_rounded(activation):
     layer = prepare(C, activation, np.float32, PIXELS)
     Q, _ = rounded(activations(layer, X), T, None, mean, grid)
     G, B = np.zeros((40, 40)), np.zeros((40, 3))
-    layer.gram(X, T, None, mean, G, B, grid)
+    layer.gram(X, T, None, gram.Sums(G, B, mean, grid))
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
 
 
@@ -201,7 +201,7 @@ def test_no_eigenvalue_is_negative():
     assert values[0] > -1e-14 * values[-1]
     layer = prepare(C, GAUSSIAN, np.float32, PIXELS)
     floats = np.zeros((280, 280))
-    layer.gram(X, T, None, np.full(280, 0.25), floats, np.zeros((280, 1)))
+    layer.gram(X, T, None, gram.Sums(floats, np.zeros((280, 1)), np.full(280, 0.25)))
     assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]
 
 

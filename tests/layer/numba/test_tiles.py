@@ -7,6 +7,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import cpu_kernel, tile_layer
+from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.tile_layer import TilesAmong, prepare
 from gpurbf.runtime.linalg import mirror
 from tests import reference
@@ -33,7 +34,7 @@ def matvec(layer, X, W):
 
 def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
-    prepare(C, activation, dtype, quantization).gram(X, T, weights, mean, G, B)
+    prepare(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
     mirror(G)
     return G, B
 

@@ -16,7 +16,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
-from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, multiply_tiles, times
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import working_bytes
@@ -186,22 +186,11 @@ class MatrixProductLayer:
         """H @ W (N, k), a tile of H at a time."""
         return multiply_tiles(self, X, W, self._tile_rows())
 
-    def gram(
-        self,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        mean: np.ndarray,
-        G: np.ndarray | None,
-        B: np.ndarray,
-        grid: Grid | None = None,
-    ) -> None:
-        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), float64, of H less its mean, weighted.
-
-        Exact sums on a grid.
-        """
+    def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
+        """Add HᵀH, if it is wanted, and HᵀT to the sums, samples weighted."""
+        G, B, mean, grid = sums
         if grid is not None:
-            self._rounded_gram(X, T, weights, mean, grid, G, B)
+            self._rounded_gram(X, T, weights, sums)
             return
         # HᵀH wants many rows: each part of them reads and writes all of G.
         rows = max(256, self._rows_that_fit())
@@ -229,16 +218,7 @@ class MatrixProductLayer:
                 count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=kind.name)
                 count(nbytes=tile.nbytes + targets.nbytes + nbytes)
 
-    def _rounded_gram(
-        self,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        mean: np.ndarray,
-        grid: Grid,
-        G: np.ndarray | None,
-        B: np.ndarray,
-    ) -> None:
+    def _rounded_gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add the sums of H and T rounded to a grid, exactly; see `gram.add_rounded`."""
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
 
@@ -254,10 +234,10 @@ class MatrixProductLayer:
                 part = slice(start, min(start + step, len(factors)))
                 H = values(slice(rows.start + part.start, rows.start + part.stop))
                 with stage("output training", "H rounded"):
-                    gram.round_rows(H, factors[part], mean, pairs, beyond[part], start // 2)
+                    gram.round_rows(H, factors[part], sums.mean, pairs, beyond[part], start // 2)
 
         if self.m:
-            gram.add_rounded(pack, values, T, roots, mean, grid, G, B)
+            gram.add_rounded(pack, values, T, roots, sums)
 
     def _tile(self, X: Any, out: np.ndarray) -> None:
         """Write the activations of a few rows: product, then terms, metric and profile at once."""

@@ -34,6 +34,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer import backends
 from gpurbf.layer.activation import FORMULAS, PROFILES, Activation, form
 from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
@@ -168,7 +169,7 @@ def _of_layer(
     def sums() -> tuple[Any, Any]:
         with backend.allocator():
             G, B = xp.zeros((m, m)), xp.zeros((m, 2))
-            layer().gram(X, T, np.linspace(1, 2, N), np.zeros(m), G, B)
+            layer().gram(X, T, np.linspace(1, 2, N), Sums(G, B, np.zeros(m)))
         weighted = H * np.linspace(1, 2, N)[:, None]
         expected = np.hstack([np.tril(weighted.T @ H), weighted.T @ T])
         return np.hstack([np.tril(to_host(G)), to_host(B)]), expected

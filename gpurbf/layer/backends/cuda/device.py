@@ -23,7 +23,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.cuda.gram import add_sums
 from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Memory, Needs, memory_of
-from gpurbf.layer.backends.numba.gram import Grid
+from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.stages import count, stage
 
@@ -168,11 +168,10 @@ class DeviceLayer:
             _tiled(self._memory, len(X), self._needs, more, (X,), write, S)
             return S
 
-    def gram(
-        self, X: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any, grid: Grid | None = None
-    ) -> None:
-        """Add HᵀH to G (m, m), if any, and HᵀT to B (m, k), the device's, of H less its mean."""
+    def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
+        """Add HᵀH, if it is wanted, and HᵀT to sums on the device."""
         xp, itemsize = self._memory.xp, self.dtype.itemsize
+        G, B, mean, _ = sums
 
         def add(_: None, X: Any, T: Any, weights: Any) -> None:
             H = xp.empty((len(X), len(B)), self.dtype)

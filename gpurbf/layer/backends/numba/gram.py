@@ -76,6 +76,20 @@ class Grid(NamedTuple):
         return rounded
 
 
+class Sums(NamedTuple):
+    """Sums that rows of H are added to, in float64.
+
+    ``G`` is HᵀH (m, m), of which the upper triangle may stay as it is, or None where HᵀT alone is
+    wanted; ``B`` is HᵀT (m, k). H stands for H less ``mean`` (m,), by which the sums lose fewer
+    digits. On a ``grid`` they are exact, of H rounded to it.
+    """
+
+    G: Any
+    B: Any
+    mean: np.ndarray
+    grid: Grid | None = None
+
+
 def kind_for(dtype: np.dtype, m: int) -> np.dtype:
     """Dtype of sums over m centers without a grid, for activations of ``dtype``."""
     return np.dtype(np.float64) if m < FEW else dtype
@@ -86,21 +100,14 @@ def fast() -> bool:
     return cpu_kernel.choose_kernel()[0] != "generic"
 
 
-def add(
-    pack: Callable[[slice, np.ndarray], None],
-    T: np.ndarray,
-    dtype: Any,
-    m: int,
-    G: np.ndarray | None,
-    B: np.ndarray,
-) -> None:
-    """Add HᵀH to the lower triangle of G (m, m), unless that is None, and HᵀT to B (m, k).
+def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, sums: Sums) -> None:
+    """Add HᵀH to the lower triangle of G, unless that is None, and HᵀT to B.
 
     ``pack(rows, panels)`` writes rows of H (N, m), which is weighted as T (N, k) is, to the top of
     panels of 16 columns in ``dtype``. Sums of up to 256 rows are in that, longer ones in float64.
     """
-
-    N, k, dtype = len(T), T.shape[1], np.dtype(dtype)
+    G, B, *_ = sums
+    N, (m, k), dtype = len(T), B.shape, np.dtype(dtype)
     panels, h_panels, depth = _panels(m, k, dtype)
     kernel = cpu_kernel.kernel_for("gram", dtype, cpu_kernel.choose_kernel()[0])
     for start in range(0, N, depth):
@@ -119,20 +126,19 @@ def add_rounded(
     values: Callable[[np.ndarray], np.ndarray],
     T: np.ndarray,
     roots: np.ndarray,
-    mean: np.ndarray,
-    grid: Grid,
-    G: np.ndarray | None,
-    B: np.ndarray,
+    sums: Sums,
 ) -> None:
     """Add the exact sums of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
 
     ``pack(rows, factors, pairs, beyond)`` writes round(factors (H - mean)) of some rows and marks
     those with numbers that are beyond 16 bits; ``values(indices)`` is H of such rows.
     """
+    G, B, mean, grid = sums
+    assert grid is not None
     N, (m, k) = len(T), B.shape
     targets = np.rint(T * (roots[:, None] / grid.target_step))
     halves, factors = _halves(targets), roots / grid.step
-    sums = np.zeros((m, halves.shape[1]))
+    products = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
     kernel = cpu_kernel.kernel_for("gram", np.int16, cpu_kernel.choose_kernel()[0])
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
@@ -147,19 +153,19 @@ def add_rounded(
             for row in np.flatnonzero(beyond):
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
             ends = _run_ends(panels[:h_panels], -(-n // 2))
-            _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, sums)
+            _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, products)
             _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
-    B += unit * (1 << _HALF) * sums[:, :k]
+    B += unit * (1 << _HALF) * products[:, :k]
     if halves.shape[1] > k:
-        B += unit * sums[:, k:]
+        B += unit * products[:, k:]
     outside = np.flatnonzero(late)
     for start in range(0, len(outside), _BEYOND):
         rows = outside[start : start + _BEYOND]
         H = values(rows)
         factor = factors[rows, None].astype(H.dtype)
         Q = np.rint((H - mean.astype(H.dtype)) * factor) * np.float64(grid.step)
-        add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, m, G, B)
+        add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, sums)
 
 
 def round_rows(

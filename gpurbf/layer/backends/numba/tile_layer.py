@@ -15,6 +15,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
+from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import (
     GroupedWeights,
     Weights,
@@ -125,25 +126,13 @@ class TileLayer:
             return sums.astype(self.dtype, copy=False)
         return multiply_tiles(self, X, W, self._tile_rows())
 
-    def gram(
-        self,
-        X: np.ndarray,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        mean: np.ndarray,
-        G: np.ndarray | None,
-        B: np.ndarray,
-        grid: gram.Grid | None = None,
-    ) -> None:
-        """Add HᵀH to G (m, m) and HᵀT to B (m, k), float64, of H less its mean, samples weighted.
-
-        Of G the lower triangle; nothing where it is None. On a grid the sums are exact.
-        """
-        X, dtype, m = self._typed(X), self.dtype, self.m
+    def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
+        """Add HᵀH, its lower triangle, and HᵀT to the sums, samples weighted."""
+        X, dtype, m, mean = self._typed(X), self.dtype, self.m, sums.mean
         if m == 0:
             return
         roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
-        if grid is None:
+        if sums.grid is None:
             roots = roots.astype(dtype)  # the targets', too
 
         def values(rows: Any) -> np.ndarray:
@@ -167,10 +156,10 @@ class TileLayer:
             else:
                 gram.round_rows(values(rows), factors, mean, pairs, beyond)
 
-        if grid is None:
-            gram.add(pack, T * roots[:, None], gram.kind_for(dtype, m), m, G, B)
+        if sums.grid is None:
+            gram.add(pack, T * roots[:, None], gram.kind_for(dtype, m), sums)
         else:
-            gram.add_rounded(pack_pairs, values, T, roots, mean, grid, G, B)
+            gram.add_rounded(pack_pairs, values, T, roots, sums)
 
     def _run(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
