@@ -21,7 +21,7 @@ OPERATIONS_PER_VALUE = 12
 # Below so many products one thread is done before a second has started.
 _MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows of a block that are mirrored at a time: fewer are done before a thread has started.
-_MIRRORED_ROWS = 1024
+_MIRRORED_ROWS = 512
 # Rows that a device converts to float64 at a time.
 _DEVICE_ROWS = 512
 
