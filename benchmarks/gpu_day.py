@@ -60,7 +60,7 @@ def versions() -> None:
         subprocess.run([smi], check=False)
     for name in GPUS:
         case = next(check.cases(_backend(name)))
-        print(f"{name}: {case.kernel}: {case.data}: {case.why or 'right'}", flush=True)
+        print(f"{name}: {case.why or f'{case.kernel}: {case.data}: right'}", flush=True)
     print(f"CUDA_HOME={os.environ.get('CUDA_HOME', '')}")
 
 
@@ -72,7 +72,7 @@ def cases(name: str, part: str) -> None:
         found = chain(found, cuda_pairs.step_cases(backend, thorough))
     wrong = []
     for case in found:
-        print(f"{case.kernel}: {case.data}: {case.why or f'right, {case.error:.1e}'}", flush=True)
+        print(case.why or f"{case.kernel}: {case.data}: right, {case.error:.1e}", flush=True)
         wrong += [case.why] if case.why else []
     for kernel in gc.get_objects():
         kind = type(kernel).__name__

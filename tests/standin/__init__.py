@@ -247,15 +247,9 @@ def make(capacity=1 << 30):
         lower = np.tri(len(out), dtype=bool)
         return apply(lambda a, c: np.where(lower, a.T @ a + beta * c, c), a, out, out=out)
 
-    def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False):
-        solve = partial(
-            scipy.linalg.solve_triangular,
-            trans=trans,
-            lower=lower,
-            unit_diagonal=unit_diagonal,
-            check_finite=False,
-        )
-        return apply(solve, a, b)
+    def solve_triangular(a, b, trans=0, lower=False):
+        options = {"trans": trans, "lower": lower, "check_finite": False}
+        return apply(partial(scipy.linalg.solve_triangular, **options), a, b)
 
     def module(name, **members):
         made = types.ModuleType(name)

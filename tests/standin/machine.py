@@ -25,6 +25,7 @@ class Gpu:
         self.launches = self.synchronizations = self.mapped = self.asked = 0
         self.live, self.numbers = weakref.WeakValueDictionary(), itertools.count()
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
+        self.failure = OutOfMemoryError
         self.local, self.lock = threading.local(), threading.RLock()
         self.null, self.default_pool = Stream(self), MemoryPool(self)
 
@@ -92,7 +93,7 @@ class MemoryPool:
                 or (self.limit and total > self.limit)
                 or total - self.total > gpu.free()
             ):
-                raise OutOfMemoryError(f"out of memory allocating {size} bytes")
+                raise gpu.failure(f"out of memory allocating {size} bytes")
             gpu.mapped += total > self.total
             self.used, self.total = self.used + size, total
             self.peak = max(self.peak, total)

@@ -139,23 +139,15 @@ def test_memory_is_kept_between_calls_within_the_budget(cupy):
     assert pool.total_bytes() <= 1 << 20
 
 
-def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles, monkeypatch):
+def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles):
     X, C = data(np.float32, N=500)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    layer, gpu = HiddenLayer(C, GAUSSIAN, backend="cupy"), cupy.gpu
     expected = layer.activations(X)
-    used = sum(pool.used for pool in cupy.gpu.pools)
-    gemm, calls = cupy.cuda.cublas.gemmEx, []
-
-    def interrupted(*arguments):
-        calls.append(None)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        gemm(*arguments)
-
-    monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", interrupted)
+    used = sum(pool.used for pool in gpu.pools)
+    gpu.failure, gpu.fail_at = KeyboardInterrupt, {gpu.n_allocations + 12}
     with pytest.raises(KeyboardInterrupt):
         layer.activations(X)
-    assert sum(pool.used for pool in cupy.gpu.pools) == used
+    assert sum(pool.used for pool in gpu.pools) == used
     np.testing.assert_array_equal(layer.activations(X), expected)
 
 
