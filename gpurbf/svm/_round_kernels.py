@@ -12,22 +12,8 @@ from gpurbf.layer.backends.numba.consumers import Store
 from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
 from gpurbf.layer.backends.numba.packing import repack
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.svm._smo_kernels import (
-    CREEPING_SETS,
-    INNER_TOLERANCE,
-    MAX_VALUES_PER_CALL,
-    MIN_STEPS_PER_CALL,
-    solve_block,
-    subtract,
-)
-from gpurbf.svm._working_set_kernels import (
-    mirror_rows,
-    next_set,
-    place,
-    remember,
-    scatter,
-    slots_wanted,
-)
+from gpurbf.svm import _smo_kernels as smo
+from gpurbf.svm import _working_set_kernels as working_sets
 
 # What Python does next: rounds of its own, whatever is done between two calls, or memory for rows.
 LOOK, PAUSE, GROW = range(3)
@@ -48,11 +34,7 @@ class ClassRows(NamedTuple):
     """Rows of K over a class in memory: see `row_cache.RowCache`; and the layer that makes more."""
 
     rows: np.ndarray
-    row: np.ndarray
-    slot_of: np.ndarray
-    owner: np.ndarray
-    used: np.ndarray
-    counts: np.ndarray  # the time of the last request, vacant slots
+    slots: working_sets.Slots
     layer: np.ndarray
     plan: np.ndarray
 
@@ -117,9 +99,9 @@ def _between(block, samples, begin, end, before, memory):
         samples[:0], memory,
     )  # fmt: skip
     if begin > 0:
-        mirror_rows(K, begin, end, 0, begin)
+        working_sets.mirror_rows(K, begin, end, 0, begin)
     if end < n:
-        mirror_rows(K, begin, end, end, n)
+        working_sets.mirror_rows(K, begin, end, end, n)
     return K
 
 
@@ -128,18 +110,13 @@ def _subtract(own, samples, members, change, f, memory):
     """``f -= change @ K[members]`` over the class; how many rows were evaluated."""
     start = evaluated = 0
     while start < len(members):
-        own.counts[0] += 1
-        places, missing, where = place(
-            members[start:], samples, own.row, own.slot_of, own.owner, own.used,
-            own.counts[0], own.counts[1],
-        )  # fmt: skip
-        own.counts[1] = max(0, own.counts[1] - len(missing))
+        places, missing, where = working_sets.place(members[start:], samples, own.slots)
         if len(missing):
             out = own.rows.ctypes.data
             _evaluate(own.layer, own.plan, missing, out, own.rows.strides[0], where, memory)
         if start + len(places) < len(members):  # sums are of four rows at a time
             places = places[: max(1, len(places) // 4 * 4)]
-        subtract(own.rows, 0, places, change[start : start + len(places)], f, 0, len(f))
+        smo.subtract(own.rows, 0, places, change[start : start + len(places)], f, 0, len(f))
         start, evaluated = start + len(places), evaluated + len(missing)
     return evaluated
 
@@ -180,7 +157,7 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
     while True:
         if not pending:
             outcome = LOOK
-            violation, chosen, first, stop, values = next_set(
+            violation, chosen, first, stop, values = working_sets.next_set(
                 p.beta, p.f, p.low, p.high, p.diagonal, p.scratch, members, end == len(members),
                 size, tol,
             )  # fmt: skip
@@ -190,31 +167,33 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
             m = len(chosen)
             K = _between(block, p.samples[chosen], first, stop, ready, memory)
             ready, evaluated = -1, evaluated + m * (stop - first)
-            call = min(max(MIN_STEPS_PER_CALL, m), MAX_VALUES_PER_CALL // m, limit - steps)
-            inside, left, stuck = solve_block(
+            call = max(smo.MIN_STEPS_PER_CALL, m)
+            call = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps)
+            inside, left, stuck = smo.solve_block(
                 (K, all_there, K, 0, 0, 0), values[0], values[1], values[2], values[3], values[4],
-                max(tol, INNER_TOLERANCE * violation), call,
+                max(tol, smo.INNER_TOLERANCE * violation), call,
             )  # fmt: skip
             stepped += m * inside
             # Python makes the round again: it raises, ends the problem, or makes more steps.
             if inside == 0 or left != left or (inside == call < limit - steps and not stuck):
                 break
             steps, members, begin, end, ready = steps + inside, chosen, first, stop, m
-            changed, change, square = scatter(members, values[3], p.beta)
+            changed, change, square = working_sets.scatter(members, values[3], p.beta)
             squares, pending = squares + square, True
         outcome = GROW
-        wanted = slots_wanted(changed, a.slot_of, a.counts[1])
-        wanted += slots_wanted(changed, b.slot_of, b.counts[1])
+        wanted = working_sets.slots_wanted(changed, a.slots)
+        wanted += working_sets.slots_wanted(changed, b.slots)
         if wanted > 0 and not final:
             break
         evaluated += n_a * _subtract(a, p.samples, changed, change, p.f[:n_a], memory)
         evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
-        remember(p.points[points % 3], p.beta, p.f)
+        working_sets.remember(p.points[points % 3], p.beta, p.f)
         sets, points, outcome = sets + 1, points + 1, PAUSE
         # As many steps inside a set as a problem that creeps takes do not fit into a call.
-        if sets >= CREEPING_SETS or evaluated + stepped + subtracted > MAX_VALUES_PER_CALL:
+        ended = sets >= smo.CREEPING_SETS
+        if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break
     state = State(
         steps, sets, points, squares, members, begin, end, ready, changed, change, pending

@@ -5,6 +5,8 @@ pairs of classes side by side would wait for each other more often than they wor
 chosen without it, all in one call.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
@@ -174,23 +176,35 @@ def scatter(members, inside, beta):
     return changed[:n], change[:n], squares
 
 
+class Slots(NamedTuple):
+    """Rows of K in memory: see `row_cache.RowCache`."""
+
+    row: np.ndarray  # of each slot its row in memory,
+    owner: np.ndarray  # its member or -1,
+    used: np.ndarray  # and when that was asked for last
+    slot_of: np.ndarray  # of each member its slot or -1
+    counts: np.ndarray  # the time of the last request, vacant slots
+
+
 @_short
-def slots_wanted(members, slot_of, vacant):
-    """How many slots are missing for the members' rows, if none is to give way."""
+def slots_wanted(members, own):
+    """How many slots (`Slots`) are missing for the members' rows, if none is to give way."""
     absent = 0
     for i in members:
-        absent += slot_of[i] < 0
-    return max(0, absent - vacant)
+        absent += own.slot_of[i] < 0
+    return max(0, absent - own.counts[1])
 
 
 @_short
-def place(members, samples, row, slot_of, owner, used, clock, vacant):
-    """Rows of the members in memory, of as many as there are slots (`row` has each slot's).
+def place(members, samples, own):
+    """Rows of the members in memory, of as many as there are slots (`Slots`).
 
     Vacant slots are taken in order, then the longest unused. The other results are the samples of
     those members that were in no slot, and their rows.
     """
-    filled = len(row)
+    row, owner, used, slot_of, counts = own
+    counts[0] += 1
+    clock, vacant, filled = counts[0], counts[1], len(row)
     members = members[:filled]
     slots, n = slot_of[members], 0
     for s in slots:
@@ -231,6 +245,7 @@ def place(members, samples, row, slot_of, owner, used, clock, vacant):
             missing[found], where[found] = samples[members[k]], row[s]
             found += 1
         slots[k] = row[s]
+    counts[1] = max(0, vacant - n)
     return slots, missing, where
 
 

@@ -55,15 +55,12 @@ class RowCache:
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
-        # Of each slot its row in memory, its member and when that was asked for last.
-        self._row = np.empty(0, np.intp)
-        self._owner = np.empty(0, np.intp)
-        self._used = np.empty(0, np.intp)
-        # Of each member its slot, or -1; the class's own members.
-        self._slot_of = np.full(self.n, -1)
+        none = np.empty(0, np.intp)
+        self._slots = working_set_kernels.Slots(
+            none, none, none, np.full(self.n, -1), np.zeros(2, np.intp)
+        )
+        # The class's own members.
         self._own = slice(0, self.n)
-        # The time of the last request, and vacant slots.
-        self._counts = np.zeros(2, np.intp)
         self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
@@ -72,17 +69,19 @@ class RowCache:
         Rows of the class's own samples stay, those of its last partner's are vacant.
         """
         self._samples = samples
-        own = self._slot_of[self._own].copy()
-        self._slot_of[self._own] = -1
-        slots = self._slot_of[self._slot_of >= 0]
-        self._owner[slots] = self._used[slots] = -1
-        self._counts[1] += len(slots)
+        slots, slot_of = self._slots, self._slots.slot_of
+        own = slot_of[self._own].copy()
+        slot_of[self._own] = -1
+        gone = slot_of[slot_of >= 0]
+        slots.owner[gone] = slots.used[gone] = -1
+        slots.counts[1] += len(gone)
         start = 0 if first else len(samples) - self.n
         self._own = slice(start, start + self.n)
-        self._slot_of = np.full(len(samples), -1)
-        self._slot_of[self._own] = own
+        slot_of = np.full(len(samples), -1)
+        slot_of[self._own] = own
         there = np.flatnonzero(own >= 0)
-        self._owner[own[there]] = start + there
+        slots.owner[own[there]] = start + there
+        self._slots = slots._replace(slot_of=slot_of)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -98,32 +97,28 @@ class RowCache:
     def _places(self, members: np.ndarray) -> np.ndarray:
         """Where the rows of as many of the members, from the first on, as fit are now."""
         self.make_room(members)
-        self._counts[0] += 1
-        places, missing, where = working_set_kernels.place(
-            members, self._samples, self._row, self._slot_of, self._owner, self._used, *self._counts
-        )
-        self._counts[1] = max(0, self._counts[1] - len(missing))
+        places, missing, where = working_set_kernels.place(members, self._samples, self._slots)
         if len(missing):
             self.kernel.values(missing, self.columns, self.rows, where)
         return places
 
     def make_room(self, members: np.ndarray) -> None:
         """Ask the budget for slots where vacant ones do not suffice for the members' rows."""
-        wanted = working_set_kernels.slots_wanted(members, self._slot_of, self._counts[1])
+        row, owner, used, slot_of, counts = self._slots
+        wanted = working_set_kernels.slots_wanted(members, self._slots)
         if not wanted:
             return
-        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(self._row))
+        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(row))
         self.pieces += pieces
-        self._row = np.append(self._row, rows)
         none = np.full(len(rows), -1)
-        self._owner, self._used = np.append(self._owner, none), np.append(self._used, none)
-        self._counts[1] += len(rows)
+        counts[1] += len(rows)
+        self._slots = working_set_kernels.Slots(
+            np.append(row, rows), np.append(owner, none), np.append(used, none), slot_of, counts
+        )
 
     def compiled(self) -> Any:
         """The rows as compiled rounds take them."""
-        return round_kernels.ClassRows(
-            self.rows, self._row, self._slot_of, self._owner, self._used, self._counts, *self._words
-        )
+        return round_kernels.ClassRows(self.rows, self._slots, *self._words)
 
     @functools.cached_property
     def _words(self) -> tuple[np.ndarray, np.ndarray]:

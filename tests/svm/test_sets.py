@@ -56,16 +56,16 @@ def test_no_set_is_chosen_where_none_is_wanted():
 def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
     rng = np.random.default_rng(0)
     slot_of, owner, used = np.full(30, -1), np.full(12, -1), np.full(12, -1)
-    vacant, row, samples = len(owner), np.cumsum(rng.integers(1, 4, 12)), rng.permutation(30) + 100
+    row, samples = np.cumsum(rng.integers(1, 4, 12)), rng.permutation(30) + 100
+    counts = np.array([0, len(owner)])
+    own = _working_set_kernels.Slots(row, owner, used, slot_of, counts)
     for clock in range(1, 60):
         members = rng.permutation(30)[: rng.integers(1, 13)]
         absent, before, last = slot_of[members] < 0, owner.copy(), used.copy()
-        wanted = _working_set_kernels.slots_wanted(members, slot_of, vacant)
-        assert wanted == max(0, absent.sum() - vacant)
-        places, missing, where = _working_set_kernels.place(
-            members, samples, row, slot_of, owner, used, clock, vacant
-        )
-        vacant = max(0, vacant - len(missing))
+        wanted = _working_set_kernels.slots_wanted(members, own)
+        assert wanted == max(0, absent.sum() - counts[1])
+        places, missing, where = _working_set_kernels.place(members, samples, own)
+        assert (used[np.searchsorted(row, places)] == clock).all()
         np.testing.assert_array_equal(missing, samples[members[absent]])
         np.testing.assert_array_equal(places[absent], where)
         slots, filled = np.searchsorted(row, places), np.searchsorted(row, where)
@@ -75,7 +75,7 @@ def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
         assert (np.diff(where) > 0).all() and len(set(slots)) == len(members)
         there = np.flatnonzero(owner >= 0)
         np.testing.assert_array_equal(slot_of[owner[there]], there)
-        assert (slot_of >= 0).sum() == len(there) == len(owner) - vacant
+        assert (slot_of >= 0).sum() == len(there) == len(owner) - counts[1]
         left = np.setdiff1d(np.arange(len(owner)), slots)
         assert not len(left) or not len(where) or last[filled].max() <= last[left].min()
         np.testing.assert_array_equal(owner[left], before[left])
