@@ -14,7 +14,7 @@ from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import parallel_for, thread_limit
 
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
@@ -43,7 +43,7 @@ class LMS(BaseEstimator):
     Parameters
     ----------
     learning_rate : float, optional
-        >= 0; by default 1 / max z·z over a tile of samples, which cannot diverge on them.
+        >= 0; by default 1 / max z·z over the samples, which cannot diverge on them.
     n_epochs : int, default=10
         How often all samples are seen.
     """
@@ -124,12 +124,11 @@ class LMS(BaseEstimator):
         if start is not None:
             W[:, :m] = start.T
         rate = self.learning_rate
+        if rate is None:
+            rate = _safe_rate(tiles)
         for epoch in range(1, self.n_epochs + 1):
             with stage("output training"), layer.allocator():
                 for rows, H in tiles:
-                    if rate is None:
-                        squares = np.einsum("ij,ij->i", H, H, dtype=np.float64)
-                        rate = 1 / max(squares.max(), 1e-300)
                     w = None if weights is None else weights[rows]
                     with stage("output training", "LMS"):
                         lms_rows(H, np.ascontiguousarray(T[rows], np.float64), W, rate, w)
@@ -180,6 +179,14 @@ class _Tiles:
         for start in range(0, len(rows), _ROWS_PER_BLOCK):
             block = slice(start, start + _ROWS_PER_BLOCK)
             self.layer.activations(self.X[rows[block]], out=H[block, :m])
+
+
+@staged("output training")
+def _safe_rate(tiles: _Tiles) -> float:
+    """The default of `LMS.learning_rate`."""
+    with tiles.layer.allocator():
+        squares = [np.einsum("ij,ij->i", H, H, dtype=np.float64).max() for _, H in tiles]
+    return 1 / max([*squares, 1e-300])
 
 
 def _padded(m: int) -> int:

@@ -77,13 +77,16 @@ def layer_and_data(n=300, m=40):
     return layer_of(X[:m], 0.3, backend="numpy"), X, np.eye(3)[rng.integers(0, 3, n)]
 
 
+@pytest.mark.parametrize("rate", [0.1, None])
 @pytest.mark.parametrize("megabytes", [256, 0.2])
-def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory_or_not(megabytes):
+def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(megabytes, rate):
     layer, X, T = layer_and_data()
     order = np.random.default_rng(0).permutation(len(X))
-    expected = reference.lms(layer.activations(X)[order], T[order], T[:40], 0.1, 4)
+    H = layer.activations(X)[order]
+    safe = 1 / np.square(H).sum(axis=1).max()
+    expected = reference.lms(H, T[order], T[:40], rate or safe, 4)
     with config_context(memory=megabytes):
-        W = LMS(0.1, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
+        W = LMS(rate, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
 
