@@ -156,12 +156,11 @@ class LeastSquares:
         middle, mean = (w @ A / w.sum() * self.intercept for A in (H, self.T))
         Z, B = roots * (H - middle), roots * (self.T - mean)
         V = np.zeros((self.H.shape[1], self.T.shape[1]))
-        if len(w) < Z.shape[1]:  # the same by samples
-            V[centers] = Z.T @ np.linalg.solve(Z @ Z.T + self.ridge * np.eye(len(w)), B)
-        else:
-            A = np.vstack([Z, np.sqrt(self.ridge) * np.eye(Z.shape[1])])
-            B = np.vstack([B, np.zeros((Z.shape[1], B.shape[1]))])
-            V[centers] = np.linalg.lstsq(A, B)[0]
+        # Within the rows' span, which is smaller where there are more centers.
+        Q, Z = (a.T for a in np.linalg.qr(Z.T)) if len(w) < Z.shape[1] else (np.eye(Z.shape[1]), Z)
+        A = np.vstack([Z, np.sqrt(self.ridge) * np.eye(Z.shape[1])])
+        B = np.vstack([B, np.zeros((Z.shape[1], B.shape[1]))])
+        V[centers] = Q.T @ np.linalg.lstsq(A, B)[0]
         return V, mean - middle @ V[centers]
 
     def residual(self, V, b):
