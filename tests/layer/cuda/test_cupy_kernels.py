@@ -155,16 +155,13 @@ class OnHost:
         self.launch = ctypes.CDLL(str(library)).launch
 
     def __call__(self, grid, block, arguments):
-        sizes = np.array(
-            [*grid, *[1] * (2 - len(grid)), *block, *[1] * (2 - len(block))], np.uint32
+        given = (
+            ctypes.c_void_p(value._a.ctypes.data)
+            if isinstance(value, standin.ndarray)
+            else np.ctypeslib.as_ctypes_type(value.dtype)(value)
+            for value in arguments
         )
-        given = []
-        for value in arguments:
-            if isinstance(value, standin.ndarray):
-                given.append(ctypes.c_void_p(value._a.ctypes.data))
-            else:
-                given.append(np.ctypeslib.as_ctypes_type(value.dtype)(value))
-        self.launch(ctypes.c_void_p(sizes.ctypes.data), *given)
+        self.launch((ctypes.c_uint * 4)(*(*grid, 1)[:2], *(*block, 1)[:2]), *given)
 
 
 @pytest.fixture
@@ -209,14 +206,11 @@ def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     P = rng.integers(-3000, 3000, (N, -(-m // 16) * 16)).astype(np.int32)
     rows, columns = (rng.integers(10_000, 20_000, size).astype(np.int32) for size in (N, m))
     W = rng.normal(size=(k, m)).astype(np.float32)
-    results = []
+    exact = np.exp(-1e-3 * (rows[:, None] + columns - 2.0 * P[:, :m]).clip(0))
     for xp in both:
         H, S = xp.empty((N, m), np.float32), xp.empty((N, k), np.float32)
         given = xp.asarray(P), xp.asarray(rows), xp.asarray(columns)
         cupy_kernels.write_outputs(xp, GAUSSIAN, *given, H)
         cupy_kernels.write_scores(xp, GAUSSIAN, *given, xp.asarray(W), S)
-        results.append((H.get(), S.get()))
-    exact = np.exp(-1e-3 * (rows[:, None] + columns - 2.0 * P[:, :m]).clip(0))
-    for H, S in results:
-        np.testing.assert_allclose(H, exact, rtol=1e-4, atol=1e-30)
-        np.testing.assert_allclose(S, exact @ W.T, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(H.get(), exact, rtol=1e-4, atol=1e-30)
+        np.testing.assert_allclose(S.get(), exact @ W.T, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,7 @@
 """SVC's steps in Numba's simulator: the CPU's path to the bit, and solutions as good."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import numpy as np
@@ -202,14 +203,14 @@ def test_a_number_that_is_not_finite_is_an_error(where, value, small_sets, monke
 
 def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
     """Of 32 threads that meet in `largest`: keys that differ in either half, and equal ones."""
-    rng, meeting = np.random.default_rng(0), threading.Barrier(32)
-    given = np.zeros(32, np.int32)
+    rng, meeting, given = np.random.default_rng(0), threading.Barrier(32), []
 
     def largest(x):
-        lane = int(threading.current_thread().name)
-        given[lane] = x
+        given.append(x)
         meeting.wait()
-        found = given.max()
+        found = max(given)
+        if meeting.wait() == 0:
+            given.clear()
         meeting.wait()
         return found
 
@@ -217,16 +218,9 @@ def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
     any_keys, low = rng.integers(-(2**63), 2**63, 32), rng.integers(2**31 - 2, 2**31 + 2, 32)
     equal = rng.choice([-(2**63), 2**63 - 1, 5], 32)
     for keys in (any_keys, any_keys & 0xFFFFFFFF | -3 << 32, any_keys >> 32 << 32 | low, equal):
-        results = [None] * 32
-
-        def run(lane, keys=keys, results=results):
-            results[lane] = warps._best_of_warp(keys[lane], np.int32(lane))
-
-        threads = [threading.Thread(target=run, args=(i,), name=str(i)) for i in range(32)]
-        for step in (threading.Thread.start, threading.Thread.join):
-            for thread in threads:
-                step(thread)
-        assert results == [(keys.max(), np.flatnonzero(keys == keys.max())[-1])] * 32
+        with ThreadPoolExecutor(32) as threads:
+            found = list(threads.map(warps._best_of_warp, keys, np.arange(32, dtype=np.int32)))
+        assert found == [(keys.max(), np.flatnonzero(keys == keys.max())[-1])] * 32
 
 
 def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monkeypatch):

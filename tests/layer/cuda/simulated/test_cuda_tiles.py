@@ -9,9 +9,10 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.cuda import memory, numba_cuda
-from gpurbf.layer.backends.cuda.kernels import outputs, profiles, tile
+from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
+from tests.layer.cuda import kernels_in_numpy
 
 PIXELS = Quantization(1.0, 0)
 TURING, AMPERE = (7, 5), (8, 0)
@@ -76,6 +77,43 @@ def test_every_output_is_one_thread_s_and_sums_come_from_different_banks(product
     assert (written == 1).all()
     assert all(found == set(range(shape.B)) for found in owners)
     assert all(len(set(banks[w : w + 32])) == 32 for w in range(0, len(banks), 32))
+
+
+def test_lanes_read_their_elements_and_the_simulated_instruction_is_the_product():
+    """16 + 16 rows of 32 codes as they lie in shared memory, with A (16 × 32) and B (32 × 16)."""
+    rows = np.random.default_rng(0).integers(0, 256, (32, registers.PITCH)).astype(np.uint8)
+    memory, A, B = rows.view(np.int32).ravel(), rows[:16, :32].astype(int), rows[16:, :32].T
+    pitch = registers.PITCH // 4
+    a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A)
+    b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
+    for lane in range(32):
+        in_A, in_B, _ = kernels_in_numpy.fragments(lane)
+        np.testing.assert_array_equal(a[lane].ravel(), A[in_A])
+        for columns, half in zip(np.hsplit(B, 2), b.reshape(32, 2, 8)[lane]):
+            np.testing.assert_array_equal(half, columns[in_B])
+    both = [kernels_in_numpy.mma(a, b[:, e : e + 2]) for e in (0, 2)]
+    np.testing.assert_array_equal(np.hstack(both), A @ B.astype(int))
+
+
+def test_lanes_write_every_output_once():
+    written = np.zeros((16, 8), int)
+    for lane in range(32):
+        rows, columns = np.array(registers.FRAGMENT_D).T + np.array([[lane // 4], [2 * (lane % 4)]])
+        np.testing.assert_array_equal((rows, columns), kernels_in_numpy.fragments(lane)[2])
+        written[rows, columns] += 1
+    assert (written == 1).all()
+
+
+def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
+    """Eight rows of 16 bytes are all the banks there are: of the scalar loads, and of ldmatrix."""
+    pitch = registers.PITCH // 4
+    banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
+    assert len(banks) == 32
+    for load in (registers.LOAD_A, registers.LOAD_B):
+        places = kernels_in_numpy.places(pitch, load)
+        assert not (places % 4).any()
+        for matrix in places.reshape(4, 8):
+            assert len({(place + word) % 32 for place in matrix for word in range(4)}) == 32
 
 
 @pytest.mark.parametrize(
