@@ -128,18 +128,12 @@ class SparseProductLayer(MatrixProductLayer):
             self.distance = self.distance._replace(centers=Columns(self.distance.centers))
 
     def moved(
-        self,
-        product: Gemm,
-        A: Any,
-        shift: Any,
-        dtype: Any,
-        coefficients: Coefficients,
-        terms_dtype: Any,
+        self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
         """A, from which nothing is taken, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
         terms = evaluate(coefficients, A, _squares, np.float64)
-        return A if sp.issparse(A) else product.pack(A), terms
+        return A if sp.issparse(A) else self.product.pack(A), terms
 
 
 class SparseLayer:

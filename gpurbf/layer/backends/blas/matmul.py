@@ -99,7 +99,7 @@ def shifted_centers(
 ) -> ShiftedCenters:
     """Centers C (m, n) made ready for a product, for activations of that dtype.
 
-    ``moved(product, C, shift, dtype, coefficients, terms_dtype)`` is C - shift as the product reads
+    ``moved(C, shift, dtype, coefficients, terms_dtype)`` is C - shift as the product reads
     it, and the terms of its rows.
     """
     n = C.shape[1]
@@ -115,7 +115,7 @@ def shifted_centers(
         mean = product.centered and metric != "dot" and len(C) > 0
         s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
         terms, kind = terms_of(metric, n, None), dtype
-    centers, columns = moved(product, C, t, product.c_dtype, terms.column, kind)
+    centers, columns = moved(C, t, product.c_dtype, terms.column, kind)
     factor = unit(metric, quantization)
     return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
 
@@ -244,7 +244,7 @@ class MatrixProductLayer:
         product, d = self.product, self.distance
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
-            packed, row_terms = self.moved(product, X, d.x_shift, product.x_dtype, d.row, kind)
+            packed, row_terms = self.moved(X, d.x_shift, product.x_dtype, d.row, kind)
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
@@ -257,19 +257,13 @@ class MatrixProductLayer:
             count(nbytes=d.centers.nbytes + out.nbytes)
 
     def moved(
-        self,
-        product: Gemm,
-        A: Any,
-        shift: Any,
-        dtype: Any,
-        coefficients: Coefficients,
-        terms_dtype: Any,
+        self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
         """A - shift as the product reads it, and what each row adds to its distances."""
         moved = shifted(A, shift, dtype)
         wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
         terms = evaluate(coefficients, moved, row_sums, wide)
-        return product.pack(moved), terms.astype(terms_dtype)
+        return self.product.pack(moved), terms.astype(terms_dtype)
 
 
 def backend_by_products(

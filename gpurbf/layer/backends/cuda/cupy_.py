@@ -125,7 +125,6 @@ class CublasLayer:
     def _moved(
         self,
         side: str,
-        product: Gemm,
         A: Any,
         shift: Any,
         dtype: Any,
@@ -133,7 +132,7 @@ class CublasLayer:
         terms_dtype: Any,
     ) -> tuple[Any, Any]:
         """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
-        xp, (N, n) = self.xp, A.shape
+        xp, product, (N, n) = self.xp, self.product, A.shape
         shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
         width, rows = (-(-size // product.group) * product.group for size in (n, N))
         parts = side if product.parts else None
@@ -160,7 +159,7 @@ class CublasLayer:
         product, d, N, rows = self.product, self.distance, len(X), self._chunk()
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
-            A, terms = self._moved("samples", product, X, d.x_shift, product.x_dtype, d.row, kind)
+            A, terms = self._moved("samples", X, d.x_shift, product.x_dtype, d.row, kind)
             count(nbytes=X.nbytes + A.nbytes)
         P = self.xp.empty((min(N, rows), len(d.centers)), product.out_dtype)
         for start in range(0, N, rows):
