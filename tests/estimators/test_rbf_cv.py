@@ -1,12 +1,14 @@
 """RBFClassifierCV: its errors are those of refits without a sample, its choice what they say."""
 
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import reference
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFClassifierCV
@@ -210,6 +212,16 @@ def test_penalties_that_rounding_outweighs_are_raised_and_said_so():
     same = RBFClassifierCV(centers=C[:5].repeat(2, axis=0), alphas=[1e-300, 1e-6])
     with pytest.warns(ConvergenceWarning):
         assert np.isfinite(same.fit(X, y).cv_results_["mean_test_score"]).all()
+
+
+def test_its_results_are_a_table_and_nobody_is_warned():
+    pd = pytest.importorskip("pandas")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = make_pipeline(StandardScaler(), RBFClassifierCV(random_state=0)).fit(X, y)
+    table = pd.DataFrame(model[-1].cv_results_)
+    best = table.loc[table["rank_test_score"] == 1, "param_alpha"]
+    assert len(table) == 20 and best.eq(model[-1].alpha_).any()
 
 
 def test_the_path_is_drawn():

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -327,7 +328,7 @@ def written(name):
         x, *rest = function.args
         build(builder, kind, x, *([] if kind.listed else [word(0)]), *rest)
     builder.ret_void()
-    return module
+    return module, function
 
 
 # Instructions of ARM's kernels; rows by lane need none to copy them.
@@ -372,13 +373,26 @@ def arm_loops(text):
 
 @pytest.mark.parametrize("name", ARM)
 def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
-    loops = arm_loops(str(written(name)))
+    loops = arm_loops(str(written(name)[0]))
     inner = max(loops, key=lambda loop: len(re.findall(ARM[name], loop)))
     kind = (KINDS | matvec_kernels.KINDS)[name]
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
     sums = kind.rows * kind.panels * lanes // (kind.width * OPERATIONS[kind.operation].rows)
     assert len(re.findall(ARM[name], inner)) == sums * (2 if name == "gram16_neon" else 1)
     assert "[sp" not in inner
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("dot_avx512vnni", {"phi": 28, "load": 15, "call": 24, "insertelement": 12}),
+        ("dot32_avx2", {"phi": 16, "load": 9, "call": 12, "insertelement": 6}),
+    ],
+)
+def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
+    blocks = {block.name: block for block in written(name)[1].blocks}
+    counts = Counter(instruction.opname for instruction in blocks["steps"].instructions)
+    assert {kind: counts[kind] for kind in steps} == steps
 
 
 @pytest.mark.parametrize(
