@@ -6,7 +6,6 @@ import argparse
 import csv
 import os
 from pathlib import Path
-from typing import Any
 
 from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS, images, say
@@ -56,17 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--centers: {arguments.estimator} chooses its own centers; leave it out.")
     threads = _numbers(arguments.threads)
     quick = arguments.quick or arguments.data_home is None
-
-    def load() -> tuple[Any, Any, Any, Any]:
-        return images(quick, arguments.data_home)
-
     try:
         get_backend(arguments.backend)  # refused now rather than after the data are read
         N = 1400 if quick else 60_000
         estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
         if arguments.centers is not None:
             estimator.set_params(**{_COUNTS[arguments.estimator]: arguments.centers})
-        found = profile_from(estimator, load, say=say)
+        found = profile_from(estimator, lambda: images(quick, arguments.data_home), say=say)
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)

@@ -103,6 +103,15 @@ def test_classify_without_matplotlib_says_how_to_get_it_and_goes_on(
     assert not out.exists()
 
 
+def test_the_process_that_draws_compiles_ahead_without_scikit_learn(tmp_path):
+    """Which takes longer to import than all else that it does where kernels are on disk."""
+    code = "import sys; from gpurbf.cli import classify; classify._work_ahead(False, True)"
+    paths = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(gpurbf.__file__).parents[1])}
+    done = run_python(f"{code}; print('sklearn' in sys.modules)", **paths)
+    assert done.stdout.split() == ["False"] and not done.stderr
+    assert list(tmp_path.rglob("driver.evaluate_rows*.nbc"))
+
+
 def test_the_hardest_are_the_most_confident_mistakes_then_the_closest_calls():
     classes = np.array([3, 5, 7])
     y = np.array([3, 5, 7, 7, 9])
