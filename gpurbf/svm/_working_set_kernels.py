@@ -122,8 +122,11 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     begin = 0 if last else len(kept)
     end = begin + len(others)
     members = np.empty(len(kept) + len(others), np.intp)
-    members[begin:end] = others
-    members[end if last else 0 :][: len(kept)] = kept
+    # Slices assigned would compile messages about shapes that do not match: longer than all else.
+    for k in range(len(others)):
+        members[begin + k] = others[k]
+    for k in range(len(kept)):
+        members[(end if last else 0) + k] = kept[k]
     values = np.empty((5, len(members)))
     for k in range(len(members)):
         i = members[k]
