@@ -87,21 +87,17 @@ def _between(block, samples, begin, end, before, memory):
     n = len(samples)
     if n != before:
         begin, end = 0, n
-    rows = block.layer[_STRIP]
+    rows, left, right = block.layer[_STRIP], begin, end
     if begin % rows or (end % rows and end < n):
-        repack(block.columns, samples, 0, n, memory)
-    elif begin < end:
-        repack(block.columns, samples, begin, end, memory)
+        left, right = 0, n
+    if left < right:
+        repack(block.columns, samples, left, right, memory)
     block.layer[_M] = n
     K = block.K[: n * n].reshape(n, n)
-    _evaluate(
-        block.layer, block.plan, samples[begin:end], K.ctypes.data + 4 * begin * n, 4 * n,
-        samples[:0], memory,
-    )  # fmt: skip
-    if begin > 0:
-        working_sets.mirror_rows(K, begin, end, 0, begin)
-    if end < n:
-        working_sets.mirror_rows(K, begin, end, end, n)
+    out = np.intp(K.ctypes.data) + 4 * begin * n
+    _evaluate(block.layer, block.plan, samples[begin:end], out, 4 * n, samples[:0], memory)
+    for left, right in ((0, begin), (end, n)):
+        working_sets.mirror_rows(K, begin, end, left, right)
     return K
 
 
@@ -112,7 +108,7 @@ def _subtract(own, samples, members, change, f, memory):
     while start < len(members):
         places, missing, where = working_sets.place(members[start:], samples, own.slots)
         if len(missing):
-            out = own.rows.ctypes.data
+            out = np.intp(own.rows.ctypes.data)
             _evaluate(own.layer, own.plan, missing, out, own.rows.strides[0], where, memory)
         if start + len(places) < len(members):  # sums are of four rows at a time
             places = places[: max(1, len(places) // 4 * 4)]
