@@ -77,7 +77,8 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
 
     def share(section: list[Trace]) -> Iterator[Segment | _Join]:
         nonlocal free
-        helpers = max(0, min(free, len(section) - 1))
+        most = getattr(section, "most", None) or len(section)
+        helpers = max(0, min(free, len(section) - 1, most - 1))
         free -= helpers
         items, join = iter(section), _Join(helpers)
         for _ in range(helpers):

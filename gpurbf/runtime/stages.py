@@ -64,8 +64,14 @@ class Segment(NamedTuple):
     unlocked_seconds: float
 
 
-# What a thread did in order; in it, a list of items stands for a parallel section.
+# What a thread did in order; in it, items stand for a parallel section.
 Trace: TypeAlias = "list[Segment | list[Trace]]"
+
+
+class Items(list[Trace]):
+    """Traces of the items of a parallel section, for ``most`` threads, or any number."""
+
+    most: int | None = None
 
 
 class _Account:
@@ -125,10 +131,11 @@ class _Open:
 class _Section:
     """Work of several threads in an open stage of the one that waits for them."""
 
-    def __init__(self, outer: _Account, helpers: int) -> None:
+    def __init__(self, outer: _Account, helpers: int, most: int | None) -> None:
         self.outer, self.helpers = outer, helpers
         self.accounts: list[_Account] = []
-        self.items: list[Trace] = []
+        self.items = Items()
+        self.items.most = most
 
     def __enter__(self) -> _Section:
         self.outer.charge()
@@ -229,10 +236,13 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
             entry.operations[kind] = entry.operations.get(kind, 0.0) + operations
 
 
-def parallel_section(helpers: int) -> _Section | _Nothing:
-    """A context in which this thread and helpers share work: each calls ``run`` with its part."""
+def parallel_section(helpers: int, most: int | None = None) -> _Section | _Nothing:
+    """A context in which this thread and helpers share work: each calls ``run`` with its part.
+
+    ``most`` are as many threads as may share it.
+    """
     account = _local.account
-    return _NOTHING if account is None else _Section(account, helpers)
+    return _NOTHING if account is None else _Section(account, helpers, most)
 
 
 def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -294,7 +294,7 @@ def parallel_for(
 
     with (
         _claimed(min(n_items, most or n_items) - 1) as claim,
-        parallel_section(helpers := claim.held) as section,
+        parallel_section(helpers := claim.held, most) as section,
     ):
         task = section.traced(task)
         calls: list[Call] = []

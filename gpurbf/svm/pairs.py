@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -104,7 +104,8 @@ def solve_pairs(
         return problems.solutions
     memory = kernel.xp.empty(budget.size, np.float32)
     try:
-        parallel_for(lambda _: problems.solve_in_blocks(memory), workers, stop=problems.stop)
+        task = functools.partial(problems.solve_next_in_blocks, memory)
+        parallel_for(task, len(pairs), workers, stop=problems.stop)
     finally:
         # Caches know their budget and it knows them: else they would wait for the collector.
         budget.clear()
@@ -155,6 +156,7 @@ class _Problems:
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
         self._schedule = Schedule(self.pairs, len(self.classes), self.budget.parked)
         self._quit_early = False
+        self._idle_rounds: list[Rounds] = []
         self.stop = self._schedule.stop
 
     def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
@@ -178,36 +180,45 @@ class _Problems:
                 begun = beta, f, steps
             self._solve(p, MatrixPair(K, diagonal, a, b, self.kernel), begun)
 
-    def solve_in_blocks(self, memory: Any) -> None:
-        """Solve pairs until none is left, their kernel evaluated block by block."""
+    def solve_next_in_blocks(self, memory: Any, _: int) -> None:
+        """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
         # All of it: who waits for classes that this thread has taken is told if it breaks off.
-        tiles, rounds = self.kernel.tiles, None
-        if tiles is not None and self.stepped is None:
-            rounds = Rounds(tiles, self._all_threads_work)
         with self._schedule.failing():
-            while (p := self._schedule.take()) is not None:
-                with self.kernel.allocator():
-                    a, b = self._classes_of(p)
-                    n = a.stop - a.start + b.stop - b.start
-                    if keeps_rows(self.kernel, n, self.budget.total):
-                        self._solve_with_rows(p, memory, rounds)
-                    else:
-                        self._solve(p, EvaluatedPair(self.kernel, a, b))
-                self._schedule.release(p)
+            if (p := self._schedule.take()) is None:
+                return
+            with self.kernel.allocator():
+                a, b = self._classes_of(p)
+                n = a.stop - a.start + b.stop - b.start
+                if keeps_rows(self.kernel, n, self.budget.total):
+                    self._solve_with_rows(p, memory)
+                else:
+                    self._solve(p, EvaluatedPair(self.kernel, a, b))
+            self._schedule.release(p)
 
-    def _solve_with_rows(self, p: int, memory: Any, rounds: Rounds | None) -> None:
+    def _solve_with_rows(self, p: int, memory: Any) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
         caches = [
             self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
+        rounds = None
+        if self.kernel.tiles is not None and self.stepped is None:
+            with suppress(IndexError):
+                rounds = self._idle_rounds.pop()
+            rounds = rounds or Rounds(self.kernel.tiles, self._needs_no_help)
         self._solve(p, CachedPair(self.kernel, caches[0], caches[1], rounds))
+        if rounds is not None:
+            self._idle_rounds.append(rounds)
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
 
-    def _all_threads_work(self) -> bool:
-        """Whether each has a pair, so that none has time to help with another's."""
-        return self._schedule.running >= thread_limit()
+    def _needs_no_help(self) -> bool:
+        """Whether other pairs run too, if there are threads for them.
+
+        Compiled rounds of two take less time than rounds in Python with the help of all threads,
+        by the model of docs/benchmarks/scaling.md.
+        """
+        return self._schedule.running >= min(thread_limit(), 2)
 
     def _classes_of(self, p: int) -> tuple[slice, slice]:
         a, b = self.pairs[p]

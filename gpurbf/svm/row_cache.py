@@ -162,7 +162,7 @@ class Rounds:
     tiles : TilesAmong
         Of float32 values.
     alone : callable
-        Whether no other thread has time to help with a pair.
+        Whether other threads do more by solving other pairs than by helping with this one.
     """
 
     def __init__(self, tiles: Any, alone: Callable[[], bool]) -> None:
