@@ -40,7 +40,7 @@ def fitted(X, **options):
 
 def in_python(X, monkeypatch, **options):
     with monkeypatch.context() as patched:
-        patched.setattr(pairs._Problems, "_all_threads_work", lambda self: False)
+        patched.setattr(pairs._Problems, "_needs_no_help", lambda self: False)
         return fitted(X, **options)
 
 
@@ -75,7 +75,7 @@ def test_little_memory_for_rows_changes_no_bit(outcomes, monkeypatch):
 def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     expected, draws = fitted(X := numbers()), np.random.default_rng(0)
     calls = len(outcomes)
-    monkeypatch.setattr(pairs._Problems, "_all_threads_work", lambda self: draws.random() < 0.5)
+    monkeypatch.setattr(pairs._Problems, "_needs_no_help", lambda self: draws.random() < 0.5)
     for a, b in zip(expected, fitted(X)):
         assert np.array_equal(a, b)
     assert calls < len(outcomes) < 2 * calls
