@@ -22,7 +22,8 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
     if weights is None and len(values) <= _FEW and (few := _of_few(values.tolist())) is not None:
         return few
     with np.errstate(over="ignore", invalid="ignore"):
-        rough = float(values.sum() if weights is None else weights @ values)
+        # Not by BLAS, whose threads a long product wakes.
+        rough = float(values.sum() if weights is None else np.einsum("i,i", weights, values))
     if not np.isfinite(rough):
         return rough
     total = Fraction(0)

@@ -191,8 +191,8 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
-def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
-    """One dot product of 12,000 numbers made the fit of MNIST take half as long again."""
+def test_no_thread_of_blas_runs_in_fits_or_predictions():
+    """One dot product of 12,000 numbers made SVC's fit of MNIST take half as long again."""
     code = """
         import os
         import sys
@@ -202,7 +202,7 @@ def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
         import scipy.linalg
         from sklearn.datasets import make_classification, make_moons
 
-        from gpurbf import SVC
+        from gpurbf import RBFClassifier, RBFClassifierCV, SVC
 
         def ran():
             times = {}
@@ -221,12 +221,15 @@ def test_no_thread_of_blas_runs_while_svc_fits_or_predicts():
             for n, d, k in [(12_000, 10, 2), (3000, 20, 3), (1000, 20, 2), (300, 20, 9)]
         }
         for name, (X, y) in (tables | {"moons": make_moons(11_000, random_state=0)}).items():
-            for kernel in ("rbf", "linear"):
-                model = SVC(kernel=kernel, max_iter=3000).fit(X, y)
+            models = [SVC(kernel=kernel, max_iter=3000) for kernel in ("rbf", "linear")]
+            for solver in ("ridge", "cg", "lms"):
+                models.append(RBFClassifier(300, solver=solver, random_state=0))
+            for model in (*models, RBFClassifierCV(200, random_state=0)):
+                model.fit(X, y, sample_weight=np.arange(len(y)) % 3 + 1.5)
                 for some in (X, X[:1], X.astype(np.float32)):
                     model.predict(some)
                 now = ran()
-                assert {thread: now[thread] for thread in begin} == begin, (name, kernel)
+                assert {thread: now[thread] for thread in begin} == begin, (name, model)
 """
     done = run_python(code, check=False)
     if "no thread of its own" in done.stderr:

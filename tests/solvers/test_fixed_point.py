@@ -11,10 +11,8 @@ from callers import layer_of
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_info
 
 from gpurbf import RBFClassifier, RBFClassifierCV
-from gpurbf.layer.backends.blas.matmul import MatrixProductLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.cg import CG
 from gpurbf.solvers.ridge import Ridge
@@ -326,17 +324,3 @@ def test_a_small_batch_is_not_all_the_samples_that_there_are():
         assert model._layer().dtype == np.float32
     few = RBFClassifier(centers=A[:200], alpha=1e-2).fit(A[:150], y[:150])
     assert few._layer().dtype == np.float64
-
-
-def test_the_check_of_the_sums_leaves_threads_of_blas_asleep(monkeypatch):
-    """One that is woken spins on, through the rest of the fit."""
-    threads, tile = [], MatrixProductLayer._tile
-
-    def recorded(self, X, out):
-        threads.extend(i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas")
-        tile(self, X, out)
-
-    monkeypatch.setattr(MatrixProductLayer, "_tile", recorded)
-    y = T.argmax(axis=1)
-    RBFClassifier(300, backend="numba", random_state=0).fit(X, y)
-    assert threads and set(threads) == {1}
