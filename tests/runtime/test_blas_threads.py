@@ -211,15 +211,15 @@ def test_no_thread_of_blas_runs_in_fits_or_predictions():
                     times[thread] = int(file.read().split()[0])
             return times
 
+        tables = {
+            (n, d, k): make_classification(n, d, n_informative=d // 2, n_classes=k, random_state=0)
+            for n, d, k in [(12_000, 10, 2), (3000, 200, 3), (1000, 20, 2), (300, 20, 9)]
+        }
         A = np.eye(600)
         (A @ A, scipy.linalg.solve(A, A), time.sleep(0.3))
         begin = ran()
         if not begin:
             sys.exit("BLAS has no thread of its own")
-        tables = {
-            (n, d, k): make_classification(n, d, n_informative=d // 2, n_classes=k, random_state=0)
-            for n, d, k in [(12_000, 10, 2), (3000, 20, 3), (1000, 20, 2), (300, 20, 9)]
-        }
         for name, (X, y) in (tables | {"moons": make_moons(11_000, random_state=0)}).items():
             models = [SVC(kernel=kernel, max_iter=3000) for kernel in ("rbf", "linear")]
             for solver in ("ridge", "cg", "lms"):
