@@ -193,7 +193,7 @@ def hardest(
 
 
 def _work_ahead(can_draw: bool, compiles: bool) -> None:
-    """What the other process does before there is something to draw."""
+    """Import and compile ahead, in the other process, before there is something to draw."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends both
     gc.disable()
     atexit.register(gc.freeze)

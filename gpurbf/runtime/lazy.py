@@ -1,4 +1,4 @@
-"""What is made at its first use: modules imported, and objects made once in a process."""
+"""Modules imported at their first use, and objects made once in a process."""
 
 from __future__ import annotations
 

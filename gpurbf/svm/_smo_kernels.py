@@ -37,7 +37,7 @@ TAU = 1e-12
 _STRIP = 64
 COLUMNS = 2048
 
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_HIGHEST = 2**63 - 1
 
 _compiled = cached(nogil=True, error_model="numpy")
 _short = cached(error_model="numpy")  # see `_working_set_kernels`

@@ -232,7 +232,7 @@ class _Problem:
         """Working sets until no pair of all samples violates by tol, or no step is left."""
         sets, plane, rounds = _Sets(len(self.f)), TwoStep(len(self.f)), self.kernel.rounds
         while True:
-            if rounds is not None and rounds.alone():
+            if rounds is not None and rounds.needs_no_help():
                 if not self._compiled_rounds(rounds, sets, plane):
                     rounds = None
             elif (violation := self._round(sets, plane)) is not None:

@@ -161,12 +161,12 @@ class Rounds:
     ----------
     tiles : TilesAmong
         Of float32 values.
-    alone : callable
+    needs_no_help : callable
         Whether other threads do more by solving other pairs than by helping with this one.
     """
 
-    def __init__(self, tiles: Any, alone: Callable[[], bool]) -> None:
-        self.alone, self._tiles = alone, tiles
+    def __init__(self, tiles: Any, needs_no_help: Callable[[], bool]) -> None:
+        self.needs_no_help, self._tiles = needs_no_help, tiles
         self._K = np.empty(0, np.float32)
 
     def _make_room(self, samples: np.ndarray) -> None:

@@ -256,6 +256,7 @@ class LeastSquares(System):
     ) -> np.ndarray | None:
         """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
 
+        Few centers take little time to be summed for, so their leverages are ridge's. Of more,
         `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
         of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
         is proportional to the weight.
