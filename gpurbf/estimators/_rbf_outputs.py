@@ -62,7 +62,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         if self.precision in FORCED:
             return False
         m, all_summed = len(self.centers_), normal.n_rows == X.shape[0]
-        if normal.grid is None and layer.dtype == np.float32:
+        if normal.grid is not None or layer.dtype == np.float32:
             if normal.n_rows <= m or (all_summed and no_more_samples(X, rows, m)):
                 return True
         w = None if weights is None else weights[rows]
@@ -191,7 +191,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
 def no_more_samples(X: Any, some: slice, m: int) -> bool:
     """Whether at most m of more samples are distinct; `some` of them are asked first.
 
-    Of as many centers as samples one that is left out leaves less than float32 tells of a weight.
+    With no more samples than centers, weights can go where no sample goes, at the price of the
+    penalty alone. What rounding tells of two samples that are equal, and of different classes, is
+    then learned as if it were a feature. One that is left out leaves less than rounding.
     """
     hashes = row_hashes(X[some], 0)
     if len(np.unique(hashes)) == len(hashes):

@@ -48,7 +48,8 @@ _CALIBRATION_ROWS = 2000
 _ROWS_AMONG_CENTERS = 500
 # The samples that are left out of sums: the same ones of all samples and of batches of them.
 CALIBRATION = Race(0, by_class=True, most=800)
-# So many samples at the start of a stream are judged once more with those that follow.
+# So many samples at the start of a stream, or as many as there are centers, are judged once more
+# with those that follow.
 _MOST_HELD = 1000
 
 
@@ -68,9 +69,9 @@ class Rows(NamedTuple):
         X = self.X.copy() if sp.issparse(self.X) else np.array(to_host(self.X))
         return Rows(X, self.codes, self.weights)
 
-    def joined_by(self, later: Rows) -> list[Rows]:
-        """These with the first of the later ones, and the rest of those, which may be in a file."""
-        first, rest = later.at(slice(_MOST_HELD)), later.at(slice(_MOST_HELD, None))
+    def joined_by(self, later: Rows, n: int) -> list[Rows]:
+        """These with n of the later ones, and the rest of those, which may be in a file."""
+        first, rest = later.at(slice(n)), later.at(slice(n, None))
         parts = self.X, to_host(first.X)
         X = sp.vstack(parts, "csr") if any(map(sp.issparse, parts)) else np.concatenate(parts)
         own = [np.ones(len(a.codes)) if a.weights is None else a.weights for a in (self, first)]
@@ -306,8 +307,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
         twice that during a call, which adds to a copy). So is H of up to 800 samples of all
         batches, by which probabilities are calibrated: those by which a fit would. Where the first
-        samples tell too little of what rounding may do, up to 1,000 are kept and trained on anew
-        with those that follow.
+        samples tell too little of what rounding may do, up to 1,000, or as many as there are
+        centers, are kept and trained on anew with those that follow.
 
         Parameters
         ----------
@@ -351,17 +352,18 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
             alpha, batches = getattr(solver, "alpha", 0.0), [Rows(X, codes, weights)]
+            most_held = max(_MOST_HELD, len(self.centers_))
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None
                 normal = left_out = None
-                batches = Rows(*held).joined_by(batches[0])
+                batches = Rows(*held).joined_by(batches[0], most_held)
             for batch in batches:
                 X, codes, weights = batch
                 before, rows = normal, slice(0, X.shape[0])
                 normal = self._begin(alpha, X, weights) if before is None else before.copy()
                 self._add(normal, X, codes, weights, rows)
                 normal = self._checked_sums(normal, X, codes, weights, [rows], before)
-                if before is None and alpha and not normal.alpha and X.shape[0] <= _MOST_HELD:
+                if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
                     # They tell too little of those to come to leave the grid for all of them.
                     self._held = tuple(batch.copy())
                 more = self._choose_left_out(normal, X, codes, weights)

@@ -239,6 +239,22 @@ def test_the_first_rows_are_judged_with_those_that_follow(cuts, weights):
     assert not hasattr(parts.fit(A, y), "_held")
 
 
+@pytest.mark.parametrize("cuts", [[], [20]])
+def test_with_no_more_samples_than_centers_rounding_is_not_learned(cuts):
+    """Copies of unequal weights round apart, so their classes could be told by that."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((40, 3))
+    A[20:], y, w = A[:20], rng.integers(0, 2, 40), rng.exponential(50, 40)
+    C, new = A[rng.integers(0, 20, 300)], rng.standard_normal((200, 3))
+    model = RBFClassifier(centers=C, gamma=2.0, alpha=1e-6, backend="numba")
+    for rows in np.split(np.arange(40), cuts):
+        model.partial_fit(A[rows], y[rows], [0, 1], w[rows])
+    exact = clone(model).set_params(precision="float64").fit(A, y, w)
+    found, expected = (each.decision_function(new) for each in (model, exact))
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert model.temperature_ == pytest.approx(exact.temperature_, rel=1e-2)
+
+
 def test_each_width_of_a_path_has_the_sums_that_it_needs():
     A, y = xor(0.02, 0.5)
     options = {"centers": GRID, "gamma": 1.0, "gammas": [1e-2, 1.0], "alphas": [1e-6, 1e-4]}
