@@ -34,6 +34,8 @@ INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
 CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
+# What steps of a size round a sum of them to, at the most.
+_ROUNDING = 2.0**-40
 _STRIP = 64
 COLUMNS = 2048
 
@@ -346,18 +348,23 @@ def objective_gain(before, after):
 def _summary(beta, f, y, C, n):
     """See `kkt_summary`; these are pointers."""
     total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
-    product_y, product_f = 0.0, 0.0
+    product_y, product_f, largest = 0.0, 0.0, 0.0
+    for k in range(n):
+        largest = larger(largest, beta[k] * y[k])
+    # A sum of many steps that is nearer to a bound than their rounding is at it.
+    rounding = _ROUNDING * largest
     for k in range(n):
         product_y += beta[k] * y[k]
         product_f += beta[k] * f[k]
         alpha = beta[k] * y[k]
-        if 0 < alpha < C[k]:
+        more, less = alpha < C[k] - rounding, alpha > rounding
+        if more and less:
             total += f[k]
             n_free += 1
         # Both classes may rise towards their own side: +1 by more alpha, -1 by less.
-        if (alpha < C[k]) if y[k] > 0 else (alpha > 0):
+        if more if y[k] > 0 else less:
             top = f[k] if f[k] > top else top
-        if (alpha > 0) if y[k] > 0 else (alpha < C[k]):
+        if less if y[k] > 0 else more:
             bottom = f[k] if f[k] < bottom else bottom
     intercept = total / n_free if n_free else (top + bottom) / 2
     loss = 0.0

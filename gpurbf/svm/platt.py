@@ -20,6 +20,8 @@ from gpurbf.svm.ovo import pairs_by_class
 N_FOLDS = 5
 # A pair's probabilities are no nearer to 0 and 1, as in LIBSVM.
 _CERTAIN = 1e-7
+# Outputs that differ by no more than this part of them differ by rounding.
+_ROUNDING = 1e-9
 # Numbers of the systems of linear equations that are solved together.
 _MAX_NUMBERS = 1 << 22
 
@@ -87,6 +89,10 @@ def fit_sigmoid(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         return (F * (p * (1 - p))) @ F.T
 
     start = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
+    if np.ptp(f) <= _ROUNDING * np.abs(f).max():
+        # Only A f + B is told: of its solutions the nearest to the start, which LIBSVM finds too.
+        way = np.array([f[0], 1.0])
+        return start + way * (np.log(1 / t.mean() - 1) - start[1]) / (way @ way)
     found = scipy.optimize.minimize(
         log_loss, start, jac=True, hess=hessian, method="trust-exact", options={"gtol": 1e-5}
     )

@@ -193,7 +193,7 @@ def pairs_of(model, K, A, y, C):
         rows = np.flatnonzero(((y == a) | (y == b)) & (C > 0))
         own, bounds, part = beta[rows], C[rows], K[np.ix_(rows, rows)]
         # Coefficients that are C but for a rounding are C.
-        own = np.where(np.abs(np.abs(own) - bounds) < 1e-9 * bounds, np.sign(own) * bounds, own)
+        own = np.where(np.abs(np.abs(own) - bounds) < 1e-12 * bounds, np.sign(own) * bounds, own)
         yield part, own, reference.svc_dual(part, np.where(y[rows] == a, 1.0, -1.0), bounds, own)
 
 

@@ -195,6 +195,16 @@ def test_order_of_weighted_samples_does_not_matter():
     assert a.decision_function(X) == pytest.approx(b.decision_function(X), abs=1e-9)
 
 
+@pytest.mark.parametrize("seed", [5, 13, 30, 51])
+def test_where_all_coefficients_are_at_bounds_the_intercept_is_the_middle(seed):
+    """Equal samples are one with the sum of their bounds, which sums of steps miss by rounding."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((20, 2))[rng.integers(0, 20, 60)], rng.integers(0, 2, 60)
+    w, options = np.full(60, 1 / 60), {"C": 20.0, "gamma": 0.01, "tol": 1e-4}
+    found, expected = (model(**options).fit(X, y, w) for model in (SVC, svm.SVC))
+    np.testing.assert_allclose(found.intercept_, expected.intercept_, atol=1e-3)
+
+
 @pytest.mark.parametrize("form", [np.uint8, np.float32, sp.csr_array, sp.csr_matrix, "/16"])
 def test_form_of_the_data_does_not_change_the_model(form):
     X, y = digits()

@@ -33,6 +33,14 @@ def test_separated_or_constant_outputs_have_finite_sigmoids():
         np.testing.assert_allclose(pair_probabilities(first, A, B), targets, rtol=1e-5)
 
 
+def test_what_outputs_differ_by_in_rounding_is_not_learned():
+    first, second = np.full(3, 0.3), np.full(5, 0.3)
+    A, B = fit_sigmoid(first, second)
+    assert abs(A) < 1 and abs(B) < 1
+    for digit in (1e-12, -1e-12):
+        np.testing.assert_allclose(fit_sigmoid(first + digit, second), [A, B], rtol=1e-9)
+
+
 def test_coupling_finds_the_classes_that_made_the_pairs():
     p = np.random.default_rng(0).dirichlet(np.ones(5), 20)
     first, second = np.triu_indices(5, 1)
