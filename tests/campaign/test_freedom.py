@@ -119,7 +119,7 @@ class Case(NamedTuple):
         y[: self.k] = np.arange(self.k)
         if self.lonely:
             y[self.k :] %= self.k - 1
-        gamma = 10.0**self.width / np.square(reference.euclidean(X[:50], C)).mean()
+        gamma = 10.0**self.width / (np.square(reference.euclidean(X[:50], C)).mean() or 1.0)
         return Problem(X[: self.N], X[self.N :], C, y, WEIGHTS[self.weights](rng, y), gamma)
 
 
