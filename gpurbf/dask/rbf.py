@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -15,9 +16,11 @@ from gpurbf.dask.base import DaskClassifier, DaskEstimator, parameters_of
 from gpurbf.dask.blocks import Blocks
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.hashes import finder
 from gpurbf.estimators import layer, rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._left_out import leave_out
+from gpurbf.estimators._left_out import leave_out, row_keys
+from gpurbf.estimators._rbf_outputs import compared_rows
 from gpurbf.runtime.threads import limited
 
 
@@ -133,19 +136,25 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
             number_centers(model, blocks)
             solver = _solver(model, len(model.centers_))
             found, scale = _sampled(weighted)
-            sample = np.sort(found.first)
+            n_rows = len(blocks)
+            compared = np.arange(*compared_rows(n_rows).indices(n_rows))
+            sample = np.union1d(found.first, compared)
             normal = model._begin(getattr(solver, "alpha", 0.0), weighted, scale)
             sums = BlockSums(weighted, model, normal, sample)
             for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
                 pass
-            normal, some = sums.result()
-            if model._coarse(normal, some.X, some.weights):
+            normal, rows = sums.result()
+            some = rows.at(np.searchsorted(sample, compared))
+            if model._coarse(normal, weighted, some.X, some.weights):
                 model._widen()
                 normal = model._begin(0.0, weighted, scale)
-                normal, some = BlockSums(weighted, model, normal, sample).result()
-            some = some.at(np.searchsorted(sample, found.first))
-            w = some.weights  # copies are taken for equal ones
-            copies = None if w is None else (np.arange(len(w)), w)
+                normal, _ = BlockSums(weighted, model, normal).result()
+            some = rows.at(np.searchsorted(sample, found.first))
+            copies = None if some.weights is None else (np.arange(len(some.y)), some.weights)
+            if some.weights is not None and (found.mass != some.weights).any():
+                task = partial(_copies, row_keys(some.X, some.y))
+                *copies, places = weighted.over_rows(task, _appended, True, True, "copies")
+                copies = tuple(own[np.argsort(places)] for own in copies)
             left_out = leave_out(normal, model._layer(), found, some.X, copies)
             model._solve(solver, normal, left_out, some.X, keep=False)
         self.model_ = model
@@ -233,6 +242,19 @@ def _sampled(blocks: Blocks) -> tuple[Distinct, tuple[float, float] | None]:
 def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[Any, ...]:
     """Samples for calibration, the largest weight and the sum of all, of some rows."""
     return rbf.CALIBRATION(X, y, weights, first), weights.max(), exact_sum(weights)
+
+
+def _copies(
+    keys: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray, first: int
+) -> tuple[np.ndarray, ...]:
+    """Of each row that has one of the keys which one, its weight, and its number."""
+    places = finder(keys)(row_keys(X, y))
+    own = np.flatnonzero(places >= 0)
+    return places[own], weights[own], first + own
+
+
+def _appended(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.append, a, b))
 
 
 def _merged(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -65,6 +65,8 @@ def leave_out(
     """Keep what leaving out the samples found takes: rows X of them, and their copies."""
     with layer.allocator():
         H = normal.summed_copies(activations(layer, X), copies)
+    if copies is not None:  # added up in the order of the rows, wherever parts of them were found
+        found = found._replace(mass=np.bincount(*copies, minlength=X.shape[0]))
     return LeftOut(found, center_finder(layer)(X), H)
 
 
@@ -75,9 +77,14 @@ def copies_of(found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | 
     own = weights[found.first]
     if (found.mass == own).all():  # each is the only one
         return np.arange(len(own)), own
-    keys = mix(row_hashes(X, 0) ^ mix(codes.astype(np.uint64)))
+    keys = row_keys(X, codes)
     places = finder(keys[found.first])(keys)
     return places[places >= 0], weights[places >= 0]
+
+
+def row_keys(X: Any, codes: np.ndarray) -> np.ndarray:
+    """Numbers by which rows that are not equal, or not of one class, are told apart."""
+    return mix(row_hashes(X, 0) ^ mix(codes.astype(np.uint64)))
 
 
 def copies_within(copies: Copies, some: slice) -> Copies:

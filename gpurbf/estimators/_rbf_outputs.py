@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from gpurbf.centers.sample import Race
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.row_blocks import read_ahead
@@ -22,7 +23,7 @@ from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# Rows whose H is compared with that of float64.
+# Rows whose H is compared with that of float64, see `compared_rows`.
 _ROWS_COMPARED = 64
 
 
@@ -56,17 +57,20 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             return self._begin(0.0, X, weights)
         return normal
 
-    def _coarse(self, normal: NormalEquations, X: Any, weights: np.ndarray | None) -> bool:
-        """Whether the sums of X are to be made again in float64; a precision forced stays."""
-        layer, rows = self._layer(), slice(0, X.shape[0], -(-X.shape[0] // _ROWS_COMPARED))
+    def _coarse(
+        self, normal: NormalEquations, X: Any, some: Any, weights: np.ndarray | None
+    ) -> bool:
+        """Whether the sums of X are to be made again in float64; a precision forced stays.
+
+        ``some`` are its `compared_rows`, ``weights`` theirs.
+        """
         if self.precision in FORCED:
             return False
-        m, all_summed = len(self.centers_), normal.n_rows == X.shape[0]
+        layer, m, all_summed = self._layer(), len(self.centers_), normal.n_rows == X.shape[0]
         if normal.grid is not None or layer.dtype == np.float32:
-            if normal.n_rows <= m or (all_summed and no_more_samples(X, rows, m)):
+            if normal.n_rows <= m or (all_summed and no_more_samples(X, some, m)):
                 return True
-        w = None if weights is None else weights[rows]
-        return normal.coarse(layer, layer.in_float64("numpy"), X[rows], w)
+        return normal.coarse(layer, layer.in_float64("numpy"), some, weights)
 
     def _widen(self) -> None:
         """Let the layer compute in float64, in predictions too."""
@@ -86,7 +90,8 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         ``before`` are sums that the batches were added to. Their own rounding was small beside HᵀH,
         which only grows.
         """
-        if self._coarse(normal, X, weights):
+        rows = compared_rows(X.shape[0])
+        if self._coarse(normal, X, X[rows], None if weights is None else weights[rows]):
             self._widen()
             if before is None:
                 normal = self._begin(0.0, X, weights)
@@ -188,14 +193,19 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         return probabilities(self._scores(X), self.temperature_)
 
 
-def no_more_samples(X: Any, some: slice, m: int) -> bool:
-    """Whether at most m of more samples are distinct; `some` of them are asked first.
+def compared_rows(n: int) -> slice:
+    """Those of n rows, evenly spaced, whose H is compared with that of float64."""
+    return slice(0, n, -(-n // _ROWS_COMPARED))
+
+
+def no_more_samples(X: Any, some: Any, m: int) -> bool:
+    """Whether at most m of more samples are distinct; ``some`` rows of X are asked first.
 
     With no more samples than centers, weights can go where no sample goes, at the price of the
     penalty alone. What rounding tells of two samples that are equal, and of different classes, is
     then learned as if it were a feature. One that is left out leaves less than rounding.
     """
-    hashes = row_hashes(X[some], 0)
+    hashes = row_hashes(some, 0)
     if len(np.unique(hashes)) == len(hashes):
         return False
-    return len(np.unique(row_hashes(X, 0))) <= m
+    return len(Race(0, by_class=False, most=m + 1).over(X, None, None).first) <= m

@@ -71,6 +71,21 @@ def test_a_classifier_is_the_local_one_to_the_bit(client, chunks, weights):
     np.testing.assert_array_equal(model.coef_, local.coef_)
 
 
+@pytest.mark.parametrize("n_distinct", [100, 900])
+def test_copies_of_unequal_weight_are_those_of_the_local_fit(client, n_distinct):
+    """They round apart, and are left out together; with fewer than centers nothing is rounded."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, n_distinct, 1200)
+    data, weights = (X[rows], y[rows]), rng.choice([0.3, 1, 2.7], 1200)
+    local = gpurbf.RBFClassifier(centers=X[:260]).fit(*data, weights)
+    model = on_dask.RBFClassifier(centers=X[:260]).fit(*cut(500, 690, 10, data=(*data, weights)))
+    if "float64" not in local.solver_info_:  # the sums of blocks round in their own order there
+        return assert_same(model.to_local(), local)
+    assert model.solver_info_ == local.solver_info_
+    np.testing.assert_allclose(model.coef_, local.coef_, atol=1e-6)
+    assert model.temperature_ == pytest.approx(local.temperature_)
+
+
 @pytest.mark.parametrize("name", ["RBFClassifier", "SVC"])
 def test_blocks_that_workers_have_are_taken_together(client, name):
     # Each row is in two blocks, and neighbours are on different workers.
