@@ -37,7 +37,7 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
-CODE = ("architecture", "extend", "development", "svc", "fsvc", "reliability")
+CODE = ("architecture", "extend", "development", "svc", "svc_solver", "fsvc", "reliability")
 
 
 @pytest.mark.parametrize("page", CODE)
