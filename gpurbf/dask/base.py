@@ -50,6 +50,7 @@ class DaskEstimator(BaseEstimator):
 
     local: type
     client: Any
+    n_jobs: int | None
     model_: Any
 
     def _new_model(self) -> Any:
@@ -76,8 +77,7 @@ class DaskEstimator(BaseEstimator):
         probe = copy.copy(self.model_)
         vars(probe).pop("feature_names_in_", None)
         like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
-        settings = Settings.of(getattr(self, "n_jobs", None))
-        model = shared((self.model_, settings, method, like), "model")
+        model = shared((self.model_, Settings.of(self.n_jobs), method, like), "model")
         name = f"gpurbf-{method.replace('_', '-')}-{uuid.uuid4().hex}"
         lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(blocks)
         parts = [
@@ -154,7 +154,7 @@ class DaskClassifier(DaskEstimator):
         score : float
         """
         check_is_fitted(self)
-        tasks, model = Tasks.of(self), shared(self.model_, "model")
+        tasks, model = Tasks(self.client, self.n_jobs), shared(self.model_, "model")
         arguments = [(model, *part) for part in aligned_blocks(X, y, sample_weight)]
         right, whole = tasks.total("score", _total, tasks.each("score", _right, arguments))
         return float(right / whole)

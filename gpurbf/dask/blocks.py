@@ -1,8 +1,8 @@
 """The samples of a fit where they are: blocks of rows, and the first pass that validates them all.
 
 X, y, weights ─► row_blocks ─► Scanner, each block ─► Scan.merged ─► Blocks
-                 of each        validates, counts,      on workers     `over_rows`, `each`,
-                                gamma, hashes           and client     rows by number
+                 of each        validates, gamma,       on workers     `over_rows`, `each`,
+                                hashes                  and client     rows by number
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Rows(NamedTuple):
     places: np.ndarray
 
     @classmethod
-    def used(cls, X: Any, y: Any, weights: Any, *, negative: bool) -> Rows:
+    def used(cls, X: Any, y: Any, weights: Any, start: int = 0, *, negative: bool) -> Rows:
         """Rows of weight above zero; weights are checked, and count as zero if ``negative``."""
         weights = check_weights(weights, X.shape[0], negative=negative, part=True)
-        rows = cls(X, y, weights, np.arange(X.shape[0]))
+        rows = cls(X, y, weights, np.arange(start, start + X.shape[0]))
         return rows if weights is None or weights.all() else rows.at(np.flatnonzero(weights))
 
     def at(self, some: Any) -> Rows:
@@ -65,30 +65,18 @@ class Rows(NamedTuple):
     @classmethod
     def joined(cls, pieces: Iterable[Rows]) -> Rows:
         """All pieces, one after the other."""
-        return cls._make(None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
+        return cls._make(columns(pieces))
 
     @classmethod
     def in_order(cls, pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
         """All pieces as one, by class or not, in the order in which their rows were given."""
-        pieces = list(pieces)
-        ends = np.cumsum([len(piece.places) for piece in pieces])
-        keys = [np.concatenate([piece.places for piece in pieces])]
-        if by_class:
-            keys.append(np.concatenate([piece.y for piece in pieces]))
-        ranks = np.empty(ends[-1], np.intp)
-        ranks[np.lexsort(keys)] = np.arange(len(ranks))
-
-        def in_place(own: tuple[np.ndarray, ...]) -> np.ndarray:  # each value is copied once
-            values = np.empty((len(ranks), *own[0].shape[1:]), own[0].dtype)
-            for rows, part in zip(np.split(ranks, ends[:-1]), own):
-                values[rows] = part
-            return values
-
-        return cls._make(None if own[0] is None else in_place(own) for own in zip(*pieces))
+        rows = cls.joined(pieces)
+        return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
 
 
-class Reader(NamedTuple):
-    """Reads a scanned block as tasks work on it; rows of weight 0 are left out.
+@dataclass(frozen=True)
+class Reader:
+    """Calls functions of blocks that were scanned; rows of weight 0 are left out.
 
     ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
     below zero count as zero if they may be ``negative``.
@@ -99,13 +87,20 @@ class Reader(NamedTuple):
     classes: np.ndarray | None = None
     factors: np.ndarray | None = None
 
-    def __call__(self, X: Any, y: Any, weights: Any) -> Rows:
-        """Read samples, labels and weights as they were given."""
+    def __call__(self, function: Callable[..., Any], *blocks: tuple[Any, ...]) -> Any:
+        """Call the function with an iterator that reads one block after the other."""
+        return function(
+            (self._rows(X, y, weights, start_given), start, given)
+            for X, y, weights, start_given, start, given in blocks
+        )
+
+    def _rows(self, X: Any, y: Any, weights: Any, start: int) -> Rows:
+        """Rows of samples, labels and weights as they were given, the first at ``start``."""
         X = check_X(self.model, X, ensure_min_samples=0, ensure_all_finite=False)
         codes = None
         if self.classes is not None:
             codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
-        rows = Rows.used(X, codes, weights, negative=self.negative)
+        rows = Rows.used(X, codes, weights, start, negative=self.negative)
         if self.factors is not None:
             own = self.factors[rows.y]
             rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
@@ -113,10 +108,7 @@ class Reader(NamedTuple):
 
 
 class BlockStats(NamedTuple):
-    """Statistics of a block: its rows, those of weight > 0, what must agree, labels, weights.
-
-    ``counts`` and ``mass`` are how many rows each label has, and their weight.
-    """
+    """Statistics of a block: its rows, those of weight > 0, what must agree, labels, their mass."""
 
     n_given: int
     n_rows: int
@@ -124,23 +116,20 @@ class BlockStats(NamedTuple):
     names: Any
     dtype: np.dtype
     labels: Any
-    counts: Any
     mass: Any
-    weight_range: tuple[float, float]
 
 
 class Scan(NamedTuple):
     """Findings of the first pass in some blocks: statistics by block, all labels, and more.
 
     ``found`` are results of the tasks that a `Scanner` was asked for, with classes numbered by
-    ``labels``. ``prefetched`` are rows that may become centers, their numbers and values, block by
-    block. Rows are numbered by block and place, see `_row_numbers`.
+    ``labels``, and rows numbered by block and place, see `_row_numbers`. The last are numbers and
+    values of rows that may become centers, block by block, if a `Scanner` looks for those.
     """
 
     stats: dict[int, BlockStats]
     labels: Any = None
     found: tuple[Any, ...] = ()
-    prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
 
     @classmethod
     def merged(cls, *scans: Scan) -> Scan:
@@ -154,25 +143,7 @@ class Scan(NamedTuple):
             labels = np.unique(np.concatenate([scan.labels for scan in filled]))
             places = [np.searchsorted(labels, scan.labels) for scan in filled]
         found = tuple(_joined(own, places) for own in zip(*(scan.found for scan in filled)))
-        prefetched = tuple(own for scan in filled for own in scan.prefetched)
-        return cls(stats, labels, found, prefetched)
-
-    def known(self, asked: Sequence[Any], starts: np.ndarray) -> dict[Any, Any]:
-        """Results of the tasks that were asked for, of blocks whose rows start there."""
-        known = dict(zip(asked, self.found))
-        for task, found in known.items():
-            if isinstance(task, Race):
-                first = _row_numbers(found.first, starts)
-                known[task] = task.merged(found._replace(first=first))
-        return known
-
-    def prefetched_rows(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Numbers, ascending, and values of prefetched rows, of blocks whose rows start there."""
-        if not self.prefetched:
-            return None
-        first, values = (np.concatenate(own) for own in zip(*self.prefetched))
-        order = np.argsort(first)
-        return _row_numbers(first[order], starts), values[order]
+        return cls(stats, labels, found)
 
 
 @dataclass(frozen=True)
@@ -192,7 +163,7 @@ class Scanner:
         Tasks of `over_rows` that will be asked for: gamma's `SUMS`, and races.
     n_centers : int or str
         How many centers the first of these, a race, will draw: rows that may be among them are
-        prefetched; 0 for none.
+        found too; 0 for none.
     """
 
     model: Any
@@ -217,22 +188,17 @@ class Scanner:
             raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
         n_given, names = X.shape[0], getattr(model, "feature_names_in_", None)
         X, y, weights, _ = Rows.used(X, y, weights, negative=self.negative)
-        labels = codes = counts = mass = None
+        labels = codes = mass = None
         if y is not None:
-            labels, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+            labels, codes = np.unique(y, return_inverse=True)
             mass = class_mass(codes, weights, len(labels)) if self.balanced else None
-        weight_range = 1.0, 1.0
-        if weights is not None and len(weights):
-            weight_range = weights.min(), weights.max()
-        stats = BlockStats(
-            n_given, len(X), X.shape[1], names, X.dtype, labels, counts, mass, weight_range
-        )
-        found = tuple(task(X, codes, weights, i << _ROW_BITS) for task in self.asked)
-        prefetched: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+        stats = BlockStats(n_given, len(X), X.shape[1], names, X.dtype, labels, mass)
+        start = i << _ROW_BITS
+        found = tuple(task(X, codes, weights, start) for task in self.asked)
         if self.n_centers and len(X):
             first = self._likely_centers(found[0], len(X))
-            prefetched = ((first, X[first - (i << _ROW_BITS)]),)
-        return Scan({i: stats}, labels, found, prefetched)
+            found += (((first, X[first - start]),),)
+        return Scan({i: stats}, labels, found)
 
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
         """Rows of a block that may become centers.
@@ -241,53 +207,37 @@ class Scanner:
         """
         expected = n_rows * self.n_blocks
         share = min(1.0, most_centers(self.n_centers, expected) / expected)
-        order = distinct.order()
-        labels = np.zeros(len(order), np.intp) if distinct.labels is None else distinct.labels
-        sizes = np.bincount(labels)
-        most = share * sizes + 4 * np.sqrt(share * sizes) + 1
-        by_class = order[np.argsort(labels[order], kind="stable")]
-        ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return distinct.first[by_class[ranks < most[labels[by_class]]]]
+        order, likely = distinct.order(), []
+        labels = np.zeros(len(order)) if distinct.labels is None else distinct.labels[order]
+        for c in np.unique(labels):
+            own = order[labels == c]
+            n_expected = share * len(own)
+            likely.append(own[: int(n_expected + 4 * np.sqrt(n_expected)) + 2])
+        return distinct.first[np.concatenate(likely)]
 
 
-@dataclass(eq=False)
 class Blocks:
     """All rows of a fit, with the methods of arrays that choosing centers needs.
 
+    All blocks are scanned once, and the local model gets the attributes that validation sets.
+
     Parameters
     ----------
-    tasks : Tasks
-    parts : list of tuple
-        Samples, labels or None, and weights or None of each block, as they were given.
-    stats : list of BlockStats
-    reader : Reader
-    groups : list of list of int
-        Numbers of the blocks with rows that a task takes together, see `Tasks.locality`.
-    known : dict
-        What tasks of `over_rows` would find.
-    prefetched : tuple of ndarray or None
-        Numbers, ascending, and values of rows that the client has.
+    estimator, model : estimator
+        On the cluster, and its local one.
+    X, y, sample_weight
+        As `fit` takes them.
+    negative, asked, n_centers
+        See `Scanner`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As the local estimator does, or because blocks do not agree with each other.
     """
 
-    tasks: Tasks
-    parts: list[tuple[Any, ...]]
-    stats: list[BlockStats]
-    reader: Reader
-    groups: list[list[int]]
-    known: dict[Any, Any]
-    prefetched: tuple[np.ndarray, np.ndarray] | None = None
-
-    def __post_init__(self) -> None:
-        self.starts = np.cumsum([0] + [own.n_rows for own in self.stats])
-        self.starts_given = np.cumsum([0] + [own.n_given for own in self.stats])
-        self.n_given = int(self.starts_given[-1])
-        self.filled = [own for own in self.stats if own.n_rows]
-        self.shape = int(self.starts[-1]), self.filled[0].n_features
-        self.dtype, self.classes = self.filled[0].dtype, self.reader.classes
-
-    @classmethod
-    def scanned(
-        cls,
+    def __init__(
+        self,
         estimator: Any,
         model: Any,
         X: Any,
@@ -297,58 +247,54 @@ class Blocks:
         negative: bool = False,
         asked: Sequence[Any] = (),
         n_centers: int | str = 0,
-    ) -> Blocks:
-        """Scan all blocks once; the local ``model`` gets the attributes that validation sets.
-
-        Parameters
-        ----------
-        estimator, model : estimator
-            On the cluster, and its local one.
-        X, y, sample_weight
-            As `fit` takes them.
-        negative, asked, n_centers
-            See `Scanner`.
-
-        Raises
-        ------
-        ValueError, TypeError
-            As the local estimator does, or because blocks do not agree with each other.
-        """
-        tasks, parts = Tasks.of(estimator), aligned_blocks(X, y, sample_weight)
+    ) -> None:
+        self.tasks = Tasks(estimator.client, estimator.n_jobs)
+        self.parts = aligned_blocks(X, y, sample_weight)
         plain = type(model)()  # whatever the parameters are, data are validated in one way
         gamma, class_weight = (getattr(model, name, None) for name in ("gamma", "class_weight"))
         if isinstance(gamma, str) and gamma == "scale":
             asked = *asked, SUMS
         balanced = isinstance(class_weight, str) and class_weight == "balanced"
-        scanner = Scanner(plain, negative, len(parts), balanced, tuple(asked), n_centers)
-        groups = tasks.locality([block for block, _, _ in parts])
-        arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
-        scan = tasks.total("scan", Scan.merged, tasks.each("scan", scanner, arguments))
-        stats = [scan.stats[i] for i in range(len(parts))]
-        starts = np.cumsum([0] + [own.n_rows for own in stats])
-        n_given = sum(own.n_given for own in stats)
-        if not starts[-1]:
-            what = "samples of positive weight" if n_given else "samples"
+        n_blocks = len(self.parts)
+        scanner = Scanner(plain, negative, n_blocks, balanced, tuple(asked), n_centers)
+        groups = self.tasks.locality([block for block, _, _ in self.parts])
+        arguments = [tuple((i, *self.parts[i]) for i in group) for group in groups]
+        scan = self.tasks.total("scan", Scan.merged, self.tasks.each("scan", scanner, arguments))
+        stats = [scan.stats[i] for i in range(n_blocks)]
+        self.starts = np.cumsum([0] + [own.n_rows for own in stats])
+        self.starts_given = np.cumsum([0] + [own.n_given for own in stats])
+        self.n_given = int(self.starts_given[-1])
+        self._filled = [own for own in stats if own.n_rows]
+        if not self._filled:
+            what = "samples of positive weight" if self.n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
-        groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
-        first = _agreed([own for own in stats if own.n_rows])
+        # Numbers of the blocks with rows that a task takes together.
+        self.groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
+        first = _agreed(self._filled)
+        self.shape, self.dtype = (int(self.starts[-1]), first.n_features), first.dtype
         for each in (model, plain):
             each.n_features_in_ = first.n_features
             if first.names is not None:
                 each.feature_names_in_ = first.names
-        classes = scan.labels
-        if classes is not None and hasattr(model, "predict"):
-            masked = bool(starts[-1] < n_given)
-            classes, _ = check_labels(classes, type(model).__name__, masked)
-        return cls(
-            tasks,
-            parts,
-            stats,
-            Reader(plain, negative, classes),
-            groups,
-            scan.known(asked, starts),
-            scan.prefetched_rows(starts),
-        )
+        self.classes = scan.labels
+        if self.classes is not None and hasattr(model, "predict"):
+            masked = len(self) < self.n_given
+            self.classes, _ = check_labels(self.classes, type(model).__name__, masked)
+        self.reader = Reader(plain, negative, self.classes)
+        # What tasks of `over_rows` would find.
+        self.known: dict[Any, Any] = dict(zip(asked, scan.found))
+        for race in asked:
+            if isinstance(race, Race):
+                found = self.known[race]
+                first_rows = _row_numbers(found.first, self.starts)
+                self.known[race] = race.merged(found._replace(first=first_rows))
+        # Rows that may become centers, which are here: their numbers, ascending, and values.
+        self._here = np.empty(0, np.intp), np.empty(0)
+        if n_centers:
+            numbers, values = columns(scan.found[-1])
+            numbers = _row_numbers(numbers, self.starts)
+            order = np.argsort(numbers)
+            self._here = numbers[order], values[order]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -363,23 +309,16 @@ class Blocks:
         """These rows, weighted by class too; see `class_factors`."""
         if class_weight is None:
             return self
-        assert self.classes is not None
+        weighted = copy.copy(self)
         factors = class_factors(class_weight, self.classes, self.class_mass, bounds=bounds)
-        return replace(self, reader=self.reader._replace(factors=factors), known={})
-
-    def class_sizes(self) -> np.ndarray:
-        """Number of rows of each class."""
-        return self._by_class("counts")
+        weighted.reader, weighted.known = replace(self.reader, factors=factors), {}
+        return weighted
 
     def class_mass(self) -> np.ndarray:
         """Weight of each class, without class weights, as `class_mass` of the estimators."""
-        return self._by_class("mass")
-
-    def _by_class(self, name: str) -> np.ndarray:
-        assert self.classes is not None
-        total = np.zeros(len(self.classes), getattr(self.filled[0], name).dtype)
-        for own in self.filled:
-            total[np.searchsorted(self.classes, own.labels)] += getattr(own, name)
+        total = np.zeros(len(self.classes), self._filled[0].mass.dtype)
+        for own in self._filled:
+            total[np.searchsorted(self.classes, own.labels)] += own.mass
         return total
 
     def one_by_one(self) -> list[list[int]]:
@@ -409,7 +348,7 @@ class Blocks:
             )
             for group in groups
         ]
-        task = partial(_on_rows, self.reader, function)
+        task = partial(self.reader, function)
         return self.tasks.each(name, task, [own for own in arguments if own])
 
     def over_rows(
@@ -423,19 +362,16 @@ class Blocks:
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some rows, by their numbers."""
-        given, _ = by_block(rows, self.starts)
-        found = self.tasks.results(self.each("rows", _taken, given=given))
-        ranks = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
-        return Rows.in_order(found).at(ranks)
+        distinct, back = np.unique(rows, return_inverse=True)
+        found = self.each("rows", _taken, given=by_block(distinct, self.starts))
+        return Rows.in_order(self.tasks.results(found)).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         if isinstance(rows, slice):
-            rows = np.arange(len(self))[rows]
-        if self.prefetched is not None:
-            numbers, values = self.prefetched
-            at = np.minimum(np.searchsorted(numbers, rows), len(numbers) - 1)
-            if np.array_equal(numbers[at], rows):
-                return values[at]
+            rows = np.arange(*rows.indices(len(self)))
+        numbers, values = self._here
+        if np.isin(rows, numbers).all():
+            return values[np.searchsorted(numbers, rows)]
         return self.take(rows).X
 
     @contextmanager
@@ -488,19 +424,15 @@ def aligned_blocks(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, A
     return list(zip(blocks, labels, weights))
 
 
-def by_block(rows: np.ndarray, starts: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Split numbers of rows by block, and where in ``rows`` those of one block after the other are.
+def columns(pieces: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """The columns of all pieces, one after the other; None for those that are not there."""
+    return (None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
 
-    Returns
-    -------
-    places : dict
-        By number of the block the places in it.
-    back : ndarray
-        ``values[back]`` of values of one block after the other are in the order of ``rows``.
-    """
+
+def by_block(rows: np.ndarray, starts: np.ndarray) -> dict[int, np.ndarray]:
+    """Split numbers of rows by block: by its number the places in it, in ascending blocks."""
     block = np.searchsorted(starts, rows, side="right") - 1
-    places = {i: rows[block == i] - starts[i] for i in np.unique(block).tolist()}
-    return places, np.argsort(np.argsort(block, kind="stable"), kind="stable")
+    return {i: rows[block == i] - starts[i] for i in np.unique(block).tolist()}
 
 
 def _agreed(stats: list[BlockStats]) -> BlockStats:
@@ -528,17 +460,6 @@ def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Numbers of rows that a scan has numbered by block and place, where blocks start there."""
     block, place = np.divmod(first, 1 << _ROW_BITS)
     return starts[block] + place
-
-
-def _on_rows(reader: Reader, function: Callable[..., Any], *blocks: tuple[Any, ...]) -> Any:
-    """Call the function with an iterator that reads one block after the other."""
-
-    def read() -> Iterator[tuple[Rows, int, Any]]:
-        for X, y, weights, start_given, start, given in blocks:
-            rows = reader(X, y, weights)
-            yield rows._replace(places=start_given + rows.places), start, given
-
-    return function(read())
 
 
 def _over_rows(

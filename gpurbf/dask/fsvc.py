@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.dask.base import DaskClassifier, parameters_of
-from gpurbf.dask.blocks import Blocks, Rows, by_block
+from gpurbf.dask.blocks import Blocks, Rows, by_block, columns
 from gpurbf.dask.graph import shared
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.hashes import row_hashes
@@ -22,7 +22,7 @@ from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import check_finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
-from gpurbf.fsvc.passes import Order, Selection, as_drawn, as_given
+from gpurbf.fsvc.passes import Order, Selection, as_drawn
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -73,42 +73,35 @@ class FSVC(CallbackSupportMixin, DaskClassifier):
                 f"solver={model.solver!r} has to see all samples in one place: on a cluster use "
                 "'ridge', 'one-hot', or 'lms' with a learning_rate."
             )
-        raw = Blocks.scanned(self, model, X, y, sample_weight)
+        raw = Blocks(self, model, X, y, sample_weight)
         model.classes_ = raw.classes
         blocks = raw.with_class_weights(model.class_weight)
         model._keep_quantizations(blocks)
         model.n_samples_seen_ = blocks.n_given
-        parts: list[Any] = []
-
-        def radii() -> None:
-            nonlocal solver
-            parts[:] = blocks.tasks.start(_in_order(blocks, model))
-            solver = _find_radii(blocks, parts, model, solver)
-
-        def centers() -> None:
-            empty = shared(model._new_selection(model.radius_), "centers")
-            model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
-
-        def outputs() -> None:
-            W = _trained(blocks, parts, model, solver, model._votes(raw.class_mass))
-            check_finite(model, model.centers_, coef_=W)
-            model._keep_outputs(W, getattr(solver, "n_epochs", 1))
-
+        stages = "radii", "centers", "outputs"
         with blocks.finite(model):
-            work = {"radii": radii, "centers": centers, "outputs": outputs}
-            for name in steps(self, work, 3, X, y, stops=False):
-                work[name]()
+            for name in steps(self, stages, 3, X, y, stops=False):
+                if name == "radii":
+                    parts = blocks.tasks.start(_in_order(blocks, model))
+                    solver = _find_radii(blocks, parts, model, solver)
+                elif name == "centers":
+                    empty = shared(model._new_selection(model.radius_), "centers")
+                    model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
+                else:
+                    W = _trained(blocks, parts, model, solver, model._votes(raw.class_mass))
+                    check_finite(model, model.centers_, coef_=W)
+                    model._keep_outputs(W, getattr(solver, "n_epochs", 1))
         self.model_ = model
         return self
 
 
 class _Part(NamedTuple):
-    """Samples in the order of the pass, which sees those of the ``stream`` with their weights."""
+    """Samples in the order of the pass, their keys, and which it sees, of which weights."""
 
     rows: Rows
-    stream: np.ndarray
-    weights: Any
     keys: np.ndarray
+    seen: np.ndarray
+    weights: Any
 
 
 def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
@@ -124,20 +117,15 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
         return blocks.each("order", partial(_as_given, seed), one_by_one)
     n_parts = len(one_by_one)
     split = blocks.each("order-split", partial(_split, seed, n_parts))
-    pieces = blocks.tasks.each(
-        "order-pieces", getitem, [(rows, i) for i in range(n_parts) for rows in split]
-    )
-    n = len(split)
-    parts = [tuple(pieces[i : i + n]) for i in range(0, len(pieces), n)]
-    return blocks.tasks.each("order-sorted", partial(_as_drawn, seed), parts)
+    each, parts = blocks.tasks.each, range(n_parts)
+    pieces = [each("order-pieces", getitem, [(rows, i) for rows in split]) for i in parts]
+    return each("order-sorted", partial(_as_drawn, seed), list(map(tuple, pieces)))
 
 
 def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
     """A block as it is."""
     [(rows, *_)] = blocks
-    keys = row_hashes(rows.X, seed)
-    order = as_given(keys, rows.weights)
-    return _Part(rows, order.stream, order.weights, keys)
+    return _Part(rows, row_hashes(rows.X, seed), np.ones(len(rows.X), bool), rows.weights)
 
 
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
@@ -153,9 +141,8 @@ def _as_drawn(seed: int, *pieces: Rows) -> _Part:
     rows = Rows.in_order(pieces)
     keys = row_hashes(rows.X, seed)
     order = as_drawn(keys, rows.weights, rows.y)
-    rows, keys = rows.at(order.rows), keys[order.rows]
-    again = as_drawn(keys, rows.weights, rows.y)
-    return _Part(rows, again.stream, again.weights, keys)
+    seen = np.isin(order.rows, order.stream)
+    return _Part(rows.at(order.rows), keys[order.rows], seen, order.weights)
 
 
 def _chain(
@@ -170,7 +157,7 @@ def _chain(
 def _feed(chosen: Selection, part: _Part) -> Selection:
     chosen, rows = chosen.copy(), part.rows
     if len(rows.X):
-        chosen.feed(rows.X, rows.y, part.stream, rows.places)
+        chosen.feed(rows.X, rows.y, np.flatnonzero(part.seen), rows.places)
     return chosen
 
 
@@ -180,20 +167,15 @@ def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any)
     if "auto" not in (model.radius, model.eval_radius):
         return model._find_radii(None, order.rows, order, solver)
     found = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
-    starts = np.cumsum([0] + [len(part.keys) for part in found])
-    y = np.concatenate([part.rows.y for part in found])
-    keys = np.concatenate([part.keys for part in found])
-    stream = np.concatenate([start + part.stream for start, part in zip(starts, found)])
-    weights = None
-    if found[0].weights is not None:
-        weights = np.concatenate([part.weights for part in found])
-    order = Order(np.arange(len(keys)), stream, weights, keys)
+    starts = np.cumsum([0] + [len(own[0]) for own in found])
+    y, keys, seen, weights = columns(found)
+    order = Order(np.arange(len(keys)), np.flatnonzero(seen), weights, keys)
     return model._find_radii(_PartRows(blocks, parts, starts), y, order, solver)
 
 
-def _keys(part: _Part) -> _Part:
+def _keys(part: _Part) -> tuple[Any, ...]:
     """All but the samples."""
-    return part._replace(rows=Rows(None, part.rows.y, None, part.rows.places[:0]))
+    return part.rows.y, *part[1:]
 
 
 class _PartRows:
@@ -203,8 +185,8 @@ class _PartRows:
         self.tasks, self.parts, self.starts = blocks.tasks, parts, starts
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        places, back = by_block(rows, self.starts)
-        asked = [(self.parts[i], some) for i, some in places.items()]
+        distinct, back = np.unique(rows, return_inverse=True)
+        asked = [(self.parts[i], some) for i, some in by_block(distinct, self.starts).items()]
         found = self.tasks.results(self.tasks.each("sample", _samples_at, asked))
         return np.concatenate(found)[back]
 

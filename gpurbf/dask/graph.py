@@ -60,22 +60,18 @@ def shared(value: Any, name: str) -> Delayed:
 
 
 class Tasks:
-    """Makes and runs tasks with some settings; the dashboard shows them as ``gpurbf-<name>``.
+    """Makes and runs tasks with `Settings`; the dashboard shows them as ``gpurbf-<name>``.
 
     Parameters
     ----------
-    client : distributed.Client
-    settings : Settings
+    client : distributed.Client or None
+        None: the current one.
+    n_jobs : int or None
+        Threads of a task.
     """
 
-    def __init__(self, client: distributed.Client, settings: Settings) -> None:
-        self.client, self.settings = client, settings
-
-    @classmethod
-    def of(cls, estimator: Any) -> Tasks:
-        """Tasks of an estimator, by its client and with its ``n_jobs``."""
-        settings = Settings.of(getattr(estimator, "n_jobs", None))
-        return cls(find_client(estimator.client), settings)
+    def __init__(self, client: Any, n_jobs: int | None = None) -> None:
+        self.client, self.settings = find_client(client), Settings.of(n_jobs)
 
     @functools.cached_property
     def threads(self) -> dict[str, int]:

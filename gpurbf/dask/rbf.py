@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from gpurbf.centers import COUNTS
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.base import DaskClassifier, DaskEstimator, parameters_of
-from gpurbf.dask.blocks import Blocks
+from gpurbf.dask.blocks import Blocks, columns
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.hashes import finder
@@ -53,7 +53,7 @@ class RBFLayer(DaskEstimator):
         model = self._new_model()
         y = y if isinstance(model.centers, str) else None
         asked, n_centers = center_draw(model, y)
-        blocks = Blocks.scanned(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
+        blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         with blocks.finite(model):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             number_centers(model, blocks)
@@ -128,7 +128,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier):
         _solver(model, 0)  # refused before any work
         race, n_centers = center_draw(model, y)
         asked = *race, rbf.CALIBRATION
-        blocks = Blocks.scanned(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
+        blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         model.classes_ = blocks.classes
         with limited(self.n_jobs), blocks.finite(model):
             weighted = blocks.with_class_weights(model.class_weight)
@@ -254,7 +254,7 @@ def _copies(
 
 
 def _appended(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    return tuple(map(np.append, a, b))
+    return tuple(columns((a, b)))
 
 
 def _merged(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ class BlockSums:
     ) -> None:
         # Exact sums are the same in any order; others are those of the blocks, wherever they are.
         groups = blocks.one_by_one() if normal.grid is None else blocks.groups
-        places, _ = by_block(sample, blocks.starts)
+        places = by_block(sample, blocks.starts)
         given = {i: places.get(i, _NO_ROWS) for group in groups for i in group}
         task = partial(_sums, model, len(normal.targets), normal.shift, normal.grid)
         parts = blocks.each("hidden-layer", task, groups, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import distributed
 import numpy as np
 
-from gpurbf.centers.sample import Distinct, Race
+from gpurbf.centers.sample import Race
 from gpurbf.dask.base import DaskClassifier, parameters_of
 from gpurbf.dask.blocks import Blocks, Rows
 from gpurbf.data.quantize import Quantization, encode
@@ -21,7 +22,7 @@ from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_prob
 from gpurbf.layer.backends import GPUS
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
-from gpurbf.svm.train import PairModels, group_samples, solve_samples
+from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 # Tasks that a thread has at a time, with the one that it works on, and in all, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
@@ -75,7 +76,7 @@ class SVC(CallbackSupportMixin, DaskClassifier):
                 "probability=True trains on the samples of one machine: on a cluster calibrate the "
                 "fitted model_ with sklearn.calibration.CalibratedClassifierCV and FrozenEstimator."
             )
-        blocks = Blocks.scanned(self, model, X, y, sample_weight, negative=True, asked=[_RACE])
+        blocks = Blocks(self, model, X, y, sample_weight, negative=True, asked=[_RACE])
         model.classes_ = blocks.classes
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
@@ -92,7 +93,7 @@ class SVC(CallbackSupportMixin, DaskClassifier):
         model._quantizations = _quantizations(blocks, model.precision)
         with blocks.finite(model):
             found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
-            places, models = _assembled(found, solutions, len(model.classes_), blocks.n_given)
+            places, models = _assembled(found, solutions, blocks.n_given)
             chosen = partial(_chosen, np.sort(places))
             tasks = blocks.tasks.each("support-vectors", chosen, list(zip(*pieces)))
             vectors = Rows.in_order(blocks.tasks.results(tasks), by_class=True)
@@ -109,8 +110,10 @@ class SVC(CallbackSupportMixin, DaskClassifier):
         data: tuple[Any, Any],
     ) -> tuple[list[_Solved], list[Solution]]:
         """Results of all tasks, that of pair (0, 1) first, and solutions of all pairs in order."""
-        tasks, sizes, classes = blocks.tasks, blocks.class_sizes(), model.classes_
-        solve = _solver(model, blocks)
+        tasks, classes, distinct = blocks.tasks, model.classes_, blocks.known[_RACE]
+        sizes = np.bincount(distinct.labels)
+        by_key = len(distinct.first) < len(blocks) or len(np.unique(distinct.mass)) > 1
+        solve = partial(_solve, model, sizes, by_key)
         pairs = list(combinations(range(len(classes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
@@ -141,7 +144,7 @@ class SVC(CallbackSupportMixin, DaskClassifier):
             for future, result in zip(ended, tasks.gathered(ended)):
                 own, _ = running.pop(future)
                 found[own[0]] = result
-                for pair, solution in zip(own, result.solutions):
+                for pair, solution in zip(own, result.models.solutions):
                     solutions[pair] = solution
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
@@ -216,28 +219,14 @@ def _are_on(
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
-def _solver(model: svc.SVC, blocks: Blocks) -> partial[_Solved]:
-    """The function `_solve` of tasks, for samples with their weights as given."""
-    distinct = blocks.over_rows(_RACE, Distinct.merged, True, False, "repeats")
-    weights = {weight for own in blocks.filled for weight in own.weight_range}
-    by_key = len(distinct.first) < len(blocks) or len(weights) > 1
-    return partial(_solve, model, np.bincount(distinct.labels), by_key)
-
-
 class _Solved(NamedTuple):
-    """The pairs of a task: their classes, solutions, and the coefficients of support vectors.
+    """The pairs of a task: their classes, and the models of these alone.
 
-    ``table`` is laid out as `PairModels`, for these classes alone; its columns are the support
-    vectors of classes ``y``, which were given at ``places``.
+    ``models.support`` is where the support vectors were given.
     """
 
     classes: np.ndarray
-    y: np.ndarray
-    places: np.ndarray
-    table: np.ndarray
-    solutions: list[Solution]
-    backend: str
-    description: str
+    models: PairModels
 
 
 def _solve(
@@ -255,8 +244,9 @@ def _solve(
     groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
     samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
     C = np.full(len(codes), float(model.C))
-    table, solutions, kernel = solve_samples(
+    models = train_pairs(
         samples[groups.first] if by_key else samples,
+        codes,
         C if rows.weights is None else rows.weights * model.C,
         model._activation,
         groups=groups,
@@ -266,42 +256,35 @@ def _solve(
         max_iter=model.max_iter,
         cache_bytes=model.cache_size * 2**20,
         stepped=None,
-        solved=_goes_on,
+        solved=lambda *_: False,  # it goes on
         sizes=sizes,
         pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
     )
-    for solution in solutions:
+    for solution in models.solutions:
         solution.beta = solution.beta[solution.beta != 0]
-    support = (table != 0).any(axis=0)
-    return _Solved(
-        classes,
-        rows.y[support],
-        rows.places[support],
-        table[:, support],
-        solutions,
-        kernel.backend,
-        kernel.description,
-    )
-
-
-def _goes_on(*args: Any) -> bool:
-    return False
+    return _Solved(classes, replace(models, support=rows.places[models.support]))
 
 
 def _assembled(
-    found: list[_Solved], solutions: list[Solution], n_classes: int, n_given: int
+    found: list[_Solved], solutions: list[Solution], n_given: int
 ) -> tuple[np.ndarray, PairModels]:
     """Places of all support vectors, sorted by class, and the models that they are of."""
-    keys = [own.y * n_given + own.places for own in found]
+    labels = [np.repeat(classes, models.n_support) for classes, models in found]
+    keys = [y * n_given + models.support for y, (_, models) in zip(labels, found)]
     support = np.unique(np.concatenate(keys))
-    table = np.zeros((n_classes - 1, len(support)))
-    for own, key in zip(found, keys):
+    n_support = np.bincount(support // n_given)
+    table = np.zeros((len(n_support) - 1, len(support)))
+    for (classes, models), y, key in zip(found, labels, keys):
         columns = np.searchsorted(support, key)
-        for c in own.classes:
-            others = own.classes[own.classes != c]
-            of_class = own.y == c
-            table[np.ix_(others - (others > c), columns[of_class])] += own.table[:, of_class]
-    n_support = np.bincount(support // n_given, minlength=n_classes)
-    order, first = np.arange(len(support)), found[0]
-    models = PairModels(order, n_support, table, solutions, first.backend, first.description)
+        for c in classes:
+            others = classes[classes != c]
+            of_class = y == c
+            table[np.ix_(others - (others > c), columns[of_class])] += models.dual_coef[:, of_class]
+    models = replace(
+        found[0].models,
+        support=np.arange(len(support)),
+        n_support=n_support,
+        dual_coef=table,
+        solutions=solutions,
+    )
     return support % n_given, models

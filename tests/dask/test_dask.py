@@ -21,7 +21,7 @@ da = pytest.importorskip("dask.array", reason="no Dask")
 distributed = pytest.importorskip("distributed", reason="no Dask")
 
 import gpurbf.dask as on_dask  # noqa: E402
-from gpurbf.dask.graph import Settings, Tasks  # noqa: E402
+from gpurbf.dask.graph import Tasks  # noqa: E402
 
 X, y = (part.astype(np.uint8) for part in load_digits(return_X_y=True))
 N = len(X)
@@ -323,7 +323,7 @@ def test_a_task_takes_one_thread_and_the_settings_of_its_caller(client):
         return thread_limit(), get_config()["memory"]
 
     with config_context(memory=77):
-        tasks = [Tasks(client, Settings.of(n_jobs)) for n_jobs in (None, 1)]
+        tasks = [Tasks(client, n_jobs) for n_jobs in (None, 1)]
     for one in tasks:
         assert one.results(one.each("look", look, [()])) == [(1, 77)]
 

@@ -8,7 +8,7 @@ from callers import run_python
 pytest.importorskip("dask.array", reason="no Dask")
 pytest.importorskip("distributed", reason="no Dask")
 
-from gpurbf.dask.graph import Settings, Tasks
+from gpurbf.dask.graph import Tasks
 from gpurbf.dask.svc import PairWork
 
 
@@ -27,7 +27,7 @@ def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(nbytes, largest):
             return {i: nbytes for i, own in enumerate(workers) if own}
 
     blocks = [SimpleNamespace(key=i) for i in range(8)]
-    groups = Tasks(Client(), Settings.of(None)).locality(blocks)
+    groups = Tasks(Client()).locality(blocks)
     assert sorted(i for group in groups for i in group) == list(range(8))
     assert all(len({workers[i] for i in group}) == 1 for group in groups)
     assert [2] in groups and [5] in groups  # nobody knows where they are
@@ -60,7 +60,7 @@ def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(ad
         def gather(self, futures, direct):
             return futures, direct
 
-    tasks = Tasks(Client(), Settings.of(None))
+    tasks = Tasks(Client())
     assert tasks.gathered(["future"]) == (["future"], direct)
 
 
