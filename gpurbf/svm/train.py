@@ -109,29 +109,10 @@ def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return equal
 
 
-def train_pairs(
-    X: Any, y: np.ndarray, C: np.ndarray, activation: Activation | None, **options: Any
-) -> PairModels:
-    """Train a binary SVC for each pair of classes.
-
-    Parameters
-    ----------
-    X, C, activation, **options
-        See :func:`solve_samples`.
-    y : ndarray of shape (N,)
-        Class numbers.
-    """
-    coefficients, solutions, kernel = solve_samples(X, C, activation, **options)
-    support = np.flatnonzero((coefficients != 0).any(axis=0))
-    support = support[np.argsort(y[support], kind="stable")]
-    n_support = np.bincount(y[support], minlength=len(coefficients) + 1)
-    dual_coef = coefficients[:, support]
-    return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
-
-
 @staged("output training", "pairs")
-def solve_samples(
+def train_pairs(
     X: Any,
+    y: np.ndarray,
     C: np.ndarray,
     activation: Activation | None,
     *,
@@ -141,16 +122,16 @@ def solve_samples(
     sizes: np.ndarray | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
     **options: Any,
-) -> tuple[np.ndarray, list[Solution], Any]:
-    """Solve pairs of classes: coefficients of all samples (n_classes - 1, N), solutions, kernel.
-
-    Coefficients are laid out as those of `PairModels`.
+) -> PairModels:
+    """Train a binary SVC for each pair of classes.
 
     Parameters
     ----------
     X : Samples or ndarray
         A sample of each group, or the kernel matrix of all samples (N, N) if there is no
         activation.
+    y : ndarray of shape (N,)
+        Class numbers.
     C : ndarray of shape (N,)
         Upper bounds of the dual variables.
     activation : Activation or None
@@ -184,8 +165,12 @@ def solve_samples(
         kernel = KernelRows(X, activation, backend, precision, n_samples)
     with kernel.allocator():
         solutions = solve_pairs(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
-    table = _by_class(dict(zip(pairs, solutions)), starts)
-    return _spread(table, groups, C), solutions, kernel
+    coefficients = _spread(_by_class(dict(zip(pairs, solutions)), starts), groups, C)
+    support = np.flatnonzero((coefficients != 0).any(axis=0))
+    support = support[np.argsort(y[support], kind="stable")]
+    n_support = np.bincount(y[support], minlength=n_classes)
+    dual_coef = coefficients[:, support]
+    return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 
 def _by_class(solutions: dict[tuple[int, int], Solution], class_starts: np.ndarray) -> np.ndarray:
