@@ -75,7 +75,7 @@ def test_leave_one_out_is_what_leaving_out_gives(backend, intercept, weights):
     rows = np.array([3, 0, 19, 20, 69])
     own = OwnCenters(np.array([0, 1, 2]), np.eye(20)[:, rows[:3]])
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
-    outputs = path.leave_one_out(H[rows], T[rows], weights[rows], own)
+    outputs = path.leave_one_out(layer.xp.asarray(H[rows]), T[rows], weights[rows], own)
     for i, ridge in enumerate(scales(H, weights, ALPHAS, intercept)):
         for output, row in zip(outputs[i], rows, strict=True):
             center = row if row < 20 else -1

@@ -60,6 +60,8 @@ def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
 
 
 def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
+    if backend == "cupy":
+        pytest.skip("cuBLAS has all rows, made dense")
     layer = layer_of(samples(np.float64, N=m).toarray(), backend=backend)
     W = rng.normal(size=(m, k))
     thin = sparse.sparse_rows(X)  # others are a BLAS's, whose sums depend on where a row lies
@@ -92,10 +94,9 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     assert sp.issparse(given.sparse_centers) and sp.issparse(dense.sparse_centers)
     np.testing.assert_array_equal(given.centers, C.toarray())
     np.testing.assert_array_equal(given.activations(X), dense.activations(X))
-    shift, grid = fixed_point(given, 1e-3, 1.0, 1.0, 1.0)
-    again, same = fixed_point(dense, 1e-3, 1.0, 1.0, 1.0)
-    np.testing.assert_array_equal(shift, again)
-    assert grid == same
+    grid, same = (fixed_point(one, 1e-3, 1.0, 1.0, 1.0) for one in (given, dense))
+    assert (grid is None) == (not given.exact_sums)
+    np.testing.assert_equal(grid, same)
     for got, expected in zip(given.gram(X, T), dense.gram(X, T)):
         np.testing.assert_array_equal(got, expected)
 

@@ -25,6 +25,7 @@ import operator
 import sys
 import types
 from functools import partial, partialmethod
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import pytest
@@ -253,6 +254,7 @@ def make(capacity=1 << 30):
 
     def module(name, **members):
         made = types.ModuleType(name)
+        made.__spec__ = ModuleSpec(name, None)  # `find_spec` finds it
         made.__dict__.update(members)
         return made
 

@@ -30,6 +30,10 @@ from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backen
     test_threads_share_a_layer,
     test_weights_changed_in_place_hold_at_once,
 )
+from tests.profiling.test_profile import (  # noqa: F401
+    digits,
+    test_the_hidden_layer_counts_two_operations_a_synapse,
+)
 
 
 @pytest.fixture(params=["fast float64", "slow float64, small tiles"])

@@ -114,6 +114,7 @@ class CublasLayer:
         self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
         choose = products(xp, device.tensor_floats)
         self.product = choose(self.dtype, n, quantized, tf32)
+        self.arithmetic = self.product.arithmetic
         moved = partial(self._moved, "centers")
         metric = activation.metric
         d = shifted_centers(moved, self.product, C, metric, self.dtype, quantization)
@@ -167,14 +168,11 @@ class CublasLayer:
             some = P[: part.stop - start]
             product.multiply(A[part], d.centers, some)
             yield part, some, terms[part]
-        m = len(d.column_terms)
-        count(operations=2 * N * m * X.shape[1], kind=product.arithmetic, nbytes=A.nbytes)
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        with stage("hidden layer", "H"):
-            for part, P, terms in self._products(X):
-                write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
+        for part, P, terms in self._products(X):
+            write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
 
     def pack_weights(self, W: Any) -> DeviceWeights:
         """W (m, k) by output, where a warp reads a row of it."""
@@ -183,9 +181,8 @@ class CublasLayer:
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``; only a chunk of H, or none, is ever there."""
         xp, columns = self.xp, self.distance.column_terms
-        with stage("hidden layer", "H @ W"):
-            for part, P, terms in self._products(X):
-                write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
+        for part, P, terms in self._products(X):
+            write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:

@@ -98,12 +98,14 @@ class OnDevice(Protocol):
 
     All arrays that its methods take are CuPy's but for W, which is of either side, and X (N, n) is
     C-contiguous. ``needs`` is the memory that a row of X takes in any of them beside X and H.
-    A profile that is a callable is left to `DeviceLayer`.
+    ``arithmetic`` is the kind of its products. A profile that is a callable is left to
+    `DeviceLayer`.
     """
 
     dtype: np.dtype
     m: int
     activation: Activation
+    arithmetic: str
 
     @property
     def needs(self) -> Needs:
@@ -131,21 +133,33 @@ class DeviceLayer:
 
     def _write(self, out: Any, X: Any) -> None:
         """Write H (N, m) into ``out``, the device's."""
-        if out.size:
+        if not out.size:
+            return
+        with stage("hidden layer", "H"):
             self._layer.activations(X, out)
             if self._profile:
                 out[...] = self._profile(out)
+            self._count(X, out)
 
     def _write_scores(self, W: DeviceWeights, out: Any, X: Any) -> None:
         """Write H @ W (N, k) into ``out``, the device's."""
         if not (out.size and self._layer.m):
             out.fill(0)
-        elif self._profile is None:
-            self._layer.matvec(X, W, out)
-        else:
-            H = self._memory.xp.empty((len(X), self._layer.m), self.dtype)
-            self._write(H, X)
-            out[...] = H @ W.values
+            return
+        with stage("hidden layer", "H @ W"):
+            if self._profile is None:
+                self._layer.matvec(X, W, out)
+                self._count(X, out)
+            else:
+                H = self._memory.xp.empty((len(X), self._layer.m), self.dtype)
+                self._write(H, X)
+                out[...] = H @ W.values
+            count(operations=2 * out.size * self._layer.m, kind=self.dtype.name)
+
+    def _count(self, X: Any, out: Any) -> None:
+        layer = self._layer
+        nbytes = X.nbytes + out.nbytes
+        count(operations=2 * X.size * layer.m, kind=layer.arithmetic, nbytes=nbytes)
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""

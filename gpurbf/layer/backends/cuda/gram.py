@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.backends.cuda.memory import Device
+from gpurbf.runtime.stages import count, staged
 
 
+@staged("output training", "HᵀH")
 def add_sums(
     xp: ModuleType, device: Device, H: Any, T: Any, weights: Any, mean: Any, G: Any, B: Any
 ) -> None:
@@ -34,6 +36,8 @@ def add_sums(
         else:
             G += xp.cublas.syrk("T", Z, out=xp.zeros(G.shape, kind), lower=True)
     B += products
+    triangle = 0 if G is None else Z.shape[1] + 1
+    count(operations=Z.size * (triangle + 2 * T.shape[1]), kind=kind.name)
 
 
 @functools.cache

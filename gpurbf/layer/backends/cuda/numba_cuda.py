@@ -66,12 +66,14 @@ class CudaTileLayer:
         self.activation, self.dtype = activation, np.dtype(dtype)
         # Beyond that many inputs float64 holds the distances of codes, and 32 bits do not.
         self.exact = quantization is not None and n <= INT32_FEATURES
+        numbers = self.dtype if quantization is None else np.dtype(np.float64)
         if self.exact:
             codes = "mma" if device.capability >= (8, 0) else "dp4a"
             self.product = "sad" if metric == "manhattan" else codes
+            self.arithmetic = "8-bit differences" if self.product == "sad" else "8-bit products"
         else:
             self.product = "manhattan" if metric == "manhattan" else "multiply"
-        numbers = self.dtype if quantization is None else np.dtype(np.float64)
+            self.arithmetic = numbers.name
         self._packed_dtype = np.dtype(np.uint8) if self.exact else numbers
         self._terms_dtype = np.dtype(np.int32) if self.exact else numbers
         # Without quantization both sides are centered, or float32 loses its digits far from 0.
