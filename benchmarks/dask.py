@@ -247,7 +247,7 @@ def _on_disk(report: Report, plan: Plan, images: datasets.Images, client: Client
         X = [read(path, i, shape, dask_key_name=f"read-{i}") for i in range(copies)]
         y = [delayed(images.y_train)] * copies
         model = _twin(local, client)
-        seconds = once(partial(model.fit, X, y))
+        seconds = once(model.fit, X, y)
         peaks = [peak for peak in client.run(_peak).values() if peak is not None]
     if not np.array_equal(model.centers_, local.centers_):
         raise AssertionError("other centers from the file than from the images it repeats")

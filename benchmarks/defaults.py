@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC as SklearnSVC
 
-from benchmarks.measure import calls, in_turn, once
+from benchmarks.measure import calls, in_turn, once, timed
 from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier, datasets
 from gpurbf.cli.classify import digits
@@ -54,8 +53,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
             medians = in_turn(short, 1 if quick else _ROUNDS, warm_up=False)
             seconds |= {key: times.median for key, times in medians.items()}
             for key, model in models.items():
-                predict = once(functools.partial(model.predict, X_test))
-                right = 100 * float(np.mean(model.predict(X_test) == y_test))
+                predict, labels = timed(model.predict, X_test)
+                right = 100 * float(np.mean(labels == y_test))
                 centers = getattr(model, "centers_", getattr(model, "support_vectors_", ()))
                 rows.append(
                     (

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import data
-from benchmarks.measure import Times, in_turn, once
+from benchmarks import data, ways
+from benchmarks.measure import Times, calls, in_turn, once, timed
 from benchmarks.report import Report
 from gpurbf import FSVC, datasets
 from gpurbf.cli import classify
 from gpurbf.fsvc.known import distances
 from gpurbf.fsvc.search import find_radius, typical_distance
-from gpurbf.layer.backends import available_backends
 from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.solvers.lms import lms_rows
 
@@ -54,10 +52,6 @@ def plain_pass(X: np.ndarray, radius: float, stop: int | None = None) -> np.ndar
     return indices[:m]
 
 
-def _collect(found: list[np.ndarray], X: np.ndarray, radius: float) -> None:
-    found.append(plain_pass(X, radius))
-
-
 def by_differences(C: np.ndarray, x: np.ndarray, radius: float) -> float:
     """The activity of one sample as the formula is written."""
     return float(np.exp(-0.5 / radius**2 * ((C - x) ** 2).sum(axis=1)).sum())
@@ -68,9 +62,8 @@ def selection(report: Report, images: datasets.Images, quick: bool) -> None:
     X, y = images.X_train, images.y_train
     rows: list[tuple[Any, ...]] = []
     for radius in (20.0, 12.0) if quick else (3.0 * 255, 2.6 * 255):
-        expected: list[np.ndarray] = []
-        plain = once(functools.partial(_collect, expected, X, radius))
-        C = X[expected[0]].astype(np.float64)
+        plain, expected = timed(plain_pass, X, radius)
+        C = X[expected].astype(np.float64)
         x = X[-1].astype(np.float64)
         one = in_turn({"": functools.partial(by_differences, C, x, radius)}, rounds=20)[""].median
         m = len(C)
@@ -78,14 +71,12 @@ def selection(report: Report, images: datasets.Images, quick: bool) -> None:
             (f"{m:,}", "NumPy, a matrix-vector product a sample", f"{plain:.1f}", "1"),
             (f"{m:,}", "NumPy, differences (last sample × N / 2)", f"{one * len(X) / 2:.0f}", ""),
         ]
-        passes: dict[str, Callable[[], Any]] = {}
-        for name, problem in available_backends().items():
-            if problem is None:
-                model = FSVC(radius, solver="one-hot", backend=name, shuffle=False, **ONE_RADIUS)
-                if not np.array_equal(model.fit(X, y).center_indices_, expected[0]):
-                    raise AssertionError(f"{name}: other centers than the plain pass")
-                passes[name] = functools.partial(model.fit, X, y)
-        for name, times in in_turn(passes, rounds=3, warm_up=False).items():
+        options = {"solver": "one-hot", "shuffle": False, **ONE_RADIUS}
+        models = {name: FSVC(radius, backend=name, **options) for name in ways.there()}
+        for name, model in models.items():
+            if not np.array_equal(model.fit(X, y).center_indices_, expected):
+                raise AssertionError(f"{name}: other centers than the plain pass")
+        for name, times in in_turn(calls(models, "fit", X, y), rounds=3, warm_up=False).items():
             rows.append((f"{m:,}", f"FSVC, {name}", times, f"{plain / times.median:.0f}"))
     report.text(
         f"## The pass over {len(X):,} samples, overlap 1, gaussian, in the order given\n\n"
@@ -152,9 +143,8 @@ def _row(name: str, model: FSVC, images: datasets.Images) -> tuple[str, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(images.X_train[:2000], images.y_train[:2000]).predict(images.X_test)  # compiles
-        fit = once(functools.partial(model.fit, images.X_train, images.y_train))
-        found: list[np.ndarray] = []
-        predict = once(lambda: found.append(model.predict(images.X_test)))
+        fit = once(model.fit, images.X_train, images.y_train)
+        predict, labels = timed(model.predict, images.X_test)
     return (
         name,
         f"{len(model.centers_):,}",
@@ -162,7 +152,7 @@ def _row(name: str, model: FSVC, images: datasets.Images) -> tuple[str, ...]:
         f"{model.eval_radius_:.4g}",
         f"{fit:.2f}",
         f"{predict:.3f}",
-        f"{100 * np.mean(found[0] == images.y_test):.2f}",
+        f"{100 * np.mean(labels == images.y_test):.2f}",
     )
 
 

@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import gc
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import signal
@@ -37,6 +36,8 @@ from gpurbf.svm import cuda_pairs
 _ROOT = Path(__file__).parents[1]
 # Status of a step that has nothing to run on, as automake has it; processes side by side.
 NOT_RUN, _PARTS = 77, 8
+# Folders of tests that take any backend, each a process.
+FOLDERS = "layer", "svm", "solvers", "estimators", "fsvc", "contract", "data", "profiling"
 _QUICK = "GPURBF_GPU_DAY_QUICK"
 
 
@@ -186,16 +187,15 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
     yield Step("check-gpu", [[*python, "-m", "gpurbf", "check-gpu"]], 100, quick)
     yield of_page("fits", "numba-cuda", 110)  # by name, which finds that verdict
     if sanitizer := shutil.which("compute-sanitizer"):
-        for tool in ("memcheck", "racecheck"):
-            watched = [sanitizer, f"--tool={tool}", "--error-exitcode=1"]
-            yield Step(tool, [[*watched, *alone("cases", "numba-cuda", "1")]], 60, quick)
-    parallel = ["-n", "8"] if importlib.util.find_spec("xdist") else []
-    pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel]
-    # What takes the fixture `backend` has its name in brackets.
-    yield Step(
-        "tests", [[*pytest, str(_ROOT / "tests"), "-k", "cupy] or cupy- or numba-cuda"]], 540,
-        {"GPURBF_REQUIRE": "cupy,numba-cuda"},
-    )  # fmt: skip
+        watched = [sanitizer, "--error-exitcode=1", "--tool"]
+        some = alone("cases", "numba-cuda", "1")
+        sides = [[*watched, tool, *some] for tool in ("memcheck", "racecheck")]
+        yield Step("sanitizer", sides, 60, quick)
+    # A line as each ends; what takes the fixture `backend` has its name in brackets.
+    pytest = [*python, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider"]
+    pytest += ["-k", "cupy] or cupy- or numba-cuda"]
+    sides = [[*pytest, str(_ROOT / "tests" / folder)] for folder in FOLDERS]
+    yield Step("tests", sides, 540, {"GPURBF_REQUIRE": ",".join(GPUS)})
 
 
 def _run(step: Step, out: Path, limit: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data, ways
-from benchmarks.measure import Times, in_turn, run_python
+from benchmarks.measure import Times, calls, in_turn, run_python
 from benchmarks.report import Report
 from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
@@ -89,8 +89,7 @@ def _outputs(
         return rbf_kernel(x, c, gamma=gamma)
 
     candidates: dict[str, Callable[[], Any]] = {"scikit-learn rbf_kernel, float32": peer}
-    for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.activations, X, out)
+    candidates |= calls(layers, "activations", X, out)
     times = in_turn(candidates, rounds)
     report.text("## H returned")
     lines = (f"* {name}: {layer.describe()}" for name, layer in layers.items())
@@ -126,8 +125,7 @@ def _scores(
     expected = np.exp(-gamma * data.distances(X[:100], C, "euclidean")) @ W.astype(np.float64)
     scale = np.abs(expected).max()
     candidates: dict[str, Callable[[], Any]] = {"NumPy: sgemm, exp, product": plain}
-    for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.matvec, X, W)
+    candidates |= calls(layers, "matvec", X, W)
     for name, candidate in candidates.items():
         error = float(np.abs(candidate()[:100] - expected).max() / scale)
         if not error <= 1e-4:
@@ -191,8 +189,7 @@ def _manhattan(report: Report, X: np.ndarray, C: np.ndarray, names: list[str], r
     candidates: dict[str, Callable[[], Any]] = {
         "scikit-learn manhattan_distances": lambda: manhattan_distances(x, c)
     }
-    for name, layer in layers.items():
-        candidates[name] = functools.partial(layer.activations, X, out)
+    candidates |= calls(layers, "activations", X, out)
     times = in_turn(candidates, rounds)
     report.text("## Manhattan distances, exact in every entry verified")
     _speed_table(report, times, X.shape[1] * out.size, "differences")
@@ -206,25 +203,19 @@ def _speed_table(
     report.table(
         ("what", "seconds", f"10¹² {kind}/s", "first row's time / this"),
         [
-            (
-                name,
-                time,
-                f"{operations / time.median / 1e12:.3g}",
-                f"{base / time.median:.2f}",
-            )
-            for name, time in times.items()
+            (name, t, f"{operations / t.median / 1e12:.3g}", f"{base / t.median:.2f}")
+            for name, t in times.items()
         ],
     )
 
 
 # Run in a fresh process for each forced kernel; prints seconds of H @ W on `numba` and `numpy`.
 _FORCED = """
-import functools
 import json
 import numpy as np
 from gpurbf import BackendUnavailable
 from benchmarks import data, ways
-from benchmarks.measure import in_turn
+from benchmarks.measure import calls, in_turn
 {setup}
 X, C = X_test[:{N}], X_train[:{m}]
 W = np.random.default_rng(1).normal(size=(len(C), 10)).astype(np.float32)
@@ -232,8 +223,7 @@ try:
     layers = {{name: ways.layer(C, name, scale={gamma!r}) for name in ("numba", "numpy")}}
     expected = np.exp(-{gamma!r} * data.distances(X[:100], C, "euclidean"))
     assert np.abs(layers["numba"].activations(X[:100]) - expected).max() <= 1e-6
-    run = {{name: lambda layer=layer: layer.matvec(X, W) for name, layer in layers.items()}}
-    times = in_turn(run, {rounds})
+    times = in_turn(calls(layers, "matvec", X, W), {rounds})
     print(json.dumps({{name: str(time) for name, time in times.items()}} | {{
         "ratio": times["numpy"].median / times["numba"].median,
         "rate": 2 * X.shape[1] * len(X) * len(C) / times["numba"].median / 1e12,
@@ -316,10 +306,7 @@ def _inputs(report: Report, quick: bool) -> None:
         X, C = data.pixels(N, m, n)
         W = np.ones((m, 10), np.float32)
         layers = {name: ways.layer(C, name) for name in names}
-        run: dict[str, Callable[[], Any]] = {
-            name: functools.partial(layer.matvec, X, W) for name, layer in layers.items()
-        }
-        times = in_turn(run, rounds=5)
+        times = in_turn(calls(layers, "matvec", X, W), rounds=5)
         work = N * m * n
         rates = [f"{2 * work / times[name].median / 1e12:.2f}" for name in names]
         synapse = f"{times['auto'].median / work * 1e12:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -125,17 +126,22 @@ def calls(models: dict[str, Any], method: str, *arguments: Any) -> dict[str, Cal
     }
 
 
-def once(candidate: Callable[[], Any]) -> float:
-    """Seconds of one call; garbage is collected before or after, not during."""
+def timed(call: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """Seconds of one call, and its result; garbage is collected before or after, not during."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         begin = time.perf_counter()
-        candidate()
-        return time.perf_counter() - begin
+        result = call(*arguments)
+        return time.perf_counter() - begin, result
     finally:
         if collecting:
             gc.enable()
+
+
+def once(call: Callable[..., Any], *arguments: Any) -> float:
+    """Seconds of one call, whose result is dropped."""
+    return timed(call, *arguments)[0]
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -162,14 +168,19 @@ def megabytes(what: str) -> float | None:
     return int(found[0].split()[1]) / 1024 if found else None
 
 
+def reset_peak() -> None:
+    """Let "VmHWM" be the peak from now on, where Linux's /proc is there."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
 # The peak is reset after the set-up, so it is that of the measured lines alone.
 _PEAK = """
 import gc, json
-from benchmarks.measure import megabytes
+from benchmarks.measure import megabytes, reset_peak
 {setup}
 gc.collect()
-with open("/proc/self/clear_refs", "w") as reset:
-    reset.write("5")
+reset_peak()
 before = megabytes("VmRSS")
 {measured}
 print(json.dumps(megabytes("VmHWM") - before))

@@ -16,12 +16,11 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
-from benchmarks import data
+from benchmarks import data, ways
 from benchmarks.measure import in_turn, once, peak_memory
 from benchmarks.report import Report
 from gpurbf import RBFClassifier, datasets
 from gpurbf.cli import classify
-from gpurbf.layer.backends import available_backends
 
 TITLE = "RBFClassifier"
 
@@ -45,9 +44,8 @@ def _peer(report: Report, images: datasets.Images, quick: bool) -> None:
             Nystroem(gamma=gamma, n_components=m, random_state=0), RidgeClassifier()
         )
     }
-    for name, problem in available_backends().items():
-        if problem is None:
-            models[f"RBFClassifier({m}), {name}"] = RBFClassifier(m, backend=name, random_state=0)
+    for name in ways.there():
+        models[f"RBFClassifier({m}), {name}"] = RBFClassifier(m, backend=name, random_state=0)
     peer = next(iter(models))
     # float32, the faster of the peer's two arithmetics.
     inputs = dict.fromkeys(models, (X_train, X_test))
@@ -136,7 +134,7 @@ def _scales(report: Report, images: datasets.Images, quick: bool) -> None:
             model = RBFClassifier(m, gamma=factor * scale, random_state=0)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                seconds = once(functools.partial(model.fit, X, y))
+                seconds = once(model.fit, X, y)
             if not np.isfinite(model.coef_).all():
                 raise AssertionError(f"{m} centers, gamma {factor} x scale: weights not finite")
             said = {str(w.message) for w in caught if issubclass(w.category, ConvergenceWarning)}

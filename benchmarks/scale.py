@@ -171,7 +171,7 @@ def _fit_and_predict(
         )  # fmt: skip
     header = ("what", "from", "centers", "rows", "seconds", "rows/s", "of memory's rate")
     report.table(header, lines, "scale-rates")
-    accuracy = 100 * float(np.mean(models["file"].predict(images.X_test) == images.y_test))
+    accuracy = 100 * models["file"].score(images.X_test, images.y_test)
     report.text(f"Test accuracy with {many:,} centers: {accuracy:.2f} %.")
     if before is None:
         report.text("Memory was not measured: this system has no /proc/self/status.")
@@ -232,9 +232,8 @@ def _overlap(report: Report, plan: Plan, file: Any) -> None:
             for _ in range(3):
                 for how, values in seconds.items():
                     X = _mapped(file, shape)
-                    call = partial(_pass, layer, X, W, parts, how == "pipelined")
-                    values.append(once(call))
-                    del X, call  # or the next round could not drop the file
+                    values.append(once(_pass, layer, X, W, parts, how == "pipelined"))
+                    del X  # or the next round could not drop the file
             serial, pipelined = (float(np.median(values)) for values in seconds.values())
             ratios[n, tile] = serial / pipelined
             rate = shape[0] * n / pipelined / 1e9

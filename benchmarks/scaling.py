@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import multiprocessing
 import statistics
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from sklearn.decomposition import PCA
 
 from benchmarks.measure import in_turn, once
 from benchmarks.report import Report
+from benchmarks.svc import peers
 from gpurbf import SVC, RBFClassifier, RBFClassifierCV, profile
 from gpurbf.cli import classify
 from gpurbf.profiling.scaling import table
@@ -131,9 +131,8 @@ def measure(name: str, quick: bool, data_home: str | None) -> tuple[list[str], l
 
 def _peers(report: Report, quick: bool, data_home: str | None, threads: int) -> None:
     """The SVC of scikit-learn-intelex on the same data."""
-    try:
-        theirs = importlib.import_module("sklearnex.svm").SVC
-    except ImportError:
+    theirs = peers().get("scikit-learn-intelex")
+    if theirs is None:
         report.text("scikit-learn-intelex is not installed: not measured.")
         return
     report.text("## scikit-learn-intelex on the same data\n\nOne fit each, after one of 500 rows.")
@@ -143,9 +142,7 @@ def _peers(report: Report, quick: bool, data_home: str | None, threads: int) -> 
         if not isinstance(estimator, SVC):
             continue
         model = theirs(C=estimator.C, gamma=estimator.gamma).fit(X[:500], y[:500])
-        one, all_of_them = (
-            once(functools.partial(_with_jobs(model, number).fit, X, y)) for number in (1, threads)
-        )
+        one, all_of_them = (once(_with_jobs(model, number).fit, X, y) for number in (1, threads))
         serial = _serial(one, all_of_them, threads)
         rows.append([name, f"{one:.2f}", f"{all_of_them:.2f}", f"{100 * serial:.0f}"])
     report.table(["fit", "1 thread s", f"{threads} threads s", "serial %"], rows)

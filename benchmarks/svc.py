@@ -25,7 +25,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from benchmarks import data
-from benchmarks.measure import Times, in_turn, megabytes, once, peak_memory
+from benchmarks.measure import Times, in_turn, megabytes, once, peak_memory, timed
 from benchmarks.report import Report
 from gpurbf import SVC, datasets
 from gpurbf.cli import classify
@@ -172,15 +172,12 @@ def _speed(
     fit: dict[str, list[float]] = {key: [] for key in models}
     predict: dict[str, list[float]] = {key: [] for key in models}
     predicted: dict[str, np.ndarray] = {}
-
-    def keep(key: str, model: Any) -> None:
-        predicted[key] = model.predict(X_test)
-
     for i in range(max(rounds.values())):
         for key, model in models.items():
             if i < rounds[key]:
-                fit[key].append(once(functools.partial(model.fit, X, y)))
-                predict[key].append(once(functools.partial(keep, key, model)))
+                fit[key].append(once(model.fit, X, y))
+                seconds, predicted[key] = timed(model.predict, X_test)
+                predict[key].append(seconds)
     ours, n = models["gpurbf"], len(models["gpurbf"].support_)
     rows = []
     for key, model in models.items():
@@ -191,9 +188,9 @@ def _speed(
             )
         accuracy = f"{100 * np.mean(predicted[key] == y_test):.2f}"
         cells: list[Any] = []
-        for seconds in (fit, predict):
-            median, own = np.median(seconds[key]), np.median(seconds["gpurbf"])
-            cells += [Times(float(median), min(seconds[key]), max(seconds[key]))]
+        for measured in (fit, predict):
+            median, own = np.median(measured[key]), np.median(measured["gpurbf"])
+            cells += [Times(float(median), min(measured[key]), max(measured[key]))]
             cells += [f"{median / own:.1f}"]
         rows.append((key, *cells, accuracy, f"{100 * differ:.2f}", len(model.support_)))
     report.text(
@@ -274,16 +271,12 @@ def _grid_search(report: Report, images: datasets.Images, quick: bool) -> None:
     table = []
     best: dict[str, np.ndarray] = {}
     models = {"gpurbf": SVC} | peers()
-
-    def keep(name: str, model: Any, n_jobs: int) -> None:
-        best[name] = search(model, diagonal, n_jobs)
-
     for n_jobs in (1, 2):
         ours = 0.0
         for name, kind in models.items():
             # Processes start and libraries load before the clock does.
             search(kind(), diagonal, n_jobs, 300)
-            seconds = once(functools.partial(keep, name, kind(), n_jobs))
+            seconds, best[name] = timed(search, kind(), diagonal, n_jobs)
             ours = ours or seconds
             table.append(
                 (name, n_jobs, len(diagonal) * 3, f"{seconds:.1f}", f"{seconds / ours:.1f}")
@@ -292,7 +285,7 @@ def _grid_search(report: Report, images: datasets.Images, quick: bool) -> None:
         if np.abs(scores - best["gpurbf"]).max() > 0.005:
             raise AssertionError(f"grid search: {name} scores {scores}, ours {best['gpurbf']}")
     for n_jobs in (1, 2):
-        seconds = once(functools.partial(search, SVC(), whole, n_jobs))
+        seconds = once(search, SVC(), whole, n_jobs)
         n_fits = 3 * len(whole["C"]) ** 2
         table.append(("gpurbf, whole grid", n_jobs, n_fits, f"{seconds:.1f}", ""))
     report.text(
