@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from gpurbf.estimators import svc
 
 _log = logging.getLogger("gpurbf")
-_logged: set[str] = set()
+_logged = False
 _ORIGINAL = sklearn.svm.SVC
 _HOMES = (sklearn.svm, sklearn.svm._classes)
 # What the layer of a fitted model is made of: set anew, it is made anew.
@@ -25,9 +25,9 @@ def patch_sklearn() -> None:
     """Replace ``sklearn.svm.SVC`` by a subclass of it that is trained and evaluated here.
 
     It has scikit-learn's parameters and fitted attributes, and is left to scikit-learn in what
-    :class:`SVC` does not do (sample weights of 0); the logger "gpurbf" then says so, once for each
-    reason, as a warning. Models made before, and names imported before, stay as they are, so call
-    it first; ``python -m gpurbf run script.py`` does.
+    :class:`SVC` does not do (sample weights of 0 or below); the logger "gpurbf" then says so, once,
+    as a warning. Models made before, and names imported before, stay as they are, so call it
+    first; ``python -m gpurbf run script.py`` does.
 
     Examples
     --------
@@ -59,45 +59,50 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """As scikit-learn's."""
+        global _logged
         for name in ("_evaluator", "feature_names_in_"):
             self.__dict__.pop(name, None)
-        if reason := _not_ours(self, sample_weight):
-            if reason not in _logged:
-                _logged.add(reason)
-                _log.warning("SVC.fit is left to scikit-learn: %s.", reason)
+        if sample_weight is not None and not np.all(np.asarray(sample_weight) > 0):
+            if not _logged:
+                _logged = True
+                _log.warning(
+                    "SVC.fit is left to scikit-learn: sample weights that are not positive leave "
+                    "classes without a model there."
+                )
             return super().fit(X, y, sample_weight)
         self._validate_params()
         model = svc.SVC(**_parameters(self, X, y, sample_weight)).fit(X, y, sample_weight)
-        self.__dict__.update(_fitted(model.to_sklearn()))
+        fitted = model.to_sklearn()
+        parameters = fitted.get_params(deep=False)
+        self.__dict__.update({k: v for k, v in vars(fitted).items() if k not in parameters})
         self._keep(model)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """As scikit-learn's."""
-        return super().predict(X) if self._lacks_classes() else self._evaluated().predict(X)
+        model = self._evaluator_now()
+        return model.predict(X) if model else super().predict(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """As scikit-learn's."""
-        if self._lacks_classes():
-            return super().decision_function(X)
-        return self._evaluated().decision_function(X)
+        model = self._evaluator_now()
+        return model.decision_function(X) if model else super().decision_function(X)
 
     def _dense_predict_proba(self, X: Any) -> np.ndarray:
-        if self._lacks_classes():
-            return super()._dense_predict_proba(X)
-        return self._evaluated().predict_proba(X)
+        model = self._evaluator_now()
+        return model.predict_proba(X) if model else super()._dense_predict_proba(X)
 
     def _sparse_predict_proba(self, X: Any) -> np.ndarray:
-        if self._lacks_classes():
-            return super()._sparse_predict_proba(X)
-        return self._evaluated().predict_proba(X)
+        model = self._evaluator_now()
+        return model.predict_proba(X) if model else super()._sparse_predict_proba(X)
 
-    def _lacks_classes(self) -> bool:
-        """Whether scikit-learn has trained fewer classes than it names, some having no weight."""
-        return len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ()))
+    def _evaluator_now(self) -> svc.SVC | None:
+        """Our model of the support vectors, with the parameters of now.
 
-    def _evaluated(self) -> svc.SVC:
-        """Our model of the support vectors, with the parameters of now."""
+        None where scikit-learn has trained fewer classes than it names, some having no weight.
+        """
+        if len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ())):
+            return None
         made, model = self.__dict__.get("_evaluator", ((), None))
         if model is None or any(a is not getattr(self, b) for a, b in zip(made, _LAYER)):
             model = self._keep(svc.SVC.from_sklearn(self))
@@ -111,13 +116,6 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_evaluator"}
-
-
-def _not_ours(estimator: Any, sample_weight: Any) -> str:
-    """Why scikit-learn's own fit is needed; empty if it is not."""
-    if sample_weight is not None and not np.all(np.asarray(sample_weight) > 0):
-        return "sample weights that are not positive leave classes without a model there"
-    return ""
 
 
 def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
@@ -139,9 +137,3 @@ def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str,
         weights = compute_class_weight("balanced", classes=classes, y=np.ravel(y))
         parameters["class_weight"] = dict(zip(classes.tolist(), weights))
     return parameters
-
-
-def _fitted(model: Any) -> dict[str, Any]:
-    """The attributes that fit has set."""
-    parameters = model.get_params(deep=False)
-    return {name: value for name, value in vars(model).items() if name not in parameters}

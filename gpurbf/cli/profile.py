@@ -11,7 +11,8 @@ from gpurbf.cli import UserError
 from gpurbf.cli.classify import ESTIMATORS, images, say
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.profiling import scaling
-from gpurbf.profiling.profiler import Profile, Row, markdown_table, profile_from
+from gpurbf.profiling.profiler import Profile, Row, markdown_table, profile_data
+from gpurbf.runtime.stages import Recorder, stage
 
 # The parameter that says how many centers there are, or may be.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
@@ -61,7 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
         estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
         if arguments.centers is not None:
             estimator.set_params(**{_COUNTS[arguments.estimator]: arguments.centers})
-        found = profile_from(estimator, lambda: images(quick, arguments.data_home), say=say)
+        say("reading")
+        with Recorder() as reading, stage("read and validate", "files"):
+            data = images(quick, arguments.data_home)
+        found = profile_data(estimator, data, reading, say=say)
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)

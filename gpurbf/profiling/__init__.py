@@ -5,6 +5,6 @@ profiler.py  fit and predict with a recorder on (`gpurbf.runtime.stages`), and i
 machine.py   what this machine is, and what its arithmetic and memory can reach
 """
 
-from gpurbf.profiling.profiler import Profile, Row, profile, profile_from
+from gpurbf.profiling.profiler import Profile, Row, profile, profile_data
 
-__all__ = ["Profile", "Row", "profile", "profile_from"]
+__all__ = ["Profile", "Row", "profile", "profile_data"]

@@ -9,6 +9,7 @@ import os
 import platform
 import timeit
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -29,37 +30,17 @@ microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 peak_kernels = lazy_module("gpurbf.profiling._peak_kernels")
 
 _DISTRIBUTIONS = (
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "scikit-learn-intelex",
-    "numba",
-    "llvmlite",
-    "mkl",
-    "joblib",
-    "threadpoolctl",
-    "numba-cuda",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "matplotlib",
-)
+    "numpy scipy scikit-learn scikit-learn-intelex numba llvmlite mkl joblib threadpoolctl "
+    "numba-cuda cupy-cuda12x cupy-cuda13x matplotlib"
+).split()
 
 # What OpenBLAS calls its kernels of 256 bits.
 _WITHOUT_AVX512 = {"Haswell", "Zen"}
 
 # What can speed up products and exponentials, in LLVM's names.
 _FEATURES = {
-    "x86": (
-        "amx-int8",
-        "amx-bf16",
-        "avx512vnni",
-        "avx512bf16",
-        "avxvnni",
-        "avx512f",
-        "avx2",
-        "fma",
-    ),
-    "arm": ("sme", "sve", "i8mm", "bf16", "dotprod", "neon"),
+    "x86": "amx-int8 amx-bf16 avx512vnni avx512bf16 avxvnni avx512f avx2 fma".split(),
+    "arm": "sme sve i8mm bf16 dotprod neon".split(),
 }
 
 # Of each of two float32 arrays, larger than the caches that they must not fit in.
@@ -131,10 +112,8 @@ def versions() -> dict[str, str]:
     """Versions of Python, of this package and of what is installed of those it can use."""
     found = {"python": platform.python_version(), "gpurbf": __version__}
     for name in _DISTRIBUTIONS:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -142,8 +121,10 @@ def _features() -> str:
     """Which of the interesting features the processor has, and which it lacks."""
     has = cpu_features()
     family = "arm" if platform.machine().lower() in ("aarch64", "arm64") else "x86"
-    present = ", ".join(name for name in _FEATURES[family] if name in has) or "none"
-    absent = ", ".join(name for name in _FEATURES[family] if name not in has) or "none"
+    present, absent = (
+        ", ".join(name for name in _FEATURES[family] if (name in has) == there) or "none"
+        for there in (True, False)
+    )
     return f"{present} (absent: {absent})"
 
 

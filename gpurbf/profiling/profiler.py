@@ -213,7 +213,12 @@ class Profile:
             import matplotlib.pyplot as plt
 
             figure = plt.figure(figsize=(11, 4.2), layout="constrained")
-        draw(self, figure)
+        figure.suptitle(self.title, fontsize=11)
+        for axis, phase in zip(figure.subplots(1, len(PHASES), sharey=True), PHASES):
+            _draw(axis, self, phase)
+        figure.axes[0].set_yticks(range(len(STAGES)), STAGES)
+        figure.axes[0].invert_yaxis()
+        figure.axes[-1].legend(loc="lower right", frameon=False, fontsize=8)
         return figure
 
     @property
@@ -335,17 +340,7 @@ def _is_number(cell: str) -> bool:
 _COLOR, _IDEAL = "#8fb8de", "#1f4e79"
 
 
-def draw(profile: Any, figure: Any) -> None:
-    """Draw a profile into a figure: training on the left, prediction on the right."""
-    figure.suptitle(profile.title, fontsize=11)
-    for axis, phase in zip(figure.subplots(1, len(PHASES), sharey=True), PHASES):
-        _phase(axis, profile, phase)
-    figure.axes[0].set_yticks(range(len(STAGES)), STAGES)
-    figure.axes[0].invert_yaxis()
-    figure.axes[-1].legend(loc="lower right", frameon=False, fontsize=8)
-
-
-def _phase(axis: Any, profile: Any, phase: str) -> None:
+def _draw(axis: Any, profile: Profile, phase: str) -> None:
     """The bars of one phase, each split into its parts."""
     wall = profile.seconds[phase]
     unit, scale = ("s", 1.0) if wall >= 1 else ("ms", 1000.0)
@@ -369,7 +364,7 @@ def _phase(axis: Any, profile: Any, phase: str) -> None:
     axis.barh(0, 0, color=_IDEAL, label="time at the machine's ceiling")
 
 
-def _label(total: Any, parts: list[Any]) -> str:
+def _label(total: Row, parts: list[Row]) -> str:
     """Share and longest part of a stage."""
     if not total.seconds:
         return "none on a CPU" if total.stage == "host to device" else ""
@@ -440,28 +435,21 @@ def profile(
     Training: output training is 71 %: HᵀH at 62 % of the float32 ceiling.
     Prediction: hidden layer is 66 %: H and H @ W, fused at 41 % of the 8-bit products ceiling.
     """
-    return _profile(estimator, None, (X, y, X_test, y_test), warm_up, lambda text: None)
+    return profile_data(estimator, (X, y, X_test, y_test), warm_up=warm_up)
 
 
-def profile_from(
+def profile_data(
     estimator: Any,
-    load: Callable[[], tuple[Any, Any, Any, Any]],
-    say: Callable[[str], None],
-) -> Profile:
-    """As :func:`profile`, of what ``load()`` reads: X, y, X_test and y_test; says what it does."""
-    say("reading")
-    with Recorder() as reading, stage("read and validate", "files"):
-        data = load()
-    return _profile(estimator, reading, data, True, say)
-
-
-def _profile(
-    estimator: Any,
-    reading: Recorder | None,
     data: tuple[Any, Any, Any, Any],
-    warm_up: bool,
-    say: Callable[[str], None],
+    reading: Recorder | None = None,
+    *,
+    warm_up: bool = True,
+    say: Callable[[str], Any] = str,
 ) -> Profile:
+    """As :func:`profile`, of X, y, X_test and y_test that were read while `reading` recorded.
+
+    ``say`` is called with the name of what is done next.
+    """
     X, y, X_test, y_test = data
     if X_test is None:
         X_test, y_test = X, y

@@ -28,7 +28,7 @@ X, Y = X[:500] / 16, Y[:500]
 
 @pytest.fixture
 def patched(monkeypatch):
-    monkeypatch.setattr(patching, "_logged", set())
+    monkeypatch.setattr(patching, "_logged", False)
     gpurbf.patch_sklearn()
     yield sklearn.svm.SVC
     gpurbf.unpatch_sklearn()
