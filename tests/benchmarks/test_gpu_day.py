@@ -1,8 +1,9 @@
 """gpu-day: nothing is hidden by a failure, nothing says done that did not run, all in a limit."""
 
 import os
+import re
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
@@ -74,14 +75,12 @@ def test_without_a_gpu_no_step_is_done(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_whole_day_on_the_stand_in_with_a_kernel_that_crashes(tmp_path, monkeypatch, capsys):
-    """All steps but the tests, whose processes find the stand-in; numba-cuda is not there."""
+    """Its processes find the stand-in; numba-cuda is not there."""
     crash = "if self.dtypes['T'] == 'f8': os.abort()"
     (tmp_path / "sitecustomize.py").write_text(SITE.format(does=crash, also=""), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    steps = gpu_day._steps(SimpleNamespace(quick=True, data_home=None))
-    names = [f"--only={step.name}" for step in steps if step.name != "tests"]
-    assert main(["gpu-day", str(tmp_path / "day"), "--quick", "--within", "540", *names]) == 0
+    assert main(["gpu-day", str(tmp_path / "day"), "--quick", "--within", "540"]) == 0
     rows, text = results(tmp_path / "day")
     # cuBLAS and the limits are there, Numba's kernels are not; float64 crashes, alone.
     assert "outputs: euclidean, gaussian, exact, 67 × 37 × 21: right" in text
@@ -91,3 +90,14 @@ def test_the_whole_day_on_the_stand_in_with_a_kernel_that_crashes(tmp_path, monk
     assert "**failed** with status -6" in rows["cases"] and " done" in rows["cases"]
     assert "8 **not run**" in rows["cases"] and "right, " in text
     assert "failed" in rows["check-gpu"]
+    assert rows["tests"] == "8 **failed** with status -6"
+    assert "::test_outputs_are_the_definition[cupy-uint8-euclidean] Fatal Python error" in text
+
+
+def test_all_folders_with_tests_of_any_backend_have_their_turn():
+    tests, takes = (
+        Path(__file__).parents[1],
+        re.compile(r"^def \w+\((.*, )?backend\b", re.MULTILINE),
+    )
+    files = (file for file in tests.glob("*/test_*.py") if takes.search(file.read_text("utf-8")))
+    assert {file.parent.name for file in files} - {"campaign"} == set(gpu_day.FOLDERS)
