@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.layer.backends.cuda.cupy_ import products
+from gpurbf.layer.backends.cuda.cupy_ import product_of
 
 # Kinds of product that cuBLAS is asked for: dtype of the layer, whether quantized, whether TF32.
 _KINDS = {
@@ -41,10 +41,10 @@ def limits(xp: ModuleType, size: int, megabytes: int) -> dict[str, float]:
 
 
 def _products(xp: ModuleType, size: int) -> dict[str, float]:
-    choose, rng = products(xp), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rates = {}
     for kind, (dtype, quantization, tf32) in _KINDS.items():
-        product = choose(np.dtype(dtype), size, quantization, tf32)
+        product = product_of(xp, dtype, size, quantization, tf32)
         # Zeros would draw less power and so run at a higher clock than data do.
         host = rng.integers(-99, 99, (2, size, size), np.int8)
         A, B = (xp.asarray(half.astype(product.x_dtype)) for half in host)

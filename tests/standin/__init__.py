@@ -33,6 +33,7 @@ import scipy.linalg
 
 from gpurbf import BackendUnavailable
 from gpurbf.layer import backends
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import check, memory
 from gpurbf.runtime.stages import FENCES
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel
@@ -40,13 +41,11 @@ from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
 
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "flags")
 VIEWS = ("view", "transpose", "diagonal")
-OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "xor", "or", "and")
-COMPARISONS = ("eq", "lt", "le", "gt", "ge")
 REDUCTIONS = ("sum", "mean", "max", "argmax", "any", "all")
 FUNCTIONS = ("exp", "sqrt", "maximum", "floor", "where", "tril", "trace", "subtract")
 
 
-class ndarray:
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of the device; `gpu` is set by `make` on a subclass of its own."""
 
     gpu: Gpu
@@ -145,21 +144,11 @@ class ndarray:
     def fill(self, value):
         self[...] = value
 
-    def __neg__(self):
-        return self._apply(np.negative, self)
-
     def _viewed(self, name, *given):
         return self._view(getattr(self._a, name)(*given))
 
     def _applied(self, function, *given, **options):
         return self._apply(function, self, *given, **options)
-
-    def _in_place(self, function, other):
-        return self._apply(function, self, other, out=self)
-
-
-def _turned(function):
-    return lambda own, other: function(other, own)
 
 
 for _name in ATTRIBUTES:
@@ -168,13 +157,6 @@ for _name in VIEWS:
     setattr(ndarray, _name, partialmethod(ndarray._viewed, _name))
 for _name in REDUCTIONS:
     setattr(ndarray, _name, partialmethod(ndarray._applied, getattr(np, _name)))
-for _name in (*OPERATORS, *COMPARISONS):
-    _function = getattr(operator, f"__{_name}__")
-    setattr(ndarray, f"__{_name}__", partialmethod(ndarray._applied, _function))
-for _name in OPERATORS:
-    _function = getattr(operator, f"__{_name}__")
-    setattr(ndarray, f"__r{_name}__", partialmethod(ndarray._applied, _turned(_function)))
-    setattr(ndarray, f"__i{_name}__", partialmethod(ndarray._in_place, _function))
 
 
 def make(capacity=1 << 30):
@@ -307,6 +289,16 @@ def make(capacity=1 << 30):
 
 def _no_kernels():
     raise BackendUnavailable("the stand-in for CuPy has no memory for Numba's kernels")
+
+
+GAUSSIAN = Activation("euclidean", "gaussian", 0.02)
+
+
+def data(dtype, N=150, m=37, n=21):
+    """Samples (N, n) and centers (m, n)."""
+    rng, shape = np.random.default_rng(0), (N + m, n)
+    rows = rng.integers(0, 256, shape) if dtype == np.uint8 else rng.normal(size=shape)
+    return np.split(rows.astype(dtype), [N])
 
 
 # What its check would find; its rates let `auto` take it from 107 centers on.

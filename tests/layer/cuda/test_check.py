@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import standin
-from standin.samples import GAUSSIAN, data
+from standin import GAUSSIAN, data
 
 from gpurbf.cli import main
 from gpurbf.layer import backends

@@ -13,7 +13,6 @@ from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
 from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
 from gpurbf.layer.backends.cuda.kernels.registers import PITCH, asm
 from gpurbf.svm import _cuda_smo_kernels
-from tests.layer.cuda.conftest import sm
 
 # As numba-cuda compiles for a device: from 9.0 on for its architecture alone.
 HOPPER = (9, 0, "a")
@@ -191,10 +190,6 @@ def test_machine_code_does_not_spill(ptx, assembled, name, capability):
     registers, most, memory = MULTIPROCESSORS[capability[:2]]
     resident = min(
         registers // (-(-used // 8) * 8 * threads), most // threads, memory // (shared + 1024), 32
-    )
-    print(
-        f"{name}, {sm(capability)}: {used} registers, {shared} bytes shared, "
-        f"{resident} blocks of {threads} threads, occupancy {resident * threads / most:.0%}"
     )
     assert shared <= 48 << 10
     assert PITCH * 4 * shape.M <= shared

@@ -11,7 +11,7 @@ import reference
 import standin
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from standin.samples import GAUSSIAN, data
+from standin import GAUSSIAN, data
 
 import gpurbf
 from gpurbf import BackendUnavailable, config_context

@@ -11,7 +11,7 @@ import pytest
 import standin
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from standin.samples import GAUSSIAN, data
+from standin import GAUSSIAN, data
 
 import gpurbf
 from gpurbf import config_context
@@ -254,32 +254,29 @@ def test_a_call_from_the_host_copies_in_and_out_and_asks_once_for_free_memory(cu
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what
 # is on the device: what docs/notes/cuda.md says. More is a step back.
 COUNTS = {
-    "RBFClassifier": ((46, 27, 13), (3, 3, 1), (8, 4, 1)),
-    "RBFClassifier, lms": ((69, 19, 14), (3, 3, 1), (8, 4, 1)),
-    "FSVC": ((58, 25, 13), (3, 3, 1), (8, 4, 2)),
-    "SVC": ((11, 4, 4), (11, 3, 1), (12, 5, 1)),
-    "RBFLayer": ((0, 0, 0), (3, 2, 1), (3, 0, 0)),
-}
-MODELS = {
-    "RBFClassifier": gpurbf.RBFClassifier(100, random_state=0, gamma=1e-3),
-    "RBFClassifier, lms": gpurbf.RBFClassifier(100, solver="lms", random_state=0, gamma=1e-3),
-    "FSVC": gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0),
-    "SVC": gpurbf.SVC(C=10, gamma=0.001),
-    "RBFLayer": gpurbf.RBFLayer(100, random_state=0, gamma=1e-3),
-}
+    gpurbf.RBFClassifier(100, random_state=0, gamma=1e-3): ((46, 27, 13), (3, 3, 1), (8, 4, 1)),
+    gpurbf.RBFClassifier(100, solver="lms", random_state=0, gamma=1e-3): (
+        (69, 19, 14), (3, 3, 1), (8, 4, 1),
+    ),
+    gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0): (
+        (58, 25, 13), (3, 3, 1), (8, 4, 2),
+    ),
+    gpurbf.SVC(C=10, gamma=0.001): ((11, 4, 4), (11, 3, 1), (12, 5, 1)),
+    gpurbf.RBFLayer(100, random_state=0, gamma=1e-3): ((0, 0, 0), (3, 2, 1), (3, 0, 0)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_estimators_take_no_more_than_they_did(cupy, name):
+@pytest.mark.parametrize("model", COUNTS, ids=str)
+def test_the_estimators_take_no_more_than_they_did(cupy, model):
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.uint8)
-    model = clone(MODELS[name]).set_params(backend="cupy")
-    rows = slice(600) if name == "SVC" else slice(None)
-    fit, host, resident = COUNTS[name]
+    fit, host, resident = COUNTS[model]
+    model = clone(model).set_params(backend="cupy")
+    rows = slice(600) if isinstance(model, gpurbf.SVC) else slice(None)
     before = cupy.gpu.counts()
     model.fit(X[rows], y[rows])
     assert ((cupy.gpu.counts() - before)[:3] <= fit).all(), cupy.gpu.counts() - before
-    call = model.transform if name == "RBFLayer" else model.predict
+    call = getattr(model, "transform", None) or model.predict
     there = cupy.asarray(X)
     for data_, most in ((X, host), (there, resident)):
         launches, others = counted(cupy.gpu, lambda data_=data_: call(data_))

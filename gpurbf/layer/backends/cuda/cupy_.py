@@ -12,7 +12,7 @@ are that much faster, at float32's error; one TF32 product only if `precision="t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -69,32 +69,20 @@ def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
     )  # fmt: skip
 
 
-def products(xp: ModuleType, three: bool = False) -> Callable[..., Gemm]:
-    """The choice of a product; ``three``: float32 is three TF32 products."""
-
-    def gemm(compute: str) -> Callable[[Any, Any, Any], None]:
-        return partial(_gemm, xp, compute)
-
-    def plain(name: str, dtype: Any, compute: str, **options: Any) -> Gemm:
-        return Gemm(name, dtype, dtype, dtype, 0, 0, gemm(compute), **options)
-
-    tf32 = partial(plain, "tf32", np.float32, "32F_FAST_TF32", group=_TF32_GROUP)
-    table = {
-        "int8": Gemm(
-            "8-bit products", np.int8, np.int8, np.int32, 128, 128, gemm("32I"), group=_GROUP
-        ),
-        "float32": tf32(parts=True) if three else plain("float32", np.float32, "32F"),
-        "tf32": tf32(),
-        "float64": plain("float64", np.float64, "64F"),
-    }
-
-    def choose(dtype: np.dtype, n: int, quantization: bool, tf32: bool = False) -> Gemm:
-        """int8 where it is exact, else what the dtype says."""
-        if quantization:
-            return table["int8" if n <= _INT8_FEATURES else "float64"]
-        return table["tf32" if tf32 else str(dtype)]
-
-    return choose
+def product_of(
+    xp: ModuleType, dtype: Any, n: int, quantized: bool, tf32: bool = False, three: bool = False
+) -> Gemm:
+    """int8 where it is exact, else what the dtype says; float32 by a TF32 product, or by three."""
+    if quantized and n <= _INT8_FEATURES:
+        multiply = partial(_gemm, xp, "32I")
+        return Gemm("8-bit products", np.int8, np.int8, np.int32, 128, 128, multiply, group=_GROUP)
+    kind = np.dtype(np.float64 if quantized else dtype)
+    if kind == np.float32 and (tf32 or three):
+        multiply = partial(_gemm, xp, "32F_FAST_TF32")
+        options = Gemm("tf32", kind, kind, kind, 0, 0, multiply, group=_TF32_GROUP)
+        return options._replace(parts=not tf32)
+    multiply = partial(_gemm, xp, "32F" if kind == np.float32 else "64F")
+    return Gemm(kind.name, kind, kind, kind, 0, 0, multiply)
 
 
 class CublasLayer:
@@ -112,8 +100,7 @@ class CublasLayer:
     ) -> None:
         self.xp, self.device, self.activation = xp, device, activation
         self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
-        choose = products(xp, device.tensor_floats)
-        self.product = choose(self.dtype, n, quantized, tf32)
+        self.product = product_of(xp, self.dtype, n, quantized, tf32, device.tensor_floats)
         self.arithmetic = self.product.arithmetic
         moved = partial(self._moved, "centers")
         metric = activation.metric

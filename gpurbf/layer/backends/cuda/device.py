@@ -11,6 +11,7 @@ Where memory runs out, the tile is halved, and the work goes on with the first r
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -21,17 +22,18 @@ import numpy as np
 
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.cuda.gram import add_sums
 from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Memory, Needs, memory_of
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
-from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.stages import count, stage, staged
 
 # Bytes of a tile that comes from the host or goes there, so that copies have work to hide behind,
 # and its least rows.
 _HOST_BYTES, _LEAST = 1 << 26, 2048
 # Rows whose products are summed in the layer's dtype before they are added in float64.
 _SUMMED = 4096
+# The most rows of any tile: a grid has at most 65,535 bands of rows, 64 or more each.
+_MOST = 65_535 * 64
 
 
 def _tiled(
@@ -43,7 +45,7 @@ def _tiled(
     compute: Callable[..., None],
     out: Any = None,
     fixed: float = 0,
-    most: float = math.inf,
+    most: int = _MOST,
 ) -> None:
     """Compute N rows in tiles that fit, smaller ones each time that memory runs out.
 
@@ -52,7 +54,7 @@ def _tiled(
     """
     fits = needs.rows(memory.free_bytes() - fixed, more)
     if not all(A is None or is_resident(A) for A in (*sources, out)):
-        most = min(most, max(_LEAST, _HOST_BYTES / max(1.0, more)))
+        fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
     rows, done = int(max(1, min(N, fits, most))), 0
     while done < N:
         part = slice(done, min(done + rows, N))
@@ -184,17 +186,9 @@ class DeviceLayer:
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
         """Add HᵀH, if it is wanted, and HᵀT to sums on the device."""
-        xp, itemsize = self._memory.xp, self.dtype.itemsize
-        G, B, mean, _ = sums
-
-        def add(_: None, X: Any, T: Any, weights: Any) -> None:
-            H = xp.empty((len(X), len(B)), self.dtype)
-            self._write(H, X)
-            # Makes all that it makes before it adds: where memory runs out it can be done again.
-            add_sums(xp, self._device, H, T, weights, mean, G, B)
-
+        xp, itemsize, (G, B, mean, _) = self._memory.xp, self.dtype.itemsize, sums
         with self._memory.allocator():
-            mean = xp.asarray(mean)
+            add = partial(self._add_sums, sums._replace(mean=xp.asarray(mean)))
             if is_resident(X):
                 T, weights = xp.asarray(T), None if weights is None else xp.asarray(weights)
             # H, and less its mean in float64; the square of a tile.
@@ -202,6 +196,41 @@ class DeviceLayer:
             fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
             sources = X, T, weights
             _tiled(self._memory, len(X), self._needs, more, sources, add, None, fixed, _SUMMED)
+
+    @staged("output training", "HᵀH")
+    def _add_sums(self, sums: Sums, _: None, X: Any, T: Any, weights: Any) -> None:
+        """Add HᵀH to the lower triangle of G, if any, and HᵀT to B, of H less its mean, weighted.
+
+        G and B are float64 and C-contiguous. All memory is taken before they change: where it runs
+        out, this can be done again. Where float64 is as fast as float32, H is made float64 and
+        cuBLAS adds to G itself; elsewhere products of the rows are float32 and added in float64.
+        """
+        xp, (G, B, mean, _grid) = self._memory.xp, sums
+        H = xp.empty((len(X), len(B)), self.dtype)
+        self._write(H, X)
+        kind = np.dtype(np.float64) if self._device.fast_doubles else H.dtype
+        root = 1.0 if weights is None else xp.sqrt(weights)[:, None]
+        move = _centered(xp)
+        Z = move(H, mean, root, H if H.dtype == kind else xp.empty(H.shape, kind))
+        targets = xp.ascontiguousarray(T, kind)
+        if weights is not None:
+            targets = move(targets, 0.0, root, xp.empty(T.shape, kind))
+        products = Z.T @ targets
+        if G is not None and Z.size:
+            if kind == np.float64:
+                xp.cublas.syrk("T", Z, out=G, beta=1.0, lower=True)
+            else:
+                G += xp.cublas.syrk("T", Z, out=xp.zeros(G.shape, kind), lower=True)
+        B += products
+        triangle = 0 if G is None else Z.shape[1] + 1
+        count(operations=Z.size * (triangle + 2 * T.shape[1]), kind=kind.name)
+
+
+@functools.cache
+def _centered(xp: ModuleType) -> Any:
+    return xp.ElementwiseKernel(
+        "T h, R mean, R root", "Z z", "z = (Z(h) - Z(mean)) * Z(root);", "gpurbf_centered"
+    )
 
 
 def device_backend(

@@ -17,6 +17,7 @@ import numpy as np
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
 from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
+from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
 from gpurbf.layer.backends.cuda.device import device_backend
 from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
@@ -34,8 +35,6 @@ cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 _PADDED = 128
 # Bytes of packed samples that are kept, with what a launch is given for them, for the next call.
 _KEPT = 1 << 27
-# Rows of a launch: a grid has at most 65,535 bands of tiles, 64 rows or more each.
-_LAUNCH_ROWS = 65_535 * 64
 
 
 class Packed(NamedTuple):
@@ -166,9 +165,7 @@ class CudaTileLayer:
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        for start in range(0, len(X), _LAUNCH_ROWS):
-            rows = slice(start, start + _LAUNCH_ROWS)
-            self._launch(X[rows], out=out[rows])
+        self._launch(X, out=out)
 
     def pack_weights(self, W: Any) -> DeviceWeights:
         """W (m, k) by outputs, as the tile takes it: (k, m') with zeros beyond m."""
@@ -179,9 +176,7 @@ class CudaTileLayer:
 
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
         """Write H @ W (N, k) into ``out``: tiles in the layer's dtype, their sums in float64."""
-        for start in range(0, len(X), _LAUNCH_ROWS):
-            rows = slice(start, start + _LAUNCH_ROWS)
-            out[rows] = self._launch(X[rows], W=W).sum(axis=0)
+        out[...] = self._launch(X, W=W).sum(axis=0)
 
 
 def _stated(stated: Tile, product: str) -> Any:
@@ -206,8 +201,6 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
 
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
-    from gpurbf.layer.backends.cuda.cupy_ import find_gpu
-
     xp, device = find_gpu()
     try:
         simulated = cuda_api.SIMULATED

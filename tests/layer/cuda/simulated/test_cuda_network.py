@@ -56,16 +56,6 @@ def backend(request, loaded):
     return request.param
 
 
-def test_a_classifier_is_that_of_numpy(loaded):
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:90].astype(np.uint8), y[:90]
-    options = {"n_centers": 12, "gamma": 1e-3, "random_state": 0}
-    model = gpurbf.RBFClassifier(backend="numba-cuda", **options).fit(X, y)
-    same = gpurbf.RBFClassifier(backend="numpy", **options).fit(X, y)
-    assert model.backend_ == "numba-cuda"
-    np.testing.assert_allclose(model.decision_function(X), same.decision_function(X), atol=1e-4)
-
-
 def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, monkeypatch):
     """Rows, tiles, the sum of the shares, and that as the result has it."""
     launches, make = [], tile.kernel

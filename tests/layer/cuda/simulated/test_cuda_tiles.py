@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import standin
+from standin import GAUSSIAN
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf.data.quantize import Quantization
@@ -13,13 +14,13 @@ from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, til
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
 from tests.layer.cuda import kernels_in_numpy
+from tests.layer.test_layer import assert_close
 
 PIXELS = Quantization(1.0, 0)
 TURING, AMPERE = (7, 5), (8, 0)
 # The smallest tiles of R = 4 and R = 8; the latter also the smallest that tensor cores take.
 TINY, MEDIUM = tile.Shape(32, 8), tile.SHAPES["medium"]
 METRICS = ["euclidean", "manhattan", "dot"]
-GAUSSIAN = Activation("euclidean", "gaussian", 0.02)
 XP = standin.make()["cupy"]
 
 
@@ -43,12 +44,6 @@ def samples(N, m, n, kind="float"):
     if kind == "codes":
         return [rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m)]
     return [rng.standard_normal((rows, n)) for rows in (N, m)]
-
-
-def assert_close(actual, exact, dtype):
-    tolerance = reference.TOLERANCE[np.dtype(dtype)]
-    atol = tolerance * max(1, np.abs(exact).max(initial=0))
-    np.testing.assert_allclose(actual, exact, rtol=tolerance, atol=atol)
 
 
 def distances(metric):
