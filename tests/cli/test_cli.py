@@ -52,6 +52,11 @@ def without_matplotlib(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
 
+def cells(row):
+    """Those of a table's row, in one word each."""
+    return [cell.strip().replace(" ", "_") for cell in row.split("|")[1:-1]]
+
+
 @pytest.mark.parametrize("estimator", classify.ESTIMATORS)
 def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
     arguments = ("--estimator", estimator, "--backend", "numpy", "--out", tmp_path)
@@ -60,28 +65,30 @@ def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
     assert "fitting" in err and "predicting" in err
     title, _, header, _, row, *_ = out.splitlines()
     assert title == "digits: 1,347 training and 450 test images of 8 × 8, 10 classes"
-    assert [cell.strip() for cell in header.split("|")][1:-1] == [
-        "estimator",
-        "backend",
-        "centers",
-        "fit s",
-        "predict s",
-        "accuracy %",
-    ]
-    name, backend, _, _, _, accuracy = (cell.strip() for cell in row.split("|")[1:-1])
+    assert cells(header) == "estimator backend centers fit_s predict_s accuracy_%".split()
+    name, backend, _, _, _, accuracy = cells(row)
     assert backend == "numpy" and float(accuracy) > 95
     assert f"{name} ran on numpy" in err
     assert call("classify", *arguments) == 0
     assert not capsys.readouterr().err  # where nothing is compiled
 
 
-def test_classify_has_a_row_for_each_estimator_on_a_folder(capsys, tmp_path, folder):
+def test_classify_has_a_row_for_each_estimator_on_a_folder_as_it_ends(
+    capsys, monkeypatch, tmp_path, folder
+):
+    printed, original = [], classify._classify
+
+    def watched(name, *rest):
+        printed.append(capsys.readouterr().out)
+        return original(name, *rest)
+
+    monkeypatch.setattr(classify, "_classify", watched)
     assert call("classify", "--data", folder, "--out", tmp_path / "o") == 0
-    out = capsys.readouterr().out
-    assert "60 training and 20 test images of 3 × 5, 2 classes" in out
-    rows = [line for line in out.splitlines() if line.startswith("| ")][2:]
-    assert [row.split("|")[1].strip() for row in rows] == ["SVC", "RBFClassifier", "FSVC"]
-    assert all(row.split("|")[6].strip() == "100.00" for row in rows)
+    start, *rows = (*printed, capsys.readouterr().out.partition("\n")[0])
+    assert start.startswith("stripes: 60 training and 20 test images of 3 × 5, 2 classes\n")
+    assert [cells(row)[0] for row in rows] == ["SVC", "RBFClassifier", "FSVC"]
+    assert all(cells(row)[5] == "100.00" for row in rows)
+    assert len({len(row.strip()) for row in rows}) == 1
 
 
 def test_classify_draws_a_picture_for_each_estimator(capsys, tmp_path, folder):
@@ -148,18 +155,18 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message)
     assert not out
 
 
-def test_damaged_data_are_one_line_and_exit_code_2(capsys, folder):
-    path = folder / "t10k-labels-idx1-ubyte"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert call("classify", "--data", folder) == 2
-    assert "truncated" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_data_that_an_estimator_refuses_are_one_line_and_exit_code_2(capsys, folder):
-    labels = struct.pack(">HBBI", 0, 8, 1, 60) + bytes(60)
-    (folder / "train-labels-idx1-ubyte").write_bytes(labels)
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("t10k-labels-idx1-ubyte", struct.pack(">HBBI", 0, 8, 1, 20) + bytes(19), "truncated"),
+        ("train-labels-idx1-ubyte", struct.pack(">HBBI", 0, 8, 1, 60) + bytes(60), "class"),
+    ],
+    ids=["damaged", "refused by an estimator"],
+)
+def test_unfit_data_are_one_line_and_exit_code_2(capsys, folder, file, content, message):
+    (folder / file).write_bytes(content)
     assert call("classify", "--data", folder, "--backend", "numpy") == 2
-    assert "class" in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_an_output_folder_that_cannot_be_made_is_one_line_and_exit_code_2(capsys, tmp_path, folder):
@@ -203,17 +210,14 @@ def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkey
 
 
 def test_every_command_has_help(capsys):
+    assert call() == 0
+    everything = capsys.readouterr().out
     for command, summary in COMMANDS.items():
+        assert command in everything
         assert call(command, "--help") == 0
         assert f"gpurbf {command}" in capsys.readouterr().out
         module = importlib.import_module(module_of(command))
         assert module.__doc__.splitlines()[0] == summary
-
-
-def test_without_a_command_there_is_help_and_a_version(capsys):
-    assert call() == 0
-    out = capsys.readouterr().out
-    assert all(command in out for command in COMMANDS)
     assert call("--version") == 0
     assert capsys.readouterr().out == f"gpurbf {gpurbf.__version__}\n"
 
@@ -254,21 +258,6 @@ def test_data_that_are_nowhere_name_the_option(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
     assert call("classify", "--data", "mnist") == 2
     assert "--data" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_rows_come_as_each_estimator_ends(capsys, monkeypatch, tmp_path, folder):
-    printed = []
-
-    def watched(name, *rest):
-        printed.append(capsys.readouterr().out)
-        return original(name, *rest)
-
-    original = classify._classify
-    monkeypatch.setattr(classify, "_classify", watched)
-    call("classify", "--data", folder, "--out", tmp_path / "o")
-    first, second, third = printed
-    assert first.startswith("stripes: ") and "| SVC " in second and "| RBFClassifier " in third
-    assert len({len(line) for line in (second + third).splitlines()}) == 1
 
 
 @pytest.mark.parametrize("architecture", ["Haswell", "SkylakeX"])
@@ -345,12 +334,7 @@ def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
     out = tmp_path / "profile.png"
     assert call("profile", "--quick", "--centers", 100, "--backend", "numpy", "--out", out) == 0
     text, progress = capsys.readouterr()
-    assert [line.split(" ")[0] for line in progress.splitlines()] == [
-        "reading",
-        "warming",
-        "fitting",
-        "predicting",
-    ]
+    assert progress.split() == "reading warming up fitting predicting".split()
     assert "1,400 × 64 samples, 100 centers" in text and "| hidden layer " in text
     assert "Training: " in text and "Prediction: " in text and f"written: {out}" in text
     assert out.read_bytes().startswith(b"\x89PNG")
