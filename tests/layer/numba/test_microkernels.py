@@ -379,6 +379,8 @@ def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name)
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
     sums = kind.rows * kind.panels * lanes // (kind.width * OPERATIONS[kind.operation].rows)
     assert len(re.findall(ARM[name], inner)) == sums * (2 if name == "gram16_neon" else 1)
+    if name in KINDS and kind.ld1x4:
+        assert re.search(r"ld1\s+{ v\d+\.4s, v\d+\.4s, v\d+\.4s, v\d+\.4s }", inner)
     assert "[sp" not in inner
 
 

@@ -62,6 +62,7 @@ class Kind(NamedTuple):
     target: Target | None = None  # None: the CPU at hand
     run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
     by_lane: bool = False  # rows are side by side in x: they are loaded as vectors
+    ld1x4: bool = False  # ARM: a panel of centers is one load, fewer operations than pairs
 
     @property
     def listed(self):
@@ -110,15 +111,19 @@ KINDS = {
     "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
     "dot_i8mm": Kind("ummla", 2, 4, 1, target=I8MM),
-    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True),
-    "dot32_neon": Kind("multiply_float32", 4, 6, 1, target=DOTPROD, run=128, by_lane=True),
+    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
+    "dot32_neon": Kind(
+        "multiply_float32", 4, 6, 1, target=DOTPROD, run=128, by_lane=True, ld1x4=True
+    ),
     "dot64_neon": Kind("multiply_float64", 2, 2, 1, target=DOTPROD, by_lane=True),
     "manhattan_neon": Kind("uabd_udot", 4, 4, 1, target=DOTPROD),
-    "manhattan32_neon": Kind("difference_float32", 4, 2, 1, target=DOTPROD, run=128),
+    "manhattan32_neon": Kind("difference_float32", 4, 2, 1, target=DOTPROD, run=128, ld1x4=True),
     "manhattan64_neon": Kind("difference_float64", 2, 2, 1, target=DOTPROD),
-    "score32_neon": Kind("multiply_float32", 4, 6, 1, 4 * BLOCK, 4, target=DOTPROD, run=64),
+    "score32_neon": Kind("multiply_float32", 4, 6, 1, 4 * BLOCK, 4, DOTPROD, run=64, ld1x4=True),
     "score64_neon": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8, target=DOTPROD),
-    "gram32_neon": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
+    "gram32_neon": Kind(
+        "multiply_float32", 4, 4, 1, 4, 4 * LANES, DOTPROD, by_lane=True, ld1x4=True
+    ),
     "gram64_neon": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES, target=DOTPROD, by_lane=True),
     "gram16_neon": Kind("smlal_pairs", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
 }
@@ -351,7 +356,6 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     inputs = ir.VectorType(operation.operand, kind.width)
     totals = ir.VectorType(operation.total, kind.width * operation.rows)
     size = byte_size(operation.operand)
-    vectors = LANES // kind.width
 
     start = builder.block
     loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
@@ -359,7 +363,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
 
     builder.position_at_end(loop)
     step, x_now, places_now, c_now = (builder.phi(_i64) for _ in range(4))
-    n_sums = kind.panels * vectors
+    n_sums = kind.panels * LANES // kind.width
     old = [[builder.phi(totals) for _ in range(n_sums)] for _ in range(kind.rows // operation.rows)]
     rows_now = x_now
     if kind.listed:
@@ -368,9 +372,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     centers = []
     for panel in range(kind.panels):
         address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
-        for v in range(vectors):
-            pointer = pointer_to(builder, address, v * kind.width * size, inputs)
-            centers.append(builder.load(pointer, align=kind.width * size))
+        centers += _vectors(builder, kind, address, inputs)
     new = [
         [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
         for totals_now, x in zip(old, _rows(builder, kind, rows_now))
@@ -400,6 +402,20 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     if operation.rows > 1:
         new = [line for pair in new for line in _lines(builder, pair)]
     return new, x_next, places_next, c_next
+
+
+def _vectors(builder, kind, address, inputs):
+    """The vectors of a panel of centers at a step."""
+    size = byte_size(inputs.element)
+    if kind.ld1x4:
+        name = "llvm.aarch64.neon.ld1x4." + ("v4f32.p0" if inputs.element == _f32 else "v4i32.p0")
+        pointer = pointer_to(builder, address, 0, inputs.element)
+        loaded = _instruction(builder, name, ir.LiteralStructType([inputs] * 4), pointer)
+        return [builder.extract_value(loaded, i) for i in range(4)]
+    return [
+        builder.load(pointer_to(builder, address, first * size, inputs), align=kind.width * size)
+        for first in range(0, LANES, kind.width)
+    ]
 
 
 def _rows(builder, kind, address):
