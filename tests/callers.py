@@ -44,6 +44,12 @@ def outputs(model, X):
     return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
 
 
+def answers(model, X):
+    """Everything that a model says of some samples, by method."""
+    names = ("transform", "decision_function", "predict_proba", "predict")
+    return {name: getattr(model, name)(X) for name in names if hasattr(model, name)}
+
+
 class Callback:
     """A scikit-learn callback that does nothing."""
 

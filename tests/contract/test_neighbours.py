@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from callers import answers
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
@@ -15,12 +16,6 @@ ESTIMATORS = {
     "SVC, linear": lambda **o: SVC(kernel="linear", **o),
     "SVC, laplacian": lambda **o: SVC(kernel="laplacian", **o),
 }
-
-
-def answers(model, X):
-    """Everything that a model says of some samples."""
-    names = ("transform", "decision_function", "predict_proba", "predict")
-    return {name: getattr(model, name)(X) for name in names if hasattr(model, name)}
 
 
 def assert_same(some, others):

@@ -21,7 +21,7 @@ from gpurbf import patching
 from gpurbf.cli import main
 
 ORIGINAL = sklearn.svm.SVC
-OWN = ("_evaluator", "_effective_probability")  # the second is scikit-learn's from 1.9 on
+OWN = {"_evaluator", "_effective_probability"}  # the second is scikit-learn's from 1.9 on
 X, Y = load_digits(return_X_y=True)
 X, Y = X[:500] / 16, Y[:500]
 
@@ -82,8 +82,7 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
         model.set_params(decision_function_shape="ovo")
     outputs = [model.decision_function(make(X)) for model in models]
     np.testing.assert_allclose(*outputs, rtol=0, atol=1e-4)
-    new, old = ({k: v for k, v in vars(m).items() if k not in OWN} for m in models)
-    assert new.keys() == old.keys()
+    assert vars(models[0]).keys() - OWN == vars(models[1]).keys() - OWN
     np.testing.assert_array_equal(models[0].classes_, models[1].classes_)
     np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
 
@@ -107,11 +106,10 @@ def test_probabilities_are_ours(patched, ours_only, make, kernel):
 
 def test_what_is_left_to_scikit_learn_is_logged_once(patched, caplog):
     with caplog.at_level(logging.WARNING, "gpurbf"):
-        model = patched().fit(X, Y, Y != 4)
-        patched().fit(X, Y, Y != 4)
+        for _ in range(2):
+            patched().fit(X, Y, Y != 4)
     (record,) = caplog.records
     assert "sample weights that are not positive" in record.message
-    assert np.array_equal(model.predict(X), ORIGINAL.predict(model, X))
 
 
 @pytest.mark.parametrize("left_out", [0, 4, 9])
