@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import uuid
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -17,41 +16,35 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
 from gpurbf.dask.graph import Settings, Tasks, shared
 
-Class = TypeVar("Class", bound=type)
-
-
-def parameters_of(local: type) -> Callable[[Class], Class]:
-    """Give a class the parameters of a local estimator, and ``client``."""
-    own = inspect.signature(local.__init__)  # type: ignore[misc]
-    client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
-    signature = own.replace(parameters=[*own.parameters.values(), client])
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs)
-        given.apply_defaults()
-        for name, value in list(given.arguments.items())[1:]:
-            setattr(self, name, value)
-
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
-
-    def decorated(cls: Class) -> Class:
-        cls.__init__ = __init__  # type: ignore[misc]
-        cls.local = local  # type: ignore[attr-defined]
-        return cls
-
-    return decorated
-
 
 class DaskEstimator(BaseEstimator):
     """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
 
-    Fitted attributes are those of ``model_``.
+    Fitted attributes are those of ``model_``. ``class Name(DaskEstimator, local=Local)`` has the
+    parameters of the local estimator, and ``client``.
     """
 
     local: type
     client: Any
     n_jobs: int | None
     model_: Any
+
+    def __init_subclass__(cls, *, local: type | None = None) -> None:
+        super().__init_subclass__()
+        if local is None:
+            return
+        own = inspect.signature(local.__init__)  # type: ignore[misc]
+        client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
+        signature = own.replace(parameters=[*own.parameters.values(), client])
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            for name, value in list(given.arguments.items())[1:]:
+                setattr(self, name, value)
+
+        __init__.__signature__ = signature  # type: ignore[attr-defined]
+        cls.__init__, cls.local = __init__, local  # type: ignore[method-assign]
 
     def _new_model(self) -> Any:
         """The local estimator, not fitted."""
@@ -156,17 +149,13 @@ class DaskClassifier(DaskEstimator):
         check_is_fitted(self)
         tasks, model = Tasks(self.client, self.n_jobs), shared(self.model_, "model")
         arguments = [(model, *part) for part in aligned_blocks(X, y, sample_weight)]
-        right, whole = tasks.total("score", _total, tasks.each("score", _right, arguments))
+        right, whole = np.sum(tasks.results(tasks.each("score", _right, arguments)), axis=0)
         return float(right / whole)
 
 
 def _applied(work: tuple[Any, Settings, str, np.ndarray], X: Any) -> np.ndarray:
     model, settings, method, like = work
     return settings.call(getattr(model, method), X) if len(X) else like
-
-
-def _total(*parts: np.ndarray) -> np.ndarray:
-    return np.sum(parts, axis=0)
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:

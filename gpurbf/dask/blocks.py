@@ -251,10 +251,9 @@ class Blocks:
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
         self.parts = aligned_blocks(X, y, sample_weight)
         plain = type(model)()  # whatever the parameters are, data are validated in one way
-        gamma, class_weight = (getattr(model, name, None) for name in ("gamma", "class_weight"))
-        if isinstance(gamma, str) and gamma == "scale":
+        if np.array_equal(getattr(model, "gamma", ""), "scale"):
             asked = *asked, SUMS
-        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        balanced = np.array_equal(getattr(model, "class_weight", ""), "balanced")
         n_blocks = len(self.parts)
         scanner = Scanner(plain, negative, n_blocks, balanced, tuple(asked), n_centers)
         groups = self.tasks.locality([block for block, _, _ in self.parts])
@@ -337,16 +336,15 @@ class Blocks:
         ``blocks`` gives (rows, start, given[i]) of one block after the other, the number of its
         first row being the start. With ``given`` only the blocks that it has are taken.
         """
-        groups = self.groups if groups is None else groups
         if given is None:
-            given = dict.fromkeys(i for group in groups for i in group)
+            given = dict.fromkeys(range(len(self.parts)))
         arguments = [
             tuple(
                 (*self.parts[i], int(self.starts_given[i]), int(self.starts[i]), given[i])
                 for i in group
                 if i in given
             )
-            for group in groups
+            for group in groups or self.groups
         ]
         task = partial(self.reader, function)
         return self.tasks.each(name, task, [own for own in arguments if own])
@@ -358,7 +356,7 @@ class Blocks:
         if task in self.known:
             return self.known[task]
         parts = self.each(name, partial(_over_rows, task, merge, y, weights))
-        return self.tasks.total(name, partial(_reduced, merge), parts)
+        return self.tasks.total(name, lambda *found: functools.reduce(merge, found), parts)
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some rows, by their numbers."""
@@ -475,10 +473,6 @@ def _over_rows(
         for rows, start, _ in blocks
     )
     return functools.reduce(merge, found)
-
-
-def _reduced(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
-    return functools.reduce(merge, parts)
 
 
 def _taken(blocks: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:

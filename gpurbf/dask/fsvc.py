@@ -13,7 +13,7 @@ from dask.delayed import Delayed
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gpurbf.dask.base import DaskClassifier, parameters_of
+from gpurbf.dask.base import DaskClassifier
 from gpurbf.dask.blocks import Blocks, Rows, by_block, columns
 from gpurbf.dask.graph import shared
 from gpurbf.dask.sums import BlockSums
@@ -27,8 +27,7 @@ from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 
-@parameters_of(fsvc.FSVC)
-class FSVC(CallbackSupportMixin, DaskClassifier):
+class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
     """:class:`gpurbf.FSVC` for data on a Dask cluster: the centers of the local pass.
 
     Parameters
@@ -141,7 +140,7 @@ def _as_drawn(seed: int, *pieces: Rows) -> _Part:
     rows = Rows.in_order(pieces)
     keys = row_hashes(rows.X, seed)
     order = as_drawn(keys, rows.weights, rows.y)
-    seen = np.isin(order.rows, order.stream)
+    seen = np.isin(order.rows, order.stream)  # equal samples are seen once
     return _Part(rows.at(order.rows), keys[order.rows], seen, order.weights)
 
 

@@ -90,9 +90,9 @@ class Tasks:
         call: Any = functools.partial(self.settings.call, function)
         if len(arguments) * len(dumps(call)) > _MAX_BYTES_IN_TASKS:
             call = shared(call, f"{name}-code")
-        task, token = delayed(_call, pure=False), uuid.uuid4().hex
+        task, token = delayed(call, pure=False), uuid.uuid4().hex
         return [
-            task(call, *own, dask_key_name=f"gpurbf-{name}-{token}-{i}")
+            task(*own, dask_key_name=f"gpurbf-{name}-{token}-{i}")
             for i, own in enumerate(arguments)
         ]
 
@@ -141,7 +141,3 @@ class Tasks:
             size = max(1, min(share, _MAX_BYTES_TOGETHER // max(1, largest)))
             groups += [part.tolist() for part in np.array_split(own, -(-len(own) // size))]
         return groups
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 
 from gpurbf.centers import COUNTS
 from gpurbf.centers.sample import Distinct, Race
-from gpurbf.dask.base import DaskClassifier, DaskEstimator, parameters_of
+from gpurbf.dask.base import DaskClassifier, DaskEstimator
 from gpurbf.dask.blocks import Blocks, columns
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.exact_sums import exact_sum
@@ -24,8 +24,7 @@ from gpurbf.estimators._rbf_outputs import compared_rows
 from gpurbf.runtime.threads import limited
 
 
-@parameters_of(layer.RBFLayer)
-class RBFLayer(DaskEstimator):
+class RBFLayer(DaskEstimator, local=layer.RBFLayer):
     """:class:`gpurbf.RBFLayer` for data on a Dask cluster: the same centers, the same gamma.
 
     Parameters
@@ -89,8 +88,7 @@ class RBFLayer(DaskEstimator):
         return self._lazily("transform", X)
 
 
-@parameters_of(rbf.RBFClassifier)
-class RBFClassifier(CallbackSupportMixin, DaskClassifier):
+class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifier):
     """:class:`gpurbf.RBFClassifier` for data on a Dask cluster: the same model, bit for bit.
 
     Parameters

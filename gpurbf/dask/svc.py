@@ -12,7 +12,7 @@ import distributed
 import numpy as np
 
 from gpurbf.centers.sample import Race
-from gpurbf.dask.base import DaskClassifier, parameters_of
+from gpurbf.dask.base import DaskClassifier
 from gpurbf.dask.blocks import Blocks, Rows
 from gpurbf.data.quantize import Quantization, encode
 from gpurbf.data.samples import quantizations_of, quantize_or_keep
@@ -30,8 +30,7 @@ _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
 _RACE = Race(0, by_class=True)
 
 
-@parameters_of(svc.SVC)
-class SVC(CallbackSupportMixin, DaskClassifier):
+class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
     """:class:`gpurbf.SVC` for data on a Dask cluster: the same problems, a task for each pair.
 
     Parameters

@@ -72,7 +72,7 @@ def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Ord
     """The order of their keys; equal samples of a class (y) come once, with their weights' sum."""
     rows = np.lexsort((y, keys))
     new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
-    first = np.flatnonzero(np.concatenate([[True], new]))
+    first = np.flatnonzero(np.concatenate([[True], new])[: len(rows)])
     w = np.ones(len(rows)) if weights is None else weights[rows]
     return Order(rows, rows[first], np.add.reduceat(w, first), keys)
 

@@ -245,6 +245,14 @@ def test_fsvc_has_the_local_centers(client, options, solver):
     np.testing.assert_allclose(model.coef_, local.coef_, rtol=1e-4, atol=1e-4)
 
 
+def test_fsvc_takes_blocks_of_a_row_each(client):
+    """Parts of the drawn order have no rows then."""
+    options = {"radius": 20.0, "random_state": 0}
+    local = gpurbf.FSVC(**options).fit(X[:12], y[:12])
+    model = on_dask.FSVC(**options).fit(*cut(*[1] * 12, data=(X[:12], y[:12])))
+    np.testing.assert_array_equal(model.center_indices_, local.center_indices_)
+
+
 def test_predictions_are_lazy_and_those_of_the_model(client):
     blocks, labels = cut(1000, 797)
     calls = []
