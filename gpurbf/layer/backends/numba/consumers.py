@@ -226,8 +226,3 @@ def _word(value):
     if isinstance(value, np.ndarray):
         return value.ctypes.data if value.size else 0
     return value
-
-
-def addresses(given):
-    """Replace arrays by their addresses, once for many calls of `consumer`; keep the arrays."""
-    return {key: _word(value) for key, value in given.items()}

@@ -42,16 +42,18 @@ class Weights:
 
     name: str  # of their consumer
     fields: dict[str, Any]  # of that
+    dtype: np.dtype  # of activations
     k: int
     products: int  # of a row of activations with W
 
-    def consumer(self, scores: np.ndarray, dtype: np.dtype) -> Any:
-        """The consumer that adds to the float64 sums ``scores`` (N, k), for that dtype of H."""
-        return consumers.consumer(self.name, dtype, scores=scores, k=self.k, **self._words)
+    def consumer(self, scores: np.ndarray) -> Consumer:
+        """The consumer that adds to the float64 sums ``scores`` (N, k), its first word."""
+        made = self._consumer
+        return made._replace(words=[scores.ctypes.data, *made.words[1:]], arrays={"scores": scores})
 
     @cached_property
-    def _words(self) -> dict[str, int]:
-        return consumers.addresses(self.fields)
+    def _consumer(self) -> Consumer:
+        return consumers.consumer(self.name, self.dtype, scores=0, k=self.k, **self.fields)
 
 
 class GroupedWeights:
@@ -105,10 +107,12 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) 
         numbers = matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels)
         given |= {"W": packed, "segments": segments, "n_segments": len(segments)}
         given |= {"columns": columns, "outputs": layout.panels, "itemsize": dtype.itemsize}
-        return Weights("partial", given | {"n_sums": numbers, "sums": 8 * numbers}, k, W.products)
+        return Weights(
+            "partial", given | {"n_sums": numbers, "sums": 8 * numbers}, dtype, k, W.products
+        )
     packed = packing.pack_many(W, dtype)
     given |= {"W": packed, "panel_bytes": packed.strides[0], "row_bytes": packed.strides[1]}
-    return Weights("scores", given | {"sums": 8 * microkernels.LANES}, k, W.size)
+    return Weights("scores", given | {"sums": 8 * microkernels.LANES}, dtype, k, W.size)
 
 
 def times(
@@ -155,7 +159,7 @@ def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
 
     sums = np.zeros(S.shape)
-    add = hand_over_rows(H, weights.consumer(sums, H.dtype))
+    add = hand_over_rows(H, weights.consumer(sums))
     _rows(add, H, S, sums, weights.fields["W"].nbytes)
 
 

@@ -122,7 +122,7 @@ class TileLayer:
         X = self._typed(X)
         if isinstance(W, Weights):
             sums = np.zeros((len(X), W.k))
-            self._run(X, W.consumer(sums, self.dtype), products=W.products)
+            self._run(X, W.consumer(sums), products=W.products)
             return sums.astype(self.dtype, copy=False)
         return multiply_tiles(self, X, W, self._tile_rows())
 
