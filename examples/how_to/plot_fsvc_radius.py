@@ -2,8 +2,9 @@
 FSVC: one radius trades accuracy for centers
 ============================================
 
-``FSVC`` goes through the data once. A sample becomes a center if no center is within a radius of
-it. A large radius gives few centers, and so fast predictions; a small one gives many.
+``FSVC`` goes through the data once. A sample becomes a center if the centers so far neither lie
+within a radius of it nor classify it clearly. A large radius gives few centers, and so fast
+predictions; a small one gives many.
 By default the radius is searched on a fifth of the training data.
 """
 
