@@ -11,7 +11,6 @@ import copy
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ from gpurbf.estimators._validation import (
     check_X,
     class_factors,
     class_mass,
-    overflow,
 )
 from gpurbf.layer.gamma import SUMS
 
@@ -372,15 +370,6 @@ class Blocks:
             return values[np.searchsorted(numbers, rows)]
         return self.take(rows).X
 
-    @contextmanager
-    def finite(self, model: Any) -> Iterator[None]:
-        """Numbers that overflow in the block are an error that names the column and the cure."""
-        try:
-            yield
-        except FloatingPointError as error:
-            largest = self.over_rows(_largest, np.maximum, False, False, "largest")
-            raise overflow(model, largest, str(error)) from None
-
 
 def row_blocks(A: Any, like: Any = None) -> list[Any]:
     """Blocks of rows of a dask array or data frame, or of a list of delayed or future ones.
@@ -412,8 +401,9 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
 def aligned_blocks(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
     """Samples, labels or None, and weights or None of each block of rows."""
     blocks = row_blocks(X)
-    columns = (row_blocks(A, like=X) if A is not None else None for A in (y, sample_weight))
-    labels, weights = (column or [None] * len(blocks) for column in columns)
+    labels, weights = (
+        [None] * len(blocks) if A is None else row_blocks(A, like=X) for A in (y, sample_weight)
+    )
     if not len(blocks) == len(labels) == len(weights):
         raise ValueError(
             f"X has {len(blocks)} blocks, y and sample_weight {len(labels)} and {len(weights)}: "
@@ -477,7 +467,3 @@ def _over_rows(
 
 def _taken(blocks: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
     return Rows.joined(rows.at(places) for rows, _, places in blocks)
-
-
-def _largest(X: np.ndarray, y: None, weights: None, first: int) -> np.ndarray:
-    return np.abs(X).max(axis=0, initial=0)[None]

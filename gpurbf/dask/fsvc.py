@@ -20,7 +20,7 @@ from gpurbf.dask.sums import BlockSums
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._validation import check_finite
+from gpurbf.estimators._validation import check_finite, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.fsvc.passes import Order, Selection, as_drawn
 from gpurbf.solvers.one_hot import one_hot
@@ -78,7 +78,7 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
         model._keep_quantizations(blocks)
         model.n_samples_seen_ = blocks.n_given
         stages = "radii", "centers", "outputs"
-        with blocks.finite(model):
+        with finite(model, blocks):
             for name in steps(self, stages, 3, X, y, stops=False):
                 if name == "radii":
                     parts = blocks.tasks.start(_in_order(blocks, model))

@@ -21,6 +21,7 @@ from gpurbf.estimators import layer, rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._left_out import leave_out, row_keys
 from gpurbf.estimators._rbf_outputs import compared_rows
+from gpurbf.estimators._validation import finite
 from gpurbf.runtime.threads import limited
 
 
@@ -53,7 +54,7 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
         y = y if isinstance(model.centers, str) else None
         asked, n_centers = center_draw(model, y)
         blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
-        with blocks.finite(model):
+        with finite(model, blocks):
             model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
             number_centers(model, blocks)
         self.model_ = model
@@ -128,7 +129,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         asked = *race, rbf.CALIBRATION
         blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
         model.classes_ = blocks.classes
-        with limited(self.n_jobs), blocks.finite(model):
+        with limited(self.n_jobs), finite(model, blocks):
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
             number_centers(model, blocks)

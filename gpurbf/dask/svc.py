@@ -18,6 +18,7 @@ from gpurbf.data.quantize import Quantization, encode
 from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
+from gpurbf.estimators._validation import finite
 from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_probabilities
 from gpurbf.layer.backends import GPUS
 from gpurbf.runtime.threads import limited
@@ -90,7 +91,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         with limited(self.n_jobs):
             model._activation = model._resolve(blocks, blocks.weights)
         model._quantizations = _quantizations(blocks, model.precision)
-        with blocks.finite(model):
+        with finite(model, blocks):
             found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
             places, models = _assembled(found, solutions, blocks.n_given)
             chosen = partial(_chosen, np.sort(places))

@@ -24,6 +24,7 @@ from sklearn.utils.validation import validate_data
 
 from gpurbf.centers import CENTERS, COUNTS
 from gpurbf.data.exact_sums import exact_sum
+from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
 from gpurbf.runtime.arrays import is_resident, library, to_host
 from gpurbf.runtime.checks import check_option, check_option_or_number, plain
@@ -324,8 +325,7 @@ def check_finite(estimator: Any, X: Any, **results: Any) -> None:
 
 def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     """The error for data whose squares, or sums of them, overflow or vanish."""
-    largest = abs(X).max(axis=0)
-    largest = np.asarray(largest.toarray() if sp.issparse(largest) else on_host(largest)).ravel()
+    largest = over_rows(_largest, np.maximum, X, rows=X.shape[0], name="largest")
     column = int(largest.argmax())
     names = getattr(estimator, "feature_names_in_", None)
     called = "" if names is None else f" ({names[column]!r})"
@@ -334,6 +334,12 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
         "and squares of such numbers are too large or too small for the arithmetic. Scale the "
         "data first, for example by sklearn.preprocessing.StandardScaler."
     )
+
+
+def _largest(X: Any, y: None, weights: None, first: int) -> np.ndarray:
+    """The largest absolute value of each column."""
+    largest = abs(X).max(axis=0)
+    return np.asarray(largest.toarray() if sp.issparse(largest) else on_host(largest)).ravel()
 
 
 def check_layer_parameters(estimator: Any, n_features: int) -> Any:
