@@ -117,3 +117,14 @@ def add_products(indptr, indices, values, col_indptr, col_indices, col_values, o
             x, j = values[p], indices[p]
             for q in range(col_indptr[j], col_indptr[j + 1]):
                 row[col_indices[q]] += x * col_values[q]
+
+
+@cached(nogil=True)
+def add_dense_products(indptr, indices, values, B, out):
+    """Add A B to out (N, m), for A (N, n) as CSR and B (n, m), in the order of `add_products`."""
+    for i in range(out.shape[0]):
+        row = out[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            x, line = values[p], B[indices[p]]
+            for j in range(row.size):
+                row[j] += x * line[j]

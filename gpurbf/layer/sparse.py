@@ -93,15 +93,18 @@ def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
     def task(rows: slice) -> None:
         if isinstance(B, Columns):
             B.products(A[rows], out[rows])
-        else:
-            out[rows] = A[rows] @ B.T
+        else:  # SciPy's product rounds once for two on ARM, where it is compiled to FMA
+            out[rows] = 0
+            kernels.add_dense_products(*_entries(A[rows]), B, out[rows])
 
     parallel_rows(task, A.shape[0], _ROWS)
 
 
 def _centers(C: Any) -> Any:
-    """C (m, n), in memory by inputs: an entry of a sample meets its column of all centers."""
-    return np.ascontiguousarray(C.T).T
+    """Cᵀ (n, m), read only: an entry of a sample meets its column of all centers."""
+    by_inputs = np.ascontiguousarray(C.T).view()
+    by_inputs.flags.writeable = False  # of any C the one type that there is a kernel for
+    return by_inputs
 
 
 _PRODUCT = Gemm(

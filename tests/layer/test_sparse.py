@@ -105,9 +105,11 @@ def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
     # Entry by entry: whether centers are dense or few entries changes no bit of a row.
     X, C = X[sparse.sparse_rows(X)], samples(np.float64, 0.03, N=m)
     C.data[::7] = 0  # stored zeros are numbers like others
-    got = np.full((X.shape[0], m), np.nan)
-    sparse.Columns(C).products(X, got)
-    np.testing.assert_array_equal(got, X @ np.ascontiguousarray(C.toarray().T))
+    few, dense = (np.full((X.shape[0], m), np.nan) for _ in range(2))
+    sparse._multiply(X, sparse.Columns(C), few)
+    sparse._multiply(X, sparse._centers(C.toarray()), dense)
+    np.testing.assert_array_equal(few, dense)
+    np.testing.assert_allclose(few, (X @ C.T).toarray(), rtol=1e-14)
 
 
 def test_entries_given_in_two_parts_are_one():
