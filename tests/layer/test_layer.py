@@ -12,7 +12,7 @@ from gpurbf.layer.layer import HiddenLayer
 SHAPES = [(0, 3, 5), (1, 1, 1), (1, 40, 17), (15, 16, 8), (17, 15, 33), (130, 70, 20)]
 
 
-def data(dtype, N, m, n):
+def data(dtype, N=150, m=37, n=21):
     """Samples and centers; integers have a sample that is a center. "sixteenths" are quantized."""
     rng = np.random.default_rng(0)
     if dtype == "sixteenths":

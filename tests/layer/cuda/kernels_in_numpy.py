@@ -12,37 +12,23 @@ from gpurbf.layer.backends.cuda.kernels.outputs import column_of
 from gpurbf.layer.backends.cuda.kernels.registers import LOAD_A, LOAD_B, PITCH
 
 
-def _index(array, at):
-    """Where element number `at` of a contiguous array is."""
-    index = ()
-    for length in reversed(array.shape[1:]):
-        at, last = divmod(int(at), length)
-        index = (last, *index)
-    return (int(at), *index)
-
-
 def peek(array, at):
-    """Element number `at`."""
-    return array[_index(array, at)]
+    return array.flat[int(at)]
 
 
 def poke(array, at, value):
-    """Write element number `at`."""
-    array[_index(array, at)] = value
+    array.flat[int(at)] = value
 
 
 def address(array, at):
-    """Its number."""
-    return at
+    return at  # its number
 
 
 def further(array, place, count):
-    """So many elements on."""
     return place + count
 
 
 def added(total, array, at):
-    """total + the sum of 16 bytes of an array."""
     return array.dtype.type(total + array[at : at + 16 // array.itemsize].sum())
 
 
@@ -53,17 +39,16 @@ def exponential(rate, x):
 
 
 def here(x):
-    """Nothing is moved in the simulator."""
-    return x
+    return x  # nothing is moved in the simulator
 
 
-aligned = here  # memory of the simulator needs no alignment
+aligned = here  # and its memory needs no alignment
 root = np.sqrt
 
 
 def _copy16(to, at, source, start):
     count = 16 // to.itemsize
-    row, column = _index(source, start)
+    row, column = np.unravel_index(int(start), source.shape)
     to[at : at + count] = source[row, column : column + count]
 
 
@@ -186,7 +171,7 @@ def functions(R):
                     poke(out, place + 8 * i * width + column, value)
 
     def weighted(values, W, at):
-        output, first = _index(W, at)
+        output, first = np.unravel_index(int(at), W.shape)
         return (values @ W[output, first + columns]).astype(values.dtype)
 
     def spreading(width):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import standin
-from standin import GAUSSIAN, data
+from standin import GAUSSIAN
 
 from gpurbf.cli import main
 from gpurbf.layer import backends
@@ -15,6 +15,7 @@ from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import BackendUnavailable
+from tests.layer.test_layer import data
 
 # What a process of its own finds in place of CuPy, and what `outputs` does there.
 SITE = """

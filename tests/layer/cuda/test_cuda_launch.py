@@ -1,5 +1,6 @@
 """What stands before the first launch: small grids, and the libraries that compile."""
 
+import importlib
 import os
 import sys
 from contextlib import nullcontext
@@ -14,16 +15,9 @@ from gpurbf.runtime.jit import cuda_api
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import Recorder
 
-pytestmark = pytest.mark.skipif(cuda_api.SIMULATED, reason="Numba's simulator compiles nothing")
 
-
-def test_a_small_grid_is_no_warning():
+def test_a_small_grid_is_no_warning_unless_a_user_wants_one(monkeypatch):
     _cuda_naive_kernels.pairs[1, 64]  # warnings are errors
-
-
-def test_a_user_s_own_wish_to_be_warned_stands(monkeypatch):
-    import importlib
-
     monkeypatch.setenv("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "1")
     monkeypatch.setattr(cuda_api.settings, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
     importlib.reload(cuda_api)

@@ -6,6 +6,7 @@ NVRTC needs no GPU. g++ compiles the same text with each thread of a block as a 
 import ctypes
 import shutil
 import subprocess
+from functools import partial
 
 import numpy as np
 import pytest
@@ -141,13 +142,11 @@ extern "C" void launch(const unsigned* sizes, PARAMETERS) {
 class OnHost:
     """A kernel that g++ has compiled."""
 
-    folder = None
-
-    def __init__(self, code, name):
+    def __init__(self, folder, code, name):
         parameters = code.split(f"__global__ void {name}(")[1].split(")")[0]
         names = ", ".join(parameter.split()[-1] for parameter in parameters.split(","))
         launch = LAUNCH.replace("PARAMETERS", parameters).replace("NAME", name)
-        source = self.folder / f"{name}{len(list(self.folder.iterdir()))}.cpp"
+        source = folder / f"{name}{len(list(folder.iterdir()))}.cpp"
         source.write_text(HOST + code + launch.replace("ARGUMENTS", names))
         library = source.with_suffix(".so")
         command = ["g++", "-std=c++20", "-O1", "-pthread", "-shared", "-fPIC", "-ffp-contract=off"]
@@ -165,14 +164,13 @@ class OnHost:
 
 
 @pytest.fixture
-def both(tmp_path, monkeypatch):
+def both(tmp_path):
     """Two CuPys of the stand-in: kernels in NumPy, and the text itself compiled for the host."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    monkeypatch.setattr(OnHost, "folder", tmp_path)
     assert set(cupy_kernels._C_TYPES.values()) < set(TYPES)
     first, second = standin.make()["cupy"], standin.make()["cupy"]
-    second.RawKernel = OnHost
+    second.RawKernel = partial(OnHost, tmp_path)
     yield first, second
     cupy_kernels._kernel.cache_clear()
 

@@ -11,13 +11,14 @@ import pytest
 import standin
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from standin import GAUSSIAN, data
+from standin import GAUSSIAN
 
 import gpurbf
 from gpurbf import config_context
 from gpurbf.layer.backends.cuda import cupy_, device, memory
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
+from tests.layer.test_layer import data
 
 
 @pytest.fixture

@@ -61,9 +61,7 @@ def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch)
     C, limit, dtype = 10.0, -1, np.float64
     if case == "float32":
         dtype, K = np.float32, K.astype(np.float32)
-    elif (
-        case == "twins"
-    ):  # equal samples, of one class and of two: gains and f are equal to the bit
+    elif case == "twins":  # of one class and of two: gains and f are equal to the bit
         copied = np.arange(len(K)) // 3 * 3
         K = K[np.ix_(copied, copied)]
     elif case == "bounds":

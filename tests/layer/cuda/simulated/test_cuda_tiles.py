@@ -14,7 +14,7 @@ from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, til
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
 from tests.layer.cuda import kernels_in_numpy
-from tests.layer.test_layer import assert_close
+from tests.layer.test_layer import assert_close, data
 
 PIXELS = Quantization(1.0, 0)
 TURING, AMPERE = (7, 5), (8, 0)
@@ -37,13 +37,6 @@ def activations_of(X, C, activation, dtype=np.float64, quantization=None, **opti
     out = XP.full((len(X), len(C)), np.nan, dtype)
     layer_of(C, activation, dtype, quantization, **options).activations(XP.asarray(X), out)
     return out.get()
-
-
-def samples(N, m, n, kind="float"):
-    rng = np.random.default_rng(0)
-    if kind == "codes":
-        return [rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m)]
-    return [rng.standard_normal((rows, n)) for rows in (N, m)]
 
 
 def distances(metric):
@@ -72,22 +65,6 @@ def test_every_output_is_one_thread_s_and_sums_come_from_different_banks(product
     assert (written == 1).all()
     assert all(found == set(range(shape.B)) for found in owners)
     assert all(len(set(banks[w : w + 32])) == 32 for w in range(0, len(banks), 32))
-
-
-def test_lanes_read_their_elements_and_the_simulated_instruction_is_the_product():
-    """16 + 16 rows of 32 codes as they lie in shared memory, with A (16 × 32) and B (32 × 16)."""
-    rows = np.random.default_rng(0).integers(0, 256, (32, registers.PITCH)).astype(np.uint8)
-    memory, A, B = rows.view(np.int32).ravel(), rows[:16, :32].astype(int), rows[16:, :32].T
-    pitch = registers.PITCH // 4
-    a = kernels_in_numpy._deal(memory, 0, pitch, registers.LOAD_A)
-    b = kernels_in_numpy._deal(memory, 16 * pitch, pitch, registers.LOAD_B)
-    for lane in range(32):
-        in_A, in_B, _ = kernels_in_numpy.fragments(lane)
-        np.testing.assert_array_equal(a[lane].ravel(), A[in_A])
-        for columns, half in zip(np.hsplit(B, 2), b.reshape(32, 2, 8)[lane]):
-            np.testing.assert_array_equal(half, columns[in_B])
-    both = [kernels_in_numpy.mma(a, b[:, e : e + 2]) for e in (0, 2)]
-    np.testing.assert_array_equal(np.hstack(both), A @ B.astype(int))
 
 
 def test_lanes_write_every_output_once():
@@ -119,7 +96,7 @@ def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
 def test_codes_are_exact_by_four_bytes_an_instruction_and_on_tensor_cores(
     metric, shape, capability, size
 ):
-    X, C = samples(*size, "codes")
+    X, C = data(np.uint8, *size)
     options = {"quantization": PIXELS, "shape": shape, "capability": capability}
     H = activations_of(X, C, distances(metric), **options)
     np.testing.assert_array_equal(H, exact_distances(X, C, metric))
@@ -142,7 +119,7 @@ def test_what_is_below_the_smallest_normal_number_is_zero(profile, dtype):
      (MEDIUM, AMPERE, 1, 9, np.float32)],
 )  # fmt: skip
 def test_scores_are_the_outputs_times_weights(shape, capability, processors, k, dtype):
-    X, C = samples(35, 70, 20, "codes")
+    X, C = data(np.uint8, 35, 70, 20)
     W = np.random.default_rng(1).standard_normal((70, k)).astype(dtype)
     activation = Activation("euclidean", "gaussian", 3e-6)
     options = {"shape": shape, "capability": capability, "processors": processors}
@@ -164,7 +141,7 @@ def test_shares_of_scores_are_added_in_float64():
 @pytest.mark.parametrize("metric", METRICS)
 def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
     monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
-    X, C = samples(5, 6, 2 * 64 + 3, "codes")
+    X, C = data(np.uint8, 5, 6, 2 * 64 + 3)
     H = activations_of(X, C, distances(metric), quantization=PIXELS)
     np.testing.assert_array_equal(H, exact_distances(X, C, metric))
     profile = "poly" if metric == "dot" else "laplacian"
@@ -174,7 +151,7 @@ def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
 
 
 def test_rows_are_independent_of_their_batch():
-    X, C = samples(40, 35, 20)
+    X, C = data(float, 40, 35, 20)
     H = activations_of(X, C, GAUSSIAN, np.float32)
     for i in (0, 13, 39):
         one = activations_of(X[i : i + 1], C, GAUSSIAN, np.float32)
@@ -182,7 +159,7 @@ def test_rows_are_independent_of_their_batch():
 
 
 def test_inputs_may_be_of_any_type():
-    X, C = samples(10, 10, 12, "codes")
+    X, C = data(np.uint8, 10, 10, 12)
     H = activations_of(
         X.astype(np.int16), C.astype(np.float32), Activation("manhattan", "identity")
     )
@@ -198,7 +175,7 @@ def test_a_tile_that_is_not_compiled_is_refused(shape):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("N, m, n", [(1, 1, 1), (9, 5, 16)])
 def test_the_baseline_of_one_thread_a_pair_is_right_too(N, m, n, metric):
-    X, C = samples(N, m, n)
+    X, C = data(float, N, m, n)
     H, B = np.full((N, m), np.nan), 4
     rule = FORMS["dot" if metric == "dot" else "squared"]
     arguments = _cuda_naive_kernels.METRICS[metric], rule, profiles.NUMBERS["identity"], 1.0, 0.0, 3
