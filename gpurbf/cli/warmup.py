@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
                 for n in (_FEW, len(y)) if isinstance(model, gpurbf.SVC) else (len(y),):
                     model.fit(X[:n], labels[:n])
                     (model.predict if hasattr(model, "predict") else model.transform)(X[:n])
+        if sp.issparse(X):  # and centers are not
+            gpurbf.RBFLayer(centers=np.ones((1, X.shape[1]))).fit(X).transform(X[:1])
         print(f"{kind:14} {time.perf_counter() - began:6.1f} s", flush=True)
     print(f"kernels are kept in {folder}")
 
