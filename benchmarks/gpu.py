@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,7 @@ from benchmarks.peak_gpu import event_seconds, limits
 from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.cli import classify
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import GPUS, Backend, available_backends, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import factorizations
@@ -39,7 +41,7 @@ class Bench(NamedTuple):
 
     def layer(self, name: str, precision: str, C: np.ndarray) -> HiddenLayer:
         """The gaussian layer of a backend, which is right or wrong."""
-        activation = ways.layer(C).activation
+        activation = Activation("euclidean", "gaussian", ways.gamma(C))
         return HiddenLayer(C, activation, backend=(self.backends[name], name), precision=precision)
 
     def layers(self, C: np.ndarray) -> dict[str, HiddenLayer]:
@@ -125,6 +127,7 @@ def _table(bench: Bench) -> None:
                 found = _milliseconds(bench.xp, row.call)
             except Exception as error:  # the other rows are wanted all the same
                 found, failed = ("failed", f"{type(error).__name__}: {error}"), failed + 1
+            print(row.what, *found, file=sys.stderr, flush=True)  # what hangs takes the table along
             rows.append((row.what, *found, f"{row.floor:g}", f"{row.attainable:g}"))
         head = "what", "device ms", "wall ms", "H100, estimates: floor", "attainable"
         bench.report.table(head, rows)

@@ -18,11 +18,8 @@ def test_every_section_runs_and_one_that_fails_leaves_the_others(cupy, monkeypat
     gpu.run(Report(gpu.TITLE, page), quick=True, data_home=None)
     for heading in ("limits of stand-in", "| HᵀH ", "as fast", "| cupy, 8-bit, with", "## FSVC"):
         assert heading in page.read_text()
-    monkeypatch.setattr(
-        cublas,
-        "gemmEx",
-        lambda *given: (broken if cublas.CUBLAS_COMPUTE_64F in given else gemm)(*given),
-    )
+    float64 = cublas.CUBLAS_COMPUTE_64F
+    monkeypatch.setattr(cublas, "gemmEx", lambda *a: (broken if float64 in a else gemm)(*a))
     monkeypatch.setitem(gpu.SECTIONS, "fits", broken)
     with pytest.raises(RuntimeError, match=r"2 sections failed: .*limits.*a broken device"):
         gpu.run(Report(gpu.TITLE, page), quick=True, data_home=None)
