@@ -8,13 +8,14 @@ OpenMP know a number for each thread, and are told in every thread that a limit 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
 from threadpoolctl import ThreadpoolController
+
+from gpurbf.runtime.lazy import Lock
 
 
 class Limit:
@@ -24,7 +25,7 @@ class Limit:
         self.most = most
 
 
-_lock = threading.Lock()
+_lock = Lock()
 # Weak: what an interrupt kept from leaving ends with its block all the same.
 _in_force: WeakSet[Limit] = WeakSet()
 # By a library's path: the number it was found with, and the one it was told.
@@ -42,7 +43,7 @@ def blas_libraries() -> Any:
 def found() -> list[int]:
     """Threads that others have set for this thread, without our own limits."""
     numbers = []
-    with _lock:
+    with _lock.held:
         for library in blas_libraries().lib_controllers:
             before, ours = _told.get(library.filepath, (0, 0))
             now = library.num_threads or 1
@@ -52,12 +53,13 @@ def found() -> list[int]:
 
 @contextmanager
 def in_force(limit: Limit) -> Iterator[None]:
-    """The limit is in force in the block, for the whole process."""
+    """The limit is in force in the block: for this thread, and for the whole process."""
     try:
-        with _lock:
+        with _lock.held:
             _in_force.add(limit)
             _apply()
-        yield
+        with thread_limit_here(limit.most):
+            yield
     finally:
         try:
             _end(limit)
@@ -68,14 +70,14 @@ def in_force(limit: Limit) -> Iterator[None]:
 
 def _end(limit: Limit) -> None:
     """The limit has ended, if it was in force at all."""
-    with _lock:
+    with _lock.held:
         _in_force.discard(limit)
         _apply()
 
 
 def look_again() -> None:
     """A library was loaded: what is in force holds for it as well."""
-    with _lock:
+    with _lock.held:
         blas_libraries.cache_clear()
         _apply()
 
@@ -108,8 +110,8 @@ def after_fork(limits: list[Any]) -> None:
 
     MKL would wait for threads that the child does not have: it works alone from now on.
     """
-    global _lock, _in_force
-    _lock, _in_force = threading.Lock(), WeakSet(limits)
+    global _in_force
+    _in_force = WeakSet(limits)
     if blas_libraries.cache_info().currsize:
         for library in filter(_is_mkl, blas_libraries().lib_controllers):
             library.dynlib.MKL_Set_Num_Threads_Local(0)  # this thread's own, which comes first

@@ -35,7 +35,7 @@ from weakref import WeakSet
 import joblib
 
 from gpurbf.runtime import blas_threads
-from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.lazy import Lock, lazy_module
 from gpurbf.runtime.stages import parallel_section, time_unlocked
 
 jit = lazy_module("gpurbf.runtime.jit")
@@ -60,7 +60,7 @@ class _Limit(blas_threads.Limit):
 
 # Helpers work in copies of their caller's context (contextvars): this limit and the settings.
 _limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
-_lock = threading.Lock()
+_lock = Lock()
 # The outermost limits of callers. What an interrupt left behind in a weak set goes by itself.
 _callers: WeakSet[_Limit] = WeakSet()
 # What threads that have nothing to do wait at. None is kept waiting by another's work: there are as
@@ -70,8 +70,8 @@ _idle: list[SimpleQueue[Call]] = []
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads: it starts its own account."""
-    global _lock, _callers
-    _lock, _callers = threading.Lock(), WeakSet()
+    global _callers
+    _callers = WeakSet()
     _idle.clear()
     limits = [] if (limit := _limit.get()) is None else limit.chain()
     for limit in limits:
@@ -129,7 +129,7 @@ def limited(n_jobs: int | None) -> Iterator[None]:
     limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)
     try:
         _limit.set(limit)
-        with blas_threads.in_force(limit), blas_threads.thread_limit_here(limit.most):
+        with blas_threads.in_force(limit):
             yield
     finally:
         _limit.set(outer)
@@ -142,7 +142,7 @@ def single_threaded_blas() -> Iterator[None]:
     Its threads meet after every product, and one that waits for the next spins, OpenBLAS's for
     some 25 ms: a core that nobody else has, and seconds where others need it too.
     """
-    with blas_threads.in_force(blas_threads.Limit(1)), blas_threads.thread_limit_here(1):
+    with blas_threads.in_force(blas_threads.Limit(1)):
         yield
 
 
@@ -171,7 +171,7 @@ class _Claim:
 
     def free(self) -> None:
         """Let others have a thread of this section."""
-        with _lock:
+        with _lock.held:
             self.add(-1)
 
 
@@ -185,7 +185,7 @@ def _claimed(wanted: int) -> Iterator[_Claim]:
     caller = chain[-1]
     try:
         _limit.set(limit)
-        with _lock:
+        with _lock.held:
             claim.outermost = caller not in _callers
             _callers.add(caller)
             if wanted:
@@ -197,7 +197,7 @@ def _claimed(wanted: int) -> Iterator[_Claim]:
         yield claim
     finally:
         _limit.set(outer)
-        with _lock:
+        with _lock.held:
             claim.add(-claim.held)
             if claim.outermost:
                 _callers.discard(caller)
@@ -361,6 +361,6 @@ def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
         with blas_threads.thread_limit_here(1):
             results[i] = time_unlocked(works[i])()
 
-    with blas_threads.in_force(blas_threads.Limit(1)):
+    with single_threaded_blas():
         parallel_for(task, len(works))
     return [results[i] for i in range(len(works))]

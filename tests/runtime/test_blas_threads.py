@@ -29,13 +29,14 @@ def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
         assert everything() == before
 
 
-def test_blas_has_the_least_of_the_limits_in_force(callers):
-    before = numbers()
+def test_blas_has_the_least_of_the_limits_in_force_and_who_has_none_all_threads(callers):
+    before, alone = numbers(), threads.thread_limit()
     first, second, *_ = callers
     first.enter(threads.limited, 2)
     second.enter(threads.limited, 1)
     assert set(numbers().values()) == {1}
-    assert first._thread.submit(threads.thread_limit).result() == min(2, threads.thread_limit())
+    assert threads.thread_limit() == alone
+    assert first._thread.submit(threads.thread_limit).result() == min(2, alone)
     second.leave()
     assert numbers() == {path: min(number, 2) for path, number in before.items()}
 
@@ -130,13 +131,6 @@ def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
         assert caller._thread.submit(lambda: library.num_threads).result() == number
         caller.leave()
         assert caller._thread.submit(lambda: library.num_threads).result() == 4
-
-
-def test_who_has_no_limit_is_not_held_back_by_the_limit_of_another(callers):
-    alone = threads.thread_limit()
-    callers[0].enter(threads.limited, 1)
-    assert set(numbers().values()) == {1}
-    assert threads.thread_limit() == alone
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

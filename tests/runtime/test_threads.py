@@ -119,32 +119,22 @@ def test_helpers_inherit_the_limit_and_the_settings(cores):
     assert seen == 4 * [(2, 7)]
 
 
-def test_calls_of_helpers_share_their_caller_s_limit(cores):
+@pytest.mark.parametrize("outer, inner, n_threads, most", [(5, None, 3, 2), (None, 2, 2, 1)])
+def test_inner_calls_share_an_outer_limit_and_an_inner_one_is_its_part_s_alone(
+    cores, outer, inner, n_threads, most
+):
     """Three threads for an outer call leave two of five to the calls inside it."""
-    three, found = threading.Barrier(3, timeout=60), []
+    together, found = threading.Barrier(n_threads, timeout=60), []
 
     def task(i):
-        three.wait()
-        with claimed(7) as helpers:
+        together.wait()
+        with threads.limited(inner), claimed(7) as helpers:
             found.append(helpers)
-            three.wait()
+            together.wait()
 
-    with threads.limited(5):
-        threads.parallel_for(task, 3)
-    assert sum(found) == 2
-
-
-def test_an_inner_limit_is_that_of_its_part_alone(cores):
-    both, found = threading.Barrier(2, timeout=60), []
-
-    def task(i):
-        both.wait()
-        with threads.limited(2), claimed(7) as helpers:
-            found.append(helpers)
-            both.wait()
-
-    threads.parallel_for(task, 2)
-    assert found == [1, 1]
+    with threads.limited(outer):
+        threads.parallel_for(task, n_threads)
+    assert sum(found) == 2 and max(found) <= most
 
 
 @pytest.mark.parametrize("limits", [(3, 5), (5, 3), (1, 7), (2, 4), (1, 1)])
