@@ -169,8 +169,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     -----
     ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
     `precision` forces another arithmetic. Where this, or H in float32, adds more than a tenth to
-    the penalty, which the sums themselves tell, they are made again in float64; the model then
-    predicts in float64 too, and ``solver_info_`` says so.
+    the penalty, which the sums themselves tell, or there are no more distinct samples than centers,
+    they are made again in float64; the model then predicts in float64 too, and ``solver_info_``
+    says so.
 
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and

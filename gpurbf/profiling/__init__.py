@@ -2,6 +2,7 @@
 
 profiler.py  fit and predict with a recorder on (`gpurbf.runtime.stages`), and its result: a table,
              a frame, a sentence, a picture
+scaling.py   the time that it would take with other numbers of threads
 machine.py   what this machine is, and what its arithmetic and memory can reach
 """
 

@@ -409,7 +409,7 @@ def profile(
     -------
     profile : Profile
         Prints as a table; has ``bottleneck`` (in words), ``rows``, ``to_frame()``, ``plot()``,
-        ``accuracy`` and ``estimator``, the fitted clone.
+        ``scaling()`` (other numbers of threads), ``accuracy`` and ``estimator``, the fitted clone.
 
     Notes
     -----
