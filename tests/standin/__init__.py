@@ -40,7 +40,7 @@ from standin.kernels import Cublas, ElementwiseKernel, RawKernel
 from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
 
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "flags")
-VIEWS = ("view", "transpose", "diagonal")
+VIEWS = ("view", "diagonal")
 REDUCTIONS = ("sum", "mean", "max", "argmax", "any", "all")
 FUNCTIONS = ("exp", "sqrt", "maximum", "trace")
 

@@ -15,15 +15,11 @@ def caster(dtype):
     return lambda value: np.asarray(value).astype(dtype)
 
 
-def evaluate(expression, names):
-    return eval(expression, {"__builtins__": {}}, names)
-
-
 def statements(text, names):
     """Run statements of C++ that are Python once the types of declarations are taken off."""
     for statement in filter(None, map(str.strip, text.split(";"))):
         target, expression = re.fullmatch(r"(?:[A-Z] )?(\w+) = (.*)", statement).groups()
-        names[target] = evaluate(expression, names)
+        names[target] = eval(expression, {"__builtins__": {}}, names)
     return names
 
 

@@ -112,9 +112,6 @@ class MemoryPool:
     def total_bytes(self):
         return self.total
 
-    def free_bytes(self):
-        return self.total - self.used
-
     def free_all_blocks(self):
         self.total = self.used
 

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpurbf.layer.backends.cuda import device
+
 # Numba's simulator compiles nothing.
 COMPILED = ["test_cuda_launch.py", "test_cuda_ptx.py"]
 collect_ignore = COMPILED if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1" else ["simulated"]
@@ -19,6 +21,13 @@ collect_ignore = COMPILED if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1" else 
 def sm(capability):
     """The name of an architecture."""
     return "sm_" + "".join(map(str, capability))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Several tiles of small data."""
+    monkeypatch.setattr(device, "_LEAST", 16)
+    monkeypatch.setattr(device, "_HOST_BYTES", 0)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +76,9 @@ def assembled(tmp_path):
         source = tmp_path / "kernel.ptx"
         source.write_text(text)
         command = [str(found[0].locate()), "-v", f"-arch={sm(capability)}", *limit, str(source)]
-        done = subprocess.run(
-            [*command, "-o", str(source.with_suffix(".cubin"))], capture_output=True, text=True
-        )
-        report = done.stdout + done.stderr
+        command += ["-o", str(source.with_suffix(".cubin"))]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        report = done.stdout
         assert done.returncode == 0, report
         assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
         return report

@@ -34,9 +34,8 @@ RawKernel.outputs = outputs
 sys.modules.update(modules)
 {also}
 """
-WRONG = "a.out[0, 0] += 0.5"
 FAILURES = {
-    "wrong": (WRONG, "", r"outputs: euclidean, gaussian, exact, 67 × 37 × 21: differs by 0\.\d+"),
+    "wrong": ("a.out[0] += 0.5", "", r"outputs: euclidean, gaussian, exact, 67.*differs by 0\.\d+"),
     "raises": ("raise RuntimeError('illegal')", "", "outputs.*RuntimeError: illegal"),
     "full": ("raise standin.OutOfMemoryError", "", "outputs.*MemoryError: The GPU's memory does"),
     "hangs": ("time.sleep(600)", "", r"did not end within \d+ s"),
@@ -118,9 +117,7 @@ def wrong_scores(monkeypatch):
 def test_a_name_is_refused_with_kernel_case_and_difference(monkeypatch, fresh, capsys):
     wrong_scores(monkeypatch)
     for _ in range(2):
-        with pytest.raises(
-            BackendUnavailable, match=r"scores: euclidean, gaussian.*differs by .*more than"
-        ):
+        with pytest.raises(BackendUnavailable, match=r"scores: euclidean.*differs by .*more than"):
             get_backend("cupy")
         monkeypatch.setattr(check, "judged", lambda *_, **__: pytest.fail("checked again"))
         backends._attempt.cache_clear()

@@ -14,7 +14,7 @@ from numba import typeof, types
 from gpurbf.layer.activation import FORMS, Epilogue
 from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
 from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
-from gpurbf.layer.backends.cuda.kernels.registers import PITCH, asm
+from gpurbf.layer.backends.cuda.kernels.registers import asm
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.svm import _cuda_smo_kernels, cuda_pairs
 
@@ -177,7 +177,6 @@ def test_machine_code_does_not_spill(ptx, assembled, name, capability):
     used = int(re.search(r"Used (\d+) registers", report)[1])
     threads, shared = shape.B**2, tile.shared_bytes(shape)
     assert shared <= 48 << 10
-    assert PITCH * 4 * shape.M <= shared
     # Warps to hide latency behind; float64 has twice the registers and less need.
     n_blocks = -(-(12 if bits == 32 and capability > (7, 5) else 6) * 32 // threads)
     assert n_blocks * -(-used // 8) * 8 * threads <= 65_536

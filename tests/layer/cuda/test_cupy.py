@@ -17,7 +17,7 @@ import gpurbf
 from gpurbf import BackendUnavailable, config_context
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
-from gpurbf.layer.backends.cuda import cupy_, device
+from gpurbf.layer.backends.cuda import cupy_
 from gpurbf.layer.layer import HiddenLayer
 from tests import conftest
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
@@ -37,14 +37,13 @@ from tests.profiling.test_profile import (  # noqa: F401
 
 
 @pytest.fixture(params=["fast float64", "slow float64, small tiles"])
-def backend(request, cupy, monkeypatch):
+def backend(request, cupy):
     """The backend of `test_layer`'s tests; Manhattan distances are those of `numba-cuda`."""
     if request.node.callspec.params.get("metric") == "manhattan":
         pytest.skip("manhattan: simulated/test_cuda_network.py has it")
     if request.param.startswith("slow"):
         cupy.gpu.capability = (8, 6)
-        monkeypatch.setattr(device, "_LEAST", 16)
-        monkeypatch.setattr(device, "_HOST_BYTES", 0)
+        request.getfixturevalue("small_tiles")
     return "cupy"
 
 
@@ -207,12 +206,9 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
 
 
 def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
-    for name, value in {
-        "binary.MAX_SINGLE_SET": 40,
-        "binary.WORKING_SET_LIMITS": (32, 32),
-        "pairs.MAX_MATRIX": 0,
-    }.items():
-        monkeypatch.setattr(f"gpurbf.svm.{name}", value)
+    monkeypatch.setattr("gpurbf.svm.binary.MAX_SINGLE_SET", 40)
+    monkeypatch.setattr("gpurbf.svm.binary.WORKING_SET_LIMITS", (32, 32))
+    monkeypatch.setattr("gpurbf.svm.pairs.MAX_MATRIX", 0)
     X, y = load_digits(return_X_y=True)
     X, y = X[y < 5].astype(np.uint8), y[y < 5]
     with config_context(gpu_memory=1.5):

@@ -49,6 +49,4 @@ def test_without_numba_cuda_the_CPU_steps_and_it_is_said(cupy):
     X, y = load_digits(return_X_y=True)
     model = gpurbf.SVC(gamma=1e-3, backend="cupy").fit(X[:200], y[:200])
     assert model.backend_ == "cupy"
-    assert (
-        "; steps on the CPU: those on the GPU need numba-cuda (the stand-in" in model.backend_info_
-    )
+    assert "steps on the CPU: those on the GPU need numba-cuda (the stand-in" in model.backend_info_

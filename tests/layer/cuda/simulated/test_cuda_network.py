@@ -1,5 +1,7 @@
 """The whole network on the simulated kernels, CuPy's part played by the stand-in."""
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -22,15 +24,9 @@ from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backen
 )
 
 
-class Counted:
+def counted(kernel, launches):
     """A kernel whose launches are noted."""
-
-    def __init__(self, kernel, launches):
-        self.kernel, self.launches = kernel, launches
-
-    def __getitem__(self, grid):
-        self.launches.append(grid)
-        return self.kernel[grid]
+    return MagicMock(__getitem__=lambda _, grid: launches.append(grid) or kernel[grid])
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def backend(request, loaded):
 def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, monkeypatch):
     """Rows, tiles, the sum of the shares, and that as the result has it."""
     launches, make = [], tile.kernel
-    monkeypatch.setattr(tile, "kernel", lambda *given: Counted(make(*given), launches))
+    monkeypatch.setattr(tile, "kernel", lambda *given: counted(make(*given), launches))
     rng, gpu = np.random.default_rng(0), loaded.gpu
     X, C = loaded.asarray(rng.normal(size=(70, 9))), rng.normal(size=(5, 9))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numba-cuda")
@@ -77,7 +73,7 @@ def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, mon
 def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
     launches = []
     for name in ("select", "gather", "inner", "update"):
-        kernel = Counted(getattr(_cuda_smo_kernels, name), launches)
+        kernel = counted(getattr(_cuda_smo_kernels, name), launches)
         monkeypatch.setattr(_cuda_smo_kernels, name, kernel)
     X, y = load_digits(n_class=3, return_X_y=True)
     X, y = X[:30].astype(np.uint8), y[:30]

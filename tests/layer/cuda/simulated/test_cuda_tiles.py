@@ -160,9 +160,7 @@ def test_rows_are_independent_of_their_batch():
 
 def test_inputs_may_be_of_any_type():
     X, C = data(np.uint8, 10, 10, 12)
-    H = activations_of(
-        X.astype(np.int16), C.astype(np.float32), Activation("manhattan", "identity")
-    )
+    H = activations_of(X.astype(np.int16), C.astype(np.float32), distances("manhattan"))
     np.testing.assert_array_equal(H, reference.manhattan(X, C) ** 2)
 
 
