@@ -18,7 +18,7 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     without_refcount,
 )
-from gpurbf.svm._smo_kernels import Rows, _row, subtract
+from gpurbf.svm._smo_kernels import ZERO, Rows, _row, subtract
 
 # The kernel between free samples is gathered again when fewer than this part of them are free.
 _MIN_FREE_PART = 0.75
@@ -99,7 +99,7 @@ def _ascend(K, places, state, goal, most):
             direction[k] = gradient[k] + factor * direction[k]
             effect[k] = 0.0
         before = square
-        subtract(K, 0, places, direction, effect, 0, n)
+        subtract(K, ZERO, places, direction, effect, ZERO, n)
         slope, curvature = _product(gradient, direction), -_product(direction, effect)
         best = slope / curvature if curvature > 0.0 else np.inf
         step = min(best, _room(beta, low, high, direction, room))
@@ -139,11 +139,11 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
     """
     use_widest_vectors()
     n, steps, read, again = len(f), 0, 0, True
-    members, places, rows = np.empty(n, np.intp), np.arange(n), Rows(*rows)
+    members, places, rows = np.empty(n, np.intp), np.empty(n, np.intp), Rows(*rows)
     while again:
         m = 0
         for k in range(n):
-            members[m] = k
+            places[k] = members[m] = k
             m += low[k] < beta[k] < high[k]
         if m < 3 or m**3 > values - read:
             break
@@ -159,9 +159,11 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         done, again = _ascend(without_refcount(K), places[:m], without_refcount(state), goal, limit)
         steps += done
         read += (done + 1) * m * m + m * n
-        change = state[0] - beta[members[:m]]
-        beta[members[:m]] = state[0]
-        subtract(rows.K, 0, members[:m], change, f, 0, n)
+        change = np.empty(m)
+        for i in range(m):  # a difference or an assignment of arrays compiles 1.5 s of messages
+            change[i] = state[0, i] - beta[members[i]]
+            beta[members[i]] = state[0, i]
+        subtract(rows.K, ZERO, members[:m], change, f, ZERO, n)
         keep_alive(K)
         keep_alive(state)
     return steps, read

@@ -78,7 +78,8 @@ def _evaluate(layer, plan, chosen, out, row_bytes, places, memory):
     """Rows of samples to an address, or to places there if there are some."""
     plan[_CHOSEN], plan[_OUT], plan[_ROW_BYTES] = chosen.ctypes.data, out, row_bytes
     plan[_PLACES] = places.ctypes.data if len(places) else 0
-    evaluate_rows(0, len(chosen), layer.ctypes.data, plan.ctypes.data, memory)
+    layer, plan = np.intp(layer.ctypes.data), np.intp(plan.ctypes.data)
+    evaluate_rows(smo.ZERO, len(chosen), layer, plan, memory)
 
 
 @_inner
@@ -112,7 +113,8 @@ def _subtract(own, samples, members, change, f, memory):
             _evaluate(own.layer, own.plan, missing, out, own.rows.strides[0], where, memory)
         if start + len(places) < len(members):  # sums are of four rows at a time
             places = places[: max(1, len(places) // 4 * 4)]
-        smo.subtract(own.rows, 0, places, change[start : start + len(places)], f, 0, len(f))
+        part = change[start : start + len(places)]
+        smo.subtract(own.rows, smo.ZERO, places, part, f, smo.ZERO, len(f))
         start, evaluated = start + len(places), evaluated + len(missing)
     return evaluated
 
@@ -166,7 +168,8 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
             call = max(smo.MIN_STEPS_PER_CALL, m)
             call = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps)
             inside, left, stuck = smo.solve_block(
-                (K, all_there, K, 0, 0, 0), values[0], values[1], values[2], values[3], values[4],
+                (K, all_there, K, smo.ZERO, smo.ZERO, smo.ZERO),
+                values[0], values[1], values[2], values[3], values[4],
                 max(tol, smo.INNER_TOLERANCE * violation), call,
             )  # fmt: skip
             stepped += m * inside

@@ -38,6 +38,8 @@ TAU = 1e-12
 _ROUNDING = 2.0**-40
 _STRIP = 64
 COLUMNS = 2048
+# For an argument: of a 0 that is written out Numba compiles the function once more.
+ZERO = np.intp(0)
 
 _HIGHEST = 2**63 - 1
 
