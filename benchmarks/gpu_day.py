@@ -201,13 +201,14 @@ def _steps(arguments: argparse.Namespace) -> Iterator[Step]:
 def _run(step: Step, out: Path, limit: float) -> str:
     """Run the commands of a step side by side; how they ended, and how many each way."""
     end = time.monotonic() + limit
+    paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     processes, results = [], []
     try:
         for number, command in enumerate(step.commands):
             with (out / f"{step.name}-{number:02}.txt").open("wb") as file:
                 process = subprocess.Popen(
                     command,
-                    env=os.environ | {"PYTHONPATH": _paths()} | step.environment,
+                    env=os.environ | {"PYTHONPATH": paths} | step.environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -228,10 +229,6 @@ def _run(step: Step, out: Path, limit: float) -> str:
     if len(results) == 1:
         return results[0]
     return ", ".join(f"{results.count(one)} {one}" for one in sorted(set(results)))
-
-
-def _paths() -> str:
-    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -32,8 +32,8 @@ from gpurbf.runtime.stages import count, stage, staged
 _HOST_BYTES, _LEAST = 1 << 26, 2048
 # Rows whose products are summed in the layer's dtype before they are added in float64.
 _SUMMED = 4096
-# The most rows of any tile: a grid has at most 65,535 bands of rows, 64 or more each.
-_MOST = 65_535 * 64
+# The most rows of any tile: a grid has at most 65,535 bands of rows, 32 or more each.
+_MOST = 65_535 * 32
 
 
 def _tiled(
@@ -159,9 +159,8 @@ class DeviceLayer:
             count(operations=2 * out.size * self._layer.m, kind=self.dtype.name)
 
     def _count(self, X: Any, out: Any) -> None:
-        layer = self._layer
-        nbytes = X.nbytes + out.nbytes
-        count(operations=2 * X.size * layer.m, kind=layer.arithmetic, nbytes=nbytes)
+        operations, kind = 2 * X.size * self._layer.m, self._layer.arithmetic
+        count(operations=operations, kind=kind, nbytes=X.nbytes + out.nbytes)
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
