@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -42,19 +43,28 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    codes, off = np.empty(X.shape, np.uint8), np.zeros(len(X), bool)
-    q, zero = quantization
-    scales = [np.array([q, 1 / q, zero], dtype) for dtype in (np.float64, np.float32)]
-    exact, n = X.dtype == np.float64, X.shape[1]
+    exact, (N, n) = X.dtype == np.float64, X.shape
+    # One piece of memory, and scales that are kept: to ask NumPy for an address takes as long as
+    # to encode a small row.
+    memory = np.empty(N * n + N, np.uint8)
+    codes, off, address = memory[: N * n].reshape(N, n), memory[N * n :], memory.ctypes.data
+    wide, single, _ = _scales(quantization)
 
     def tile(part: slice) -> None:
-        rows = np.ascontiguousarray(X[part], np.float64)
-        arrays = *scales, codes[part], off[part]
-        addresses = [array.ctypes.data for array in arrays]
-        kernels.encode_rows(rows.ctypes.data, len(rows), n, int(exact), *addresses)
+        rows, i = np.ascontiguousarray(X[part], np.float64), part.start
+        to = address + i * n, address + N * n + i
+        kernels.encode_rows(rows.ctypes.data, len(rows), n, int(exact), wide, single, *to)
 
-    parallel_rows(tile, len(X), _ROWS)
-    return codes, off
+    parallel_rows(tile, N, _ROWS)
+    return codes, off.view(bool)
+
+
+@functools.cache
+def _scales(quantization: Quantization) -> tuple[int, int, list[np.ndarray]]:
+    """The addresses of a quantization's scale in float64 and in float32, and what lies there."""
+    q, zero = quantization
+    wide, single = (np.array([q, 1 / q, zero], dtype) for dtype in (np.float64, np.float32))
+    return wide.ctypes.data, single.ctypes.data, [wide, single]
 
 
 def sample_of(X: np.ndarray) -> np.ndarray:
