@@ -51,7 +51,7 @@ def set_config(**settings: Any) -> None:
     Raises
     ------
     ValueError
-        For an unknown setting or a memory that is not positive.
+        For an unknown setting or a memory that is not positive and finite.
 
     Examples
     --------
@@ -106,5 +106,6 @@ def bytes_to_keep(share: float) -> float:
 
 
 def _check_megabytes(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
-        raise ValueError(f"{name} must be a number of megabytes > 0, got {value!r}.")
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a finite number of megabytes > 0, got {value!r}.")

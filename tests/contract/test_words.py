@@ -91,8 +91,8 @@ def test_an_invalid_number_of_threads_is_named(model, n_jobs):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("memory", ["a", None, 0, -1, np.nan, True, [256]]),
-        ("gpu_memory", ["a", 0, -1, np.nan, True, [256]]),
+        ("memory", ["a", None, 0, -1, np.nan, np.inf, True, [256]]),
+        ("gpu_memory", ["a", 0, -1, np.nan, np.inf, True, [256]]),
     ],
 )
 def test_invalid_settings_are_named(name, values):

@@ -49,44 +49,37 @@ def test_blas_alone_is_a_limit_for_blas_only():
     assert everything() == before
 
 
-@pytest.mark.parametrize("m", [3, 300, 1100])
-def test_factors_are_made_without_blas_s_threads(monkeypatch, m):
+@pytest.mark.parametrize("m, k", [(1, 300), (300, 300), (1100, 300), (3100, 3)])
+def test_factors_and_solutions_need_no_blas_thread_and_are_the_same_bits_for_any_number_of_ours(
+    monkeypatch, m, k
+):
     calls, call = [], linalg.blas
 
     def watched(name, *arguments):
-        calls.append((name, set(own_numbers().values())))
+        libraries = blas_threads.blas_libraries().lib_controllers
+        calls.append((name, {library.num_threads for library in libraries}))
         call(name, *arguments)
 
     monkeypatch.setattr(linalg, "blas", watched)
     before = everything()
     rng = np.random.default_rng(0)
-    A, B = rng.random((m, m)), rng.random((m, 300))
-    A = A @ A.T + np.eye(m)
-    cholesky, solve_triangular, _ = factorizations(np)
-    L = np.tril(cholesky(A.copy()))
-    half = solve_triangular(L, B)
-    np.testing.assert_allclose(L @ half, B, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(A @ solve_triangular(L, half, trans=1), B, rtol=1e-9, atol=1e-7)
-    assert solve_triangular(L, B[:, :0]).shape == (m, 0)
-    assert everything() == before
-    assert {"potrf", "trsm"} <= {name for name, _ in calls}
-    assert all(found == {1} for _, found in calls)
-
-
-@pytest.mark.parametrize("m", [1, 300, 3100])
-def test_a_factor_and_its_solutions_are_the_same_bits_for_every_number_of_threads(m):
-    rng = np.random.default_rng(0)
-    A, B = rng.random((m, 20)), rng.random((m, 3))
+    A, B = rng.random((m, 20)), rng.random((m, k))
     A = A @ A.T + np.eye(m)
     cholesky, solve_triangular, _ = factorizations(np)
     found = []
-    for n in (1, None):
+    for n in (None, 1):
         with threads.limited(n):
-            L = cholesky(A.copy())
-            halves = [solve_triangular(L, B, trans=trans) for trans in (0, 1)]
-        found.append(np.hstack([np.tril(L), *halves]))
+            L = np.tril(cholesky(A.copy()))
+            half = solve_triangular(L, B)
+            found.append(np.hstack([L, half, solve_triangular(L, half, trans=1)]))
+            assert solve_triangular(L, B[:, :0]).shape == (m, 0)
     np.testing.assert_array_equal(*found)
-    np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, A, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(L @ L.T, A, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(L @ half, B, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(A @ found[0][:, -k:], B, rtol=1e-9, atol=1e-7)
+    assert everything() == before
+    assert {"potrf", "trsm"} <= {name for name, _ in calls}
+    assert all(number == {1} for _, number in calls)
 
 
 def test_a_matrix_without_a_factor_is_left_as_it_was():
