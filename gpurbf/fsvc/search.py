@@ -7,8 +7,9 @@ center and trained no output decides.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,17 +51,9 @@ class Trial(NamedTuple):
     n_iter: int
 
 
-class _Result(NamedTuple):
-    """The last three fields of a :class:`Trial`."""
-
-    score: float
-    loss: float
-    n_iter: int
-
-
-def best(results: Any) -> Any:
+def best(trials: Iterable[Trial]) -> Trial:
     """The most accurate one; of equal ones, which few samples make common, the least loss."""
-    return max(results, key=lambda result: (result.score, -result.loss))
+    return max(trials, key=lambda trial: (trial.score, -trial.loss))
 
 
 def tune(
@@ -97,26 +90,28 @@ def tune(
     w = sample.weights_valid / sample.weights_valid.sum()
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
-    def result(layer: KnownLayer, W: np.ndarray, epoch: int) -> _Result:
+    def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
+        """The score and the loss."""
         if np.abs(W).max() > _MAX_WEIGHT:
-            return _Result(0.0, 1.0, epoch)
+            return 0.0, 1.0
         scores = layer.matvec(valid_rows, W)
         predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return _Result(float(w @ (predicted == sample.y_valid)), float(loss), epoch)
+        return float(w @ (predicted == sample.y_valid)), float(loss)
 
-    def evaluate(centers: np.ndarray, r: float) -> _Result:
-        unit = Unit(kernel, "", r)  # of whatever distance
+    def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
+        unit = Unit(kernel, "", e)  # of whatever distance
         layer = KnownLayer(sample.D, centers, unit)
         valid = KnownLayer(sample.D_valid, centers, unit)
+        trial = functools.partial(Trial, r, e, len(centers), m)
         try:
             with quiet():
                 found = iterates(solver, layer, rows, T, sample.weights, T[centers], rows)
-                return best([result(valid, W, epoch) for epoch, W in enumerate(found, 1)])
+                return best(trial(*judged(valid, W), epoch) for epoch, W in enumerate(found, 1))
         except DivergenceError:  # a radius that does not go with the learning rate
-            return _Result(0.0, 1.0, 1)
+            return trial(0.0, 1.0, 1)
 
     def choose(r: float) -> np.ndarray:
         return select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S)
@@ -137,7 +132,7 @@ def tune(
                 continue
             for e in candidates if eval_radius == "auto" else (float(eval_radius or r),):
                 if (r, e) not in trials:
-                    trials[r, e] = Trial(r, e, len(centers), m, *evaluate(centers, e))
+                    trials[r, e] = evaluate(centers, r, e, m)
         if trials:
             top = best(trials.values())[:2]
     return list(trials.values())
