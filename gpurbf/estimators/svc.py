@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
+import operator
 import threading
 from collections.abc import Sequence
 from itertools import combinations
@@ -302,9 +303,8 @@ class SVC(
         X, y = self._check_training_data(X, y)
         weights = check_weights(sample_weight, len(y), negative=True)
         used: Any = slice(None)
-        if weights is not None and not weights.all():
+        if masked := weights is not None and not weights.all():
             used = np.flatnonzero(weights)
-        masked = not isinstance(used, slice)
         self.classes_, codes = check_labels(y[used], type(self).__name__, masked)
         weights = None if weights is None else weights[used]
         self.class_weight_ = np.ones(len(self.classes_))
@@ -504,9 +504,8 @@ class SVC(
             check_is_fitted(self)
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         outputs, n_classes = self._outputs(X), len(self.classes_)
-        by_scores = self.break_ties and n_classes > 2
         with stage("back and evaluate", "votes"):
-            if by_scores:
+            if self.break_ties and n_classes > 2:
                 points = class_scores(to_host(outputs), n_classes)
             else:
                 points = votes(outputs, n_classes)
@@ -750,8 +749,9 @@ class SVC(
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
+        made_of = V, dual_coef, name, self.precision
         ready = self._cache.get("ready")
-        if ready is None or not ready.fits(V, dual_coef, name, self.precision):
+        if ready is None or not all(map(operator.is_, ready.made_of, made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             layer: HiddenLayer | SparseLayer | None = None
             weights: Any = None
@@ -768,8 +768,7 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = _Prepared(V, dual_coef, name, self.precision, weights, layer)
-            self._cache["ready"] = ready
+            ready = self._cache["ready"] = _Prepared(made_of, weights, layer)
         return ready
 
     def __getstate__(self) -> dict[str, Any]:
@@ -810,19 +809,11 @@ def _full(dense: np.ndarray) -> sp.csr_matrix:
 
 
 class _Prepared(NamedTuple):
-    """The layer and weights of predictions, and the attributes that they were made of."""
+    """The layer and weights of predictions, and the objects that they were made of."""
 
-    V: Any
-    dual_coef: np.ndarray
-    backend: str
-    precision: str
+    made_of: tuple[Any, ...]
     weights: Any  # as the layer takes them
     layer: HiddenLayer | SparseLayer | None
-
-    def fits(self, V: Any, dual_coef: np.ndarray, backend: str, precision: str) -> bool:
-        """Whether it is what would be made of these."""
-        same = V is self.V and dual_coef is self.dual_coef
-        return same and (backend, precision) == (self.backend, self.precision)
 
 
 class Progress:
@@ -933,9 +924,8 @@ def check_parameters(estimator: Any) -> None:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
     if not callable(estimator.kernel):
         check_option("kernel", estimator.kernel, (*KERNELS, "precomputed"), "or a function")
-    if not isinstance(estimator.gamma, str) and estimator.gamma == 0:
-        pass  # a constant kernel, but scikit-learn's limit
-    else:
+    # 0 makes a constant kernel, but is scikit-learn's limit.
+    if isinstance(estimator.gamma, str) or estimator.gamma != 0:
         check_gamma(estimator.gamma, ("scale", "auto"))
     check_number("degree", estimator.degree, numbers.Integral, 0)
     check_number("coef0", estimator.coef0, numbers.Real, -np.inf)

@@ -148,15 +148,11 @@ class KernelRows:
         # One value of a row is that of a sample with itself.
         rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
         said = f"float32 errs by {rounding:.0e} a value"
-        if rounding < _MAX_FLOAT32_ERROR and self.linear:
+        if not rounding < _MAX_FLOAT32_ERROR:  # or it is NaN
+            return wide, 0.0, f"; {said}, too much"
+        if self.linear:
             return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
-        if rounding < _MAX_FLOAT32_ERROR:
-            return (
-                np.dtype(np.float32),
-                rounding,
-                f"; {said}, corrected in float64 where it matters",
-            )
-        return wide, 0.0, f"; {said}, too much"
+        return np.dtype(np.float32), rounding, f"; {said}, corrected in float64 where it matters"
 
     def _cost(self) -> float:
         """An activation takes as long as 64 products of float32 inputs, four times as many exact.
@@ -187,13 +183,12 @@ class KernelRows:
             return np.ones(N)
         squares = np.empty(N)
         for start in range(0, N, _NORM_ROWS):
-            part = self.X[start : start + _NORM_ROWS].numbers().astype(np.float64)
+            rows = slice(start, start + _NORM_ROWS)
+            part = self.X[rows].numbers().astype(np.float64)
             if self._sparse:
-                squares[start : start + _NORM_ROWS] = np.asarray(
-                    part.multiply(part).sum(axis=1)
-                ).ravel()
+                squares[rows] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
             else:
-                squares[start : start + _NORM_ROWS] = np.einsum("ij,ij->i", part, part)
+                squares[rows] = np.einsum("ij,ij->i", part, part)
         with np.errstate(over="ignore", invalid="ignore"):  # seen in what is solved
             return FORMULAS[str(self.activation.profile)](squares, self.activation)
 
@@ -263,9 +258,7 @@ class KernelRows:
 
         A slice of columns is a class, whose layer is kept; else they are what :meth:`over` gave.
         """
-        layer = columns
-        if isinstance(columns, slice):
-            layer = self.class_layer(columns)
+        layer = self.class_layer(columns) if isinstance(columns, slice) else columns
         if self._among is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:
