@@ -109,11 +109,12 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
         np.testing.assert_array_equal(merged.totals, whole.totals)
 
 
-def test_bytes_have_the_hashes_of_their_numbers():
+def test_equal_numbers_have_equal_hashes_however_they_are_stored():
     codes = np.random.default_rng(0).integers(0, 256, (500, 300)).astype(np.uint8)
     hashes = row_hashes(codes, 1)
     mirrored = codes[:, ::-1].copy()[:, ::-1]
-    for same in (codes.astype(np.float64), mirrored, np.asfortranarray(codes)):
+    numbers = codes.astype(np.float32), codes.astype(np.float64), sp.csr_array(codes)
+    for same in (*numbers, mirrored, np.asfortranarray(codes)):
         np.testing.assert_array_equal(row_hashes(same, 1), hashes)
 
 

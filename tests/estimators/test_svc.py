@@ -16,7 +16,7 @@ from sklearn.datasets import (
     make_classification,
     make_moons,
 )
-from sklearn.metrics.pairwise import laplacian_kernel
+from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import SVC
@@ -133,12 +133,8 @@ def test_small_problems_take_libsvms_own_path():
 def test_votes_and_ties_are_scikit_learns(shape, break_ties):
     X, y = make_blobs(60, centers=4, cluster_std=4, random_state=0)
     # So narrow that far from the samples all outputs are the intercepts: ties in plenty.
-    options = {
-        "gamma": 50.0,
-        "decision_function_shape": shape,
-        "break_ties": break_ties,
-        "tol": 1e-8,
-    }
+    options = {"gamma": 50.0, "tol": 1e-8}
+    options |= {"decision_function_shape": shape, "break_ties": break_ties}
     ours, theirs = SVC(**options).fit(X, y), svm.SVC(**options).fit(X, y)
     grid = np.random.default_rng(0).uniform(-15, 15, (2000, 2))
     assert ours.decision_function(grid) == pytest.approx(theirs.decision_function(grid), abs=1e-6)
@@ -219,19 +215,12 @@ def test_form_of_the_data_does_not_change_the_model(form):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_agree_with_the_same_kernel_as_a_function(kernel):
     X, y = make_classification(120, 5, n_classes=2, random_state=0)
-    functions = {"laplacian": laplacian_kernel}
+    options = {"gamma": 0.1, "coef0": 0.5, "degree": 2}
 
     def function(A, B):
-        if kernel in functions:
-            return functions[kernel](A, B, gamma=0.1)
-        from sklearn.metrics.pairwise import pairwise_kernels
+        return pairwise_kernels(A, B, metric=kernel, filter_params=True, **options)
 
-        options = {} if kernel == "linear" else {"gamma": 0.1}
-        options |= {"coef0": 0.5} if kernel in ("poly", "sigmoid") else {}
-        options |= {"degree": 2} if kernel == "poly" else {}
-        return pairwise_kernels(A, B, metric=kernel, **options)
-
-    named = SVC(kernel=kernel, gamma=0.1, coef0=0.5, degree=2, tol=1e-6).fit(X, y)
+    named = SVC(kernel=kernel, tol=1e-6, **options).fit(X, y)
     called = SVC(kernel=function, tol=1e-6).fit(X, y)
     given = SVC(kernel="precomputed", tol=1e-6).fit(function(X, X), y)
     expected = named.decision_function(X)

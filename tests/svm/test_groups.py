@@ -1,19 +1,8 @@
-"""Equal samples of a class are one to SVC's solver, found by keys of their values."""
+"""Equal samples of a class are one to SVC's solver."""
 
 import numpy as np
-import scipy.sparse as sp
 
-from gpurbf.data.hashes import row_hashes
 from gpurbf.svm.train import group_samples
-
-
-def test_keys_of_rows_depend_on_values_only():
-    X = np.array([[0.0, 1.0, 2.0], [-0.0, 1.0, 2.0], [2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    keys = row_hashes(X, 0)
-    assert keys[0] == keys[1]
-    assert len(set(keys)) == 3
-    assert np.array_equal(keys, row_hashes(sp.csr_array(X), 0))
-    assert np.array_equal(keys, row_hashes(X.astype(np.float32), 0))
 
 
 def test_samples_without_twins_keep_their_order():
