@@ -11,10 +11,7 @@ instead, entry by entry in a row's order, so that both kinds of centers give the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -147,21 +144,12 @@ class SparseLayer:
     """
 
     dtype = np.dtype(np.float64)
-    xp: ModuleType = np
 
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
         self.activation = activation
         self._columns = Columns(self.centers)
         self._norms = _squares(self.centers, 2, np.float64)
-
-    def allocator(self) -> AbstractContextManager[None]:
-        """See :class:`gpurbf.layer.Layer`."""
-        return nullcontext()
-
-    def free_bytes(self) -> float:
-        """See :class:`gpurbf.layer.Layer`."""
-        return math.inf
 
     def describe(self) -> str:
         """The backend in use and the reason, its products and the arithmetic, in a line."""

@@ -23,6 +23,7 @@ from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.linalg import mirror
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 _EXACT_FLOAT32 = 2**24
@@ -95,9 +96,7 @@ def _gram(H: np.ndarray) -> np.ndarray:
             _ROW_MAJOR, _LOWER, _TRANSPOSE, size(m), size(N), scalar(1), pointer(H.ctypes.data),
             size(m), scalar(0), pointer(G.ctypes.data), size(m),
         )  # fmt: skip
-    diagonal = G.diagonal().copy()
-    G = G + G.T
-    np.fill_diagonal(G, diagonal)
+    mirror(G)
     return G
 
 

@@ -11,7 +11,6 @@ from gpurbf.layer.backends.numba.microkernels import (
     KINDS,
     OPERATIONS,
     PRODUCTS,
-    listed_microkernel,
     microkernel,
 )
 from gpurbf.runtime.jit.caching import cached_cfunc
@@ -76,7 +75,7 @@ def _function(name):
     if _is_listed(name):
 
         def listed(x, places, c, c_stride, steps, out, out_stride):
-            listed_microkernel(name, x, places, c, c_stride, steps, out, out_stride)
+            microkernel(name, x, places, c, c_stride, steps, out, out_stride)
 
         function = listed
     elif name.startswith(("partial", "single")):
@@ -88,7 +87,7 @@ def _function(name):
     else:
 
         def plain(x, c, c_stride, steps, out, out_stride):
-            microkernel(name, x, c, c_stride, steps, out, out_stride)
+            microkernel(name, x, 0, c, c_stride, steps, out, out_stride)
 
         function = plain
     function.__qualname__ = name  # the disk cache knows it by this

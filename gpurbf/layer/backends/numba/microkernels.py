@@ -473,21 +473,8 @@ def byte_size(kind):
 
 
 @intrinsic(prefer_literal=True)
-def microkernel(typing_context, name, x, c, c_stride, steps, out, out_stride):
-    """The micro-kernel `KINDS[name]`, inlined here."""
-    kind = KINDS[name.literal_value]
-
-    def generate(context, builder, signature, args):
-        compile_for(builder, kind.target)
-        build(builder, kind, args[1], _i64(0), *args[2:])
-        return context.get_dummy_value()
-
-    return types.void(name, *(types.intp,) * 6), generate
-
-
-@intrinsic(prefer_literal=True)
-def listed_microkernel(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
-    """One that takes the steps of a list."""
+def microkernel(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
+    """The micro-kernel `KINDS[name]`, inlined here; one without a list takes 0 for its places."""
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):
