@@ -58,7 +58,7 @@ class Ridge(BaseEstimator):
 
     @staged("output training", "sums")
     def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
-        """Minimise Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|².
+        """Minimise Σ wᵢ ‖tᵢ - hᵢ W - b‖² + λ ‖W‖².
 
         λ is alpha times the mean diagonal of HᵀH, of the centred H where there is an intercept:
         scaling the weights or the activations changes nothing.
