@@ -59,7 +59,7 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     return codes, off.view(bool)
 
 
-@functools.cache
+@functools.lru_cache
 def _scales(quantization: Quantization) -> tuple[int, int, list[np.ndarray]]:
     """The addresses of a quantization's scale in float64 and in float32, and what lies there."""
     q, zero = quantization
