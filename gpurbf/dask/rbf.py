@@ -246,7 +246,7 @@ def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[
 def _copies(
     keys: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray, first: int
 ) -> tuple[np.ndarray, ...]:
-    """Of each row that has one of the keys which one, its weight, and its number."""
+    """Find the rows that have one of the keys: the place of the key, their weights and numbers."""
     places = finder(keys)(row_keys(X, y))
     own = np.flatnonzero(places >= 0)
     return places[own], weights[own], first + own

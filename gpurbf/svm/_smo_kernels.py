@@ -34,7 +34,7 @@ INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
 CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
 # What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
-# What steps of a size round a sum of them to, at the most.
+# A coefficient, a sum of many steps, is rounded by at most this part of the largest.
 _ROUNDING = 2.0**-40
 _STRIP = 64
 COLUMNS = 2048
@@ -353,7 +353,7 @@ def _summary(beta, f, y, C, n):
     product_y, product_f, largest = 0.0, 0.0, 0.0
     for k in range(n):
         largest = larger(largest, beta[k] * y[k])
-    # A sum of many steps that is nearer to a bound than their rounding is at it.
+    # A coefficient that is nearer to a bound than its rounding is at the bound.
     rounding = _ROUNDING * largest
     for k in range(n):
         product_y += beta[k] * y[k]

@@ -76,8 +76,8 @@ def product_of(
     kind = np.dtype(np.float64 if quantized else dtype)
     if kind == np.float32 and (tf32 or three):
         multiply = partial(_gemm, xp, "32F_FAST_TF32")
-        options = Gemm("tf32", kind, kind, kind, 0, 0, multiply, group=_TF32_GROUP)
-        return options._replace(parts=not tf32)
+        parts = not tf32
+        return Gemm("tf32", kind, kind, kind, 0, 0, multiply, group=_TF32_GROUP, parts=parts)
     multiply = partial(_gemm, xp, "32F" if kind == np.float32 else "64F")
     return Gemm(kind.name, kind, kind, kind, 0, 0, multiply)
 
