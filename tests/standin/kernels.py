@@ -128,8 +128,13 @@ class RawKernel:
         assert a.block == (32 * self.sizes["WARPS"],) and a.scores.shape == (a.N, a.k)
         assert a.grid[0] * self.sizes["R"] >= a.N and a.grid[1] * self.sizes["Q"] >= a.k
         assert a.weights.shape == (a.k, a.m)
-        # No BLAS: the order of a row's sum does not depend on how many rows there are.
-        a.scores[...] = (self.activations(a)[:, None] * a.weights).sum(axis=2)
+        # In the kernel's order: of a thread, of a warp's lanes by halves, of the warps.
+        terms, warps = self.activations(a)[:, None] * a.weights, self.sizes["WARPS"]
+        terms = np.pad(terms, [(0, 0), (0, 0), (0, -a.m % (32 * warps))])
+        sums = terms.reshape(a.N, a.k, -1, warps, 32).sum(axis=2)
+        for step in (16, 8, 4, 2, 1):
+            sums = sums[..., :step] + sums[..., step:]
+        a.scores[...] = sums[..., 0].sum(axis=-1)
 
 
 class Cublas:
