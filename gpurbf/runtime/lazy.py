@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from gpurbf.runtime.stages import time_unlocked
+from gpurbf.runtime.stages import is_recorded, time_unlocked
 
 Value = TypeVar("Value")
 # Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
@@ -53,9 +53,10 @@ class lazy_module:
         if self._module is None:
             self._module = importlib.import_module(self._name)
         found = getattr(self._module, attribute)
-        # A kernel, and it runs without Python's lock: a profile tells the two apart.
-        on_cpu = hasattr(found, "py_func") and not hasattr(found, "__getitem__")  # as CUDA's has
-        return time_unlocked(found) if on_cpu else found
+        if is_recorded() and hasattr(found, "py_func") and not hasattr(found, "__getitem__"):
+            # A kernel (not of CUDA) runs without Python's lock: a profile tells the two apart.
+            return time_unlocked(found)
+        return found
 
 
 _locks: WeakSet[Lock] = WeakSet()

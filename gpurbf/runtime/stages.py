@@ -245,6 +245,11 @@ def parallel_section(helpers: int, most: int | None = None) -> _Section | _Nothi
     return _NOTHING if account is None else _Section(account, helpers, most)
 
 
+def is_recorded() -> bool:
+    """Whether somebody records what this thread does."""
+    return _local.account is not None
+
+
 def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
     """The function; where this thread is recorded, its time counts as without Python's lock."""
     account = _local.account

@@ -96,8 +96,11 @@ def solve_pairs(
     problems = _Problems(kernel, pairs, classes, C, budget, tol, max_iter, stepped, solved)
     if K is not None:
         task = functools.partial(problems.solve_on_matrix, K)
-        most = 1 if len(K) < _MIN_THREADED else None
-        parallel_for(task, len(pairs), most, stop=problems.stop)
+        if len(K) < _MIN_THREADED:
+            for p in range(len(pairs)):
+                task(p)
+        else:
+            parallel_for(task, len(pairs), stop=problems.stop)
         return problems.solutions
     memory = kernel.xp.empty(budget.size, np.float32)
     try:

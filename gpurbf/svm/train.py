@@ -80,22 +80,22 @@ def group_samples(
     by_key : bool, default=False
         Sort them by key in any case: they are a part of such data.
     """
-    N, n_classes = len(y), int(y.max()) + 1
-    same = np.zeros(N, bool)
+    n_classes = int(y.max()) + 1
+    same = np.zeros(len(y) + 1, bool)  # as the one before; the last is the end
     order = np.argsort(y, kind="stable")
     if X is not None:
         keys = row_hashes(X, 0)
         sorted_ = np.lexsort((keys, y))
-        adjacent = (np.diff(keys[sorted_]) == 0) & (np.diff(y[sorted_]) == 0)
-        same[1:] = adjacent
-        if adjacent.any():
-            positions = np.flatnonzero(same)
+        keys, codes = keys[sorted_], y[sorted_]
+        same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
+        positions = np.flatnonzero(same)
+        if len(positions):
             # Equal keys are a hint, equal values the fact.
             same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
         uniform = weights is None or (weights == weights[0]).all()
         if by_key or not uniform or same.any():
             order = sorted_
-    starts = np.append(np.flatnonzero(~same), N)
+    starts = np.flatnonzero(~same)
     codes = y[order[starts[:-1]]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
 
