@@ -6,7 +6,7 @@ from gpurbf.runtime.jit.caching import cached
 
 
 @cached(nogil=True, error_model="numpy")
-def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
+def walk(begin, A, K, labels, certain, overlap, margin, doubt, relative, room, taken):
     """Decide the candidates from `begin` on, in order; those chosen raise the activity of the rest.
 
     Parameters
@@ -23,6 +23,8 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
         Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
         other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
         a threshold the walk stops for a direct evaluation.
+    relative : bool
+        Whether activities err by `doubt` times themselves, as those of gaussian units do.
     room : int
         How many more centers there may be.
     taken : bool array of shape (b,)
@@ -44,7 +46,8 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, room, taken):
             if j != labels[p] and A[p, j] > rival:
                 rival = A[p, j]
         lead = A[p, labels[p]] - rival - margin * activity
-        if not certain[p] and (abs(activity - overlap) <= doubt or abs(lead) <= doubt):
+        unsure = doubt * activity if relative else doubt  # about the lead
+        if not certain[p] and (abs(activity - overlap) <= doubt or abs(lead) <= unsure):
             return p, room
         if activity < overlap and (lead < 0.0 or A[p, labels[p]] <= rival):
             taken[p] = True

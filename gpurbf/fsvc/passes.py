@@ -258,7 +258,8 @@ class Pass:
         """
         taken, certain = np.zeros((2, len(rows)), bool)
         n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        rule, position = (self.overlap, self.margin, doubt), 0
+        rule = self.overlap, self.margin, doubt, self.unit.kernel == "gaussian"
+        position = 0
         while True:
             position, n_left = kernels.walk(position, A, K, columns, certain, *rule, n_left, taken)
             if position == len(rows):
