@@ -311,4 +311,4 @@ def test_threads_are_woken_for_as_much_work_as_they_are_worth(monkeypatch):
     for m in (40_000, 90_000):
         X, C = codes(24, m, 20)
         outputs(X, C, DISTANCE)
-    assert 1 < asked[0] < asked[1] <= 4
+    assert 1 < asked[0] < asked[1]  # `parallel_for` knows how many there are

@@ -439,8 +439,15 @@ def _rows(builder, kind, address):
                     x, x, ir.Constant(ir.VectorType(_i32, len(lanes)), lanes)
                 )
     else:
+        back = 0
+        if kind.target == DOTPROD and kind.step_stride:
+            # From the next step's address back. Else LLVM makes copies of the first row (LD1R, as
+            # its address moves on), and they take one of the three units that M1 multiplies with.
+            back = kind.step_stride
+            address = builder.add(address, _i64(back))
         for row in range(kind.rows):
-            pointer = pointer_to(builder, address, row * (kind.row_stride or size), operand)
+            place = row * (kind.row_stride or size) - back
+            pointer = pointer_to(builder, address, place, operand)
             yield _broadcast(builder, builder.load(pointer, align=size), kind.width)
 
 

@@ -175,10 +175,8 @@ class TileLayer:
         # A task is about two blocks of rows, and every thread gets as many.
         panels = self.centers.panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
-        useful = 1 + work // _MIN_BYTES_PER_THREAD
-        n_threads = 1
-        if useful > 1:
-            n_threads = min(filter(None, (thread_limit(), self.threads, useful)))
+        useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
+        n_threads = min(thread_limit(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
         block = min(self.block, rows)  # scratch for a few rows is little
@@ -195,7 +193,7 @@ class TileLayer:
         fused = products > 0
         with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
             if useful > 1:
-                parallel_for(task, -(-n // rows), n_threads)
+                parallel_for(task, -(-n // rows), useful)
             else:  # over before anyone would have been asked for help
                 for i in range(-(-n // rows)):
                     task(i)
