@@ -1,12 +1,29 @@
 """FSVC's pass: the walk over the candidates of a block, and the plain pass over known distances."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
 
 
+class Rule(NamedTuple):
+    """When a candidate becomes a center.
+
+    Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
+    other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
+    a threshold the walk stops for a direct evaluation; `relative` is whether activities err by
+    `doubt` times themselves, as those of gaussian units do.
+    """
+
+    overlap: float
+    margin: float
+    doubt: float
+    relative: bool
+
+
 @cached(nogil=True, error_model="numpy")
-def walk(begin, A, K, labels, certain, overlap, margin, doubt, relative, room, taken):
+def walk(begin, A, K, labels, certain, rule, room, taken):
     """Decide the candidates from `begin` on, in order; those chosen raise the activity of the rest.
 
     Parameters
@@ -19,12 +36,7 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, relative, room, t
         Column of A that a candidate adds to.
     certain : bool array of shape (b,)
         Candidates whose row of A is exact, so that no doubt is left.
-    overlap, margin, doubt : float
-        Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
-        other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
-        a threshold the walk stops for a direct evaluation.
-    relative : bool
-        Whether activities err by `doubt` times themselves, as those of gaussian units do.
+    rule : Rule
     room : int
         How many more centers there may be.
     taken : bool array of shape (b,)
@@ -37,6 +49,7 @@ def walk(begin, A, K, labels, certain, overlap, margin, doubt, relative, room, t
     room : int
     """
     b, k = A.shape
+    overlap, margin, doubt, relative = rule
     for p in range(begin, b):
         if room == 0:
             return b, room
@@ -70,8 +83,8 @@ def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
     gaussian : bool
     scale : float
         The unit: exp(scale d²), or else max(0, 1 - d / scale).
-    overlap, margin
-        See `walk`.
+    overlap, margin : float
+        See `Rule`.
     apart : bool
         Whether a center raises the activity of samples of its own class only.
     room : int

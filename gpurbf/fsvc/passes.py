@@ -258,10 +258,11 @@ class Pass:
         """
         taken, certain = np.zeros((2, len(rows)), bool)
         n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        rule = self.overlap, self.margin, doubt, self.unit.kernel == "gaussian"
+        gaussian = self.unit.kernel == "gaussian"
+        rule = kernels.Rule(float(self.overlap), self.margin, doubt, gaussian)
         position = 0
         while True:
-            position, n_left = kernels.walk(position, A, K, columns, certain, *rule, n_left, taken)
+            position, n_left = kernels.walk(position, A, K, columns, certain, rule, n_left, taken)
             if position == len(rows):
                 return taken
             A[position] = self._direct(rows, columns, taken, position)
