@@ -866,7 +866,7 @@ class Progress:
     def solved(self, p: int, solution: Any) -> bool:
         """Pair p is done; True to begin no other."""
         with self._lock:
-            if self.estimator.verbose:  # of many small pairs the text would be a tenth of the time
+            if self.estimator.verbose:  # the text takes microseconds, and there may be many pairs
                 say(
                     self.estimator,
                     f"{self.pairs[p]}: {solution.steps} steps, violation {solution.violation:.3g}, "

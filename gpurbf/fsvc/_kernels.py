@@ -6,6 +6,9 @@ import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
 
+# More than all activations below the smallest normal number, which tiles take for 0, add up to.
+_LOST = 1e-300
+
 
 class Rule(NamedTuple):
     """When a candidate becomes a center.
@@ -13,7 +16,7 @@ class Rule(NamedTuple):
     Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
     other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
     a threshold the walk stops for a direct evaluation; `relative` is whether activities err by
-    `doubt` times themselves, as those of gaussian units do.
+    `doubt` times themselves.
     """
 
     overlap: float
@@ -59,7 +62,7 @@ def walk(begin, A, K, labels, certain, rule, room, taken):
             if j != labels[p] and A[p, j] > rival:
                 rival = A[p, j]
         lead = A[p, labels[p]] - rival - margin * activity
-        unsure = doubt * activity if relative else doubt  # about the lead
+        unsure = doubt * activity + _LOST if relative else doubt  # about the lead
         if not certain[p] and (abs(activity - overlap) <= doubt or abs(lead) <= unsure):
             return p, room
         if activity < overlap and (lead < 0.0 or A[p, labels[p]] <= rival):

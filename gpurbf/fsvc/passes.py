@@ -258,8 +258,9 @@ class Pass:
         """
         taken, certain = np.zeros((2, len(rows)), bool)
         n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        gaussian = self.unit.kernel == "gaussian"
-        rule = kernels.Rule(float(self.overlap), self.margin, doubt, gaussian)
+        # An error of d² moves exp(-d² / 2r²) by a part of itself, the same at any distance.
+        relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
+        rule = kernels.Rule(float(self.overlap), self.margin, doubt, relative)
         position = 0
         while True:
             position, n_left = kernels.walk(position, A, K, columns, certain, rule, n_left, taken)
