@@ -142,9 +142,7 @@ def _classify(
     title = type(estimator).__name__
     log(f"{title}: preparing")
     # A fit on a few samples of every class: what it compiles is not in the times.
-    # HᵀH of 256 centers and more has kernels of its own, and "rbf" takes half of the samples.
-    some = np.arange(min(600 if name == "rbf" else 200, len(y)))
-    some = np.union1d(some, np.unique(y, return_index=True)[1])
+    some = np.union1d(np.arange(min(600, len(y))), np.unique(y, return_index=True)[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ESTIMATORS[name](len(some), backend).fit(X[some], y[some]).predict(X[some])
