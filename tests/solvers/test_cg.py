@@ -213,6 +213,22 @@ def test_h_is_in_float64_where_float32_would_add_to_the_penalty(
     assert model.decision_function(X[:2].astype(np.uint8)).dtype == np.float64
 
 
+@pytest.mark.parametrize("n_centers", [80, 300])
+@pytest.mark.parametrize("gamma", [1e-8, 8.5e-12])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+@pytest.mark.parametrize("preconditioner", [None, 40])
+def test_centers_that_answer_to_all_samples_alike_are_told_apart(
+    n_centers, gamma, dtype, preconditioner
+):
+    """The mean of H is 1, and what differs is less than a rounding to float32."""
+    solver = CG(1e-4, preconditioner=preconditioner, tol=1e-6, max_iter=500)
+    model = RBFClassifier(n_centers, gamma=gamma, solver=solver, random_state=0)
+    outputs = model.fit(X.astype(dtype), y).decision_function(X)
+    direct = clone(model).set_params(solver=Ridge(1e-4), precision="float64")
+    expected = direct.fit(X.astype(dtype), y).decision_function(X)
+    np.testing.assert_allclose(outputs, expected, atol=0.02)
+
+
 @pytest.mark.parametrize("n_centers", [80, "all"])
 def test_a_weight_of_two_is_the_sample_twice(n_centers):
     rng = np.random.default_rng(0)

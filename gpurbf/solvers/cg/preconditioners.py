@@ -43,6 +43,7 @@ class Cholesky:
                 count(operations=self.m**3 / 3, kind=dtype.name, nbytes=self.m**2 * dtype.itemsize)
                 with suppress(np.linalg.LinAlgError):
                     factorize(self.panels)
+                    self.delta = delta
                     return
                 delta *= 10
         raise np.linalg.LinAlgError("the kernel of the centers is not positive definite")
@@ -83,22 +84,35 @@ class Falkon:
 
         P⁻¹ = m/n (K + δI)⁻²,   δ² = λ m/n
 
-    as in Falkon (Rudi, Carratino, Rosasco, 2017), whose penalty is another. It raises what
-    `Cholesky` raises.
+    as in Falkon (Rudi, Carratino, Rosasco, 2017), whose penalty is another. Where H is ``centred``,
+    the mean of K's rows is taken off as well, which for q = (K + δI)⁻¹ K 1/√m, of a norm below 1,
+    makes it
+
+        P⁻¹ = m/n (K + δI)⁻¹ (I + q qᵀ / (1 - |q|²)) (K + δI)⁻¹
+
+    It raises what `Cholesky` raises.
     """
 
-    def __init__(self, layer: Layer, ridge: float, weight: float) -> None:
-        self.factor = len(layer.centers) / weight
+    def __init__(self, layer: Layer, ridge: float, weight: float, centred: bool) -> None:
+        m = len(layer.centers)
+        self.factor = m / weight
         self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
+        self.q, self.rest = np.zeros(m), 1.0
+        if centred:
+            lost = self.root.delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
+            self.q = (1 - lost) / np.sqrt(m)
+            self.rest = float(lost @ (2 - lost)) / m  # 1 - |q|², of which that leaves no digits
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        return self.factor * self.root.solve(self.root.solve(V)).astype(np.float64)
+        half = self.root.solve(V).astype(np.float64)
+        half += np.outer(self.q, self.q @ half / self.rest)
+        return self.factor * self.root.solve(half).astype(np.float64)
 
     def squares(self, V: np.ndarray) -> np.ndarray:
         """vᵀ P⁻¹ v for the columns of V (m, r)."""
-        half = self.root.solve(V)
-        return self.factor * np.einsum("ij,ij->j", half, half, dtype=np.float64)
+        half = self.root.solve(V).astype(np.float64)
+        return self.factor * (np.einsum("ij,ij->j", half, half) + (self.q @ half) ** 2 / self.rest)
 
 
 class Direct:

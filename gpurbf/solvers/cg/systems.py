@@ -18,8 +18,8 @@ from gpurbf.runtime.threads import single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge import Ridge
-from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
+from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
 
 # Centers whose kernel is factorised to precondition least squares, and where all samples are
 # centers, in m²/2 numbers; centers that stand for all of them beyond that.
@@ -109,8 +109,8 @@ class System(ABC):
         """Output weights W (m, k) and intercept b (k,) of a solution, or of a V that is not yet."""
 
     def start(self, W: np.ndarray) -> np.ndarray:
-        """The V that is nearest to output weights W: nothing for the constant."""
-        return np.column_stack([W, np.zeros(len(W))]) if self.fit_intercept else W
+        """The V that is nearest to output weights W."""
+        return W
 
     @abstractmethod
     def _samples(self, rows: np.ndarray) -> Any:
@@ -143,10 +143,9 @@ class System(ABC):
 class LeastSquares(System):
     """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
 
-    λ is alpha times the mean diagonal of A, of H less its mean where there is a b, and H is
-    rounded to the grid of `NormalEquations`, so the solution is the same. Samples that all have
-    the output 1 are targets besides: their weights times b, which are taken off the others, are
-    what a constant costs.
+    Where there is a b, H and T are less their means, and b follows from them. λ is alpha times the
+    mean diagonal of A, and H is rounded to the grid of `NormalEquations`, so the solution is the
+    same. Rows of H are kept less a shift: kernels that are wide are nearly the same number.
     """
 
     name = "least squares"
@@ -160,64 +159,78 @@ class LeastSquares(System):
         penalty: Penalty,
         n_landmarks: int | None,
     ) -> None:
-        m, N = len(layer.centers), len(T)
+        N = len(T)
         super().__init__(layer, N, penalty.intercept)
-        self.X = X
+        self.X, self.T, self.alpha = X, T, penalty.alpha
         self.w = np.ones(N) if weights is None else weights
-        n = float(self.w.sum())
-        shift, step = np.zeros(m), None
-        # Rows are kept without their weights, so the grid is that of weights of 1.
-        if found := fixed_point(layer, penalty.alpha, float(np.abs(T).max(initial=1)), 1.0, 1.0):
-            shift, step = found[0], found[1].step
-        self.rows, self.info = rows_of(layer, X, shift, step)
-        step = getattr(self.rows, "step", None)  # where they are kept in multiples of it
-        if step and not self._tolerable(step, n, penalty.alpha):
-            del self.rows  # two of them may be more than there is room for
-            self.rows, self.info = rows_of(layer, X, shift, None)
-            self.info += ", as 16 bits would add to the penalty"
-        may_widen = not step and layer.dtype != np.float64 and layer.precision not in FORCED
-        if may_widen and not self._tolerable(_STEP_OF_FLOAT32, n, penalty.alpha):
-            del self.rows
-            self.layer = layer = layer.in_float64()
-            self.rows, self.info = rows_of(layer, X, shift, None)
-        self.target_mean = (
-            weighted_sum(self.w, T) / n if self.fit_intercept else np.zeros(T.shape[1])
-        )
-        self.T = np.column_stack([T - self.target_mean, np.ones(N)])
-        B = self._transposed(self.w[:, None] * self.T)
-        offset = B[:, -1] / n - shift
-        trace = float(weighted_sum(self.w, self.rows.squares()))
-        centred = trace - n * float(offset @ offset)
-        trace += n * float(shift @ shift + 2 * shift @ offset)
-        scale = (centred if self.fit_intercept else trace) / m
-        self.alpha, self.ridge = penalty.alpha, penalty.alpha * (scale if scale > 0 else 1.0)
+        self._keep()
+        may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
+        if may_widen and not self._tolerable(_STEP_OF_FLOAT32):
+            self.layer = layer.in_float64()
+            self._keep()
+        self._centre()
+        m, n = len(self.mean), float(self.w.sum())
+        trace = self.squares + n * float(self.rest @ (self.rest - 2 * self.mean))
+        self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
-        self.B = B if self.fit_intercept else B[:, :-1]
         self.preconditioner = self._precondition(n_landmarks, _MAX_FALKON_CENTERS, trace)
 
-    def _tolerable(self, step: float, n: float, alpha: float) -> bool:
-        """Whether rows in multiples of that step, of weight n, are as good as those not rounded."""
-        offset = self.rows.rmatvec(self.w[:, None])[:, 0] / n
-        spread = float(weighted_sum(self.w, self.rows.squares())) - n * float(offset @ offset)
-        return tolerable(len(offset) * n * step**2 / 12, spread, alpha)
+    def _keep(self) -> None:
+        """Keep the rows of the layer, or see to it that they can be made, in 16 bits at best."""
+        # Rows are kept without their weights, so the grid is that of weights of 1.
+        target = float(np.abs(self.T).max(initial=1))
+        found = fixed_point(self.layer, self.alpha, target, 1.0, 1.0)
+        shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
+        self._keep_in(shift, step)
+        step = getattr(self.rows, "step", None)  # where they are kept in multiples of it
+        if step and not self._tolerable(step):
+            self._keep_in(shift, None)
+            self.info += ", as 16 bits would add to the penalty"
+
+    def _keep_in(self, shift: np.ndarray, step: float | None) -> None:
+        self.__dict__.pop("rows", None)  # two of them may be more than there is room for
+        self.rows, self.info = rows_of(self.layer, self.X, shift, step)
+        self.squares = float(weighted_sum(self.w, self.rows.squares()))
+        self._average()
+
+    def _average(self) -> None:
+        """Find the mean of the rows as they are kept, of samples of these weights."""
+        self.mean = self.rows.rmatvec(self.w[:, None])[:, 0] / self.w.sum()
+
+    def _centre(self) -> None:
+        """Find B, and what the rows as they are kept have still to lose: ``rest``.
+
+        That is their mean, or less than nothing, the shift, where there is no b.
+        """
+        self.rest, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
+        if self.fit_intercept:
+            self.rest = self.mean
+            self.target_mean = weighted_sum(self.w, self.T) / self.w.sum()
+        self.B = self._transposed(self.w[:, None] * (self.T - self.target_mean))
+
+    def _tolerable(self, step: float) -> bool:
+        """Whether rows in multiples of that step are as good as those not rounded."""
+        m, n = len(self.mean), float(self.w.sum())
+        spread = self.squares - n * float(self.mean @ self.mean)
+        return tolerable(m * n * step**2 / 12, spread, self.alpha)
 
     def _factorised(self, trace: float) -> Falkon:
-        return Falkon(self.layer, self.ridge, float(self.w.sum()))
+        return Falkon(self.layer, self.ridge, float(self.w.sum()), self.fit_intercept)
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         G = np.zeros((len(some), len(some)))
         for rows, part in self.rows.columns(some):
-            part += self.rows.shift[some]
+            part -= self.rest[some]
             part *= np.sqrt(self.w[rows])[:, None]
             G += part.T @ part
         return Nystrom(E, some, None, G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
-        return self.rows.matvec(V) + self.rows.shift @ V
+        return self.rows.matvec(V) - self.rest @ V
 
     def _transposed(self, U: np.ndarray) -> np.ndarray:
-        return self.rows.rmatvec(U) + self.rows.shift[:, None] * U.sum(axis=0)
+        return self.rows.rmatvec(U) - self.rest[:, None] * U.sum(axis=0)
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V, shape (m, k)."""
@@ -225,21 +238,12 @@ class LeastSquares(System):
 
     def residual(self, V: np.ndarray) -> np.ndarray:
         """B - (A + λI) V, from the errors of the outputs."""
-        errors = self.T[:, : V.shape[1]] - self._times(V)
+        errors = self.T - self.target_mean - self._times(V)
         return self._transposed(self.w[:, None] * errors) - self.ridge * V
 
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """W and the b that is best for them, also where V is not yet the solution."""
-        if not self.fit_intercept:
-            return V, self.target_mean
-        errors = self.T - self._times(V)
-        errors, e = errors[:, :-1], errors[:, -1]
-        W, v = V[:, :-1], V[:, -1]
-        b = weighted_sum(self.w * e, errors) + self.ridge * (v @ W)
-        b /= max(
-            float(weighted_sum(self.w, e * e) + self.ridge * (v @ v)), np.finfo(np.float64).tiny
-        )
-        return W - v[:, None] * b, self.target_mean + b
+        return V, self.target_mean - (self.rest + self.rows.shift) @ V
 
     def _samples(self, rows: np.ndarray) -> Any:
         return self.X[rows]
@@ -249,6 +253,8 @@ class LeastSquares(System):
         other = copy.copy(self)
         other.w = self.w.copy()
         other.w[np.isin(row_hashes(self.X, 0), row_hashes(self.X[rows], 0))] = 0
+        other._average()
+        other._centre()
         return other, V.copy()
 
     def leave_one_out(
@@ -261,14 +267,14 @@ class LeastSquares(System):
         of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
         is proportional to the weight.
         """
-        mass, targets = self.w[rows] if mass is None else mass, self.T[:, :-1] + self.target_mean
+        mass = self.w[rows] if mass is None else mass
         if len(W) <= _MAX_SUMMED_CENTERS:
             layer, normal = self.layer.in_float64(), NormalEquations(*W.shape)
-            normal.add(layer, self.X, targets, self.w)
+            normal.add(layer, self.X, self.T, self.w)
             solution = Ridge(self.alpha, fit_intercept=self.fit_intercept).solve(normal)
             with layer.allocator():
                 H = activations(layer, self.X[rows])
-                return solution.leave_one_out(H, targets[rows], mass)
+                return solution.leave_one_out(H, self.T[rows], mass)
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
@@ -277,11 +283,13 @@ class LeastSquares(System):
                 part = slice(start, start + _ROWS_PER_BLOCK)
                 H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
                 outputs[part] = H @ W + b
+                H -= self.rest + self.rows.shift
                 leverage[part] = self.preconditioner.squares(H.T)
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
+        leverage += self.fit_intercept / self.w.sum()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
-        return outputs + far[:, None] * (outputs - targets[rows])
+        return outputs + far[:, None] * (outputs - self.T[rows])
 
 
 def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
@@ -346,7 +354,8 @@ class KernelSystem(System):
 
     def start(self, W: np.ndarray) -> np.ndarray:
         """The U of W, and nothing for the constant."""
-        return super().start(W / np.where(self.roots > 0, self.roots, 1)[:, None])
+        U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
+        return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
 
     def weights(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """V and b."""

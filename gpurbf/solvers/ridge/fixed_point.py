@@ -6,6 +6,8 @@ samples is checked when they are summed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpurbf.layer import Layer, activations
@@ -14,8 +16,17 @@ from gpurbf.runtime.arrays import to_host
 
 # Centers whose activations tell mean and range.
 _MAX_CENTERS_EVALUATED = 1024
+# Rows whose mean is the shift where there is no grid.
+_SHIFT_ROWS = 1024
 # The part of the ridge that rounding may add to it.
 _MAX_NOISE = 0.1
+
+
+def first_mean(layer: Layer, X: Any) -> np.ndarray:
+    """The mean of H over the first rows of X, in numbers of float32."""
+    # Any shift is right; one that float32 holds exactly is the same number everywhere.
+    H = activations(layer, X[:_SHIFT_ROWS])
+    return to_host(H.mean(axis=0, dtype=np.float64)).astype(np.float32).astype(np.float64)
 
 
 def tolerable(noise: float, spread: float, alpha: float) -> bool:

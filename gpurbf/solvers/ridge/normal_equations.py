@@ -23,10 +23,8 @@ from gpurbf.runtime.threads import (
     parallel_for,
     single_threaded_blas,
 )
-from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
-# Rows whose mean is the shift.
-_SHIFT_ROWS = 1024
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
 # Of the squares of H less its shift, a spread that is nothing but their rounding.
@@ -208,10 +206,8 @@ class NormalEquations:
         with layer.allocator():
             if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
                 self.shift, self.grid = found
-                return
-            # Any shift is right; one that float32 holds exactly is the same number everywhere.
-            first = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
-        self.shift, self.grid = first.astype(np.float32).astype(np.float64), None
+            else:
+                self.shift, self.grid = first_mean(layer, X), None
 
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
@@ -281,9 +277,7 @@ class NormalEquations:
         scale = float(xp.trace(A)) / m
         if not np.isfinite(scale):
             raise FloatingPointError("sums over the hidden layer")
-        if not scale > _ROUNDING * squares:  # no center answers otherwise to any sample
-            scale = squares or 1.0
-        return System(A, B, mean, target_mean, scale, xp)
+        return System(A, B, mean, target_mean, relative_to(scale, squares), xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
         """Make a function that rounds H (N, m) as it was summed.
@@ -324,6 +318,14 @@ class NormalEquations:
             rounded = self.summed(np.sqrt(weights[some]))(H[places[some]])
             np.add.at(sums, places[some], weights[some, None] * rounded)
         return sums / np.bincount(places, weights, len(H))[:, None]
+
+
+def relative_to(scale: float, squares: float) -> float:
+    """What a penalty is relative to: the mean diagonal of A, or, if that is rounding, the squares.
+
+    Then no center answers otherwise to any sample.
+    """
+    return scale if scale > _ROUNDING * squares else squares or 1.0
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:
