@@ -17,7 +17,7 @@ from gpurbf.estimators._base import StateMixin, say
 from gpurbf.estimators._validation import check_layer_parameters, profile_of
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
-from gpurbf.layer.gamma import resolve_gamma
+from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import staged
@@ -136,6 +136,8 @@ class ChosenLayerMixin(FittedLayerMixin):
         quantizations = shared_quantizations(C, X, self.precision)
         layer = HiddenLayer(C, activation, quantizations=quantizations, **options)
         warn_if_dense_takes_long(X, layer)
+        if not (quantizations or isinstance(self.gamma, str)):
+            warn_if_rounding_decides(X, activation, layer.dtype)
         self._keep_layer(layer)
         self.__dict__.pop("center_indices_", None)
         if indices is not None:

@@ -329,10 +329,12 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     column = int(largest.argmax())
     names = getattr(estimator, "feature_names_in_", None)
     called = "" if names is None else f" ({names[column]!r})"
+    gamma = getattr(estimator, "gamma", "scale")
+    times = "" if isinstance(gamma, str) else f", times gamma={gamma:g},"
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
-        "and squares of such numbers are too large or too small for the arithmetic. Scale the "
-        "data first, for example by sklearn.preprocessing.StandardScaler."
+        f"and squares of such numbers{times} are too large or too small for the arithmetic. Scale "
+        "the data first, for example by sklearn.preprocessing.StandardScaler."
     )
 
 

@@ -47,7 +47,7 @@ from gpurbf.estimators._validation import (
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
-from gpurbf.layer.gamma import resolve_gamma
+from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
@@ -380,6 +380,8 @@ class SVC(
                     "wide to be made dense: use backend='auto', which takes sparse products."
                 )
             warn_if_sparse_takes_long(X.values)
+            if X.quantization is None and not isinstance(self.gamma, str):
+                warn_if_rounding_decides(X.values, self._activation, np.float64)
         try:
             return train_pairs(
                 X,
@@ -926,7 +928,7 @@ def check_parameters(estimator: Any) -> None:
     if not callable(estimator.kernel):
         check_option("kernel", estimator.kernel, (*KERNELS, "precomputed"), "or a function")
     # 0 makes a constant kernel, but is scikit-learn's limit.
-    if isinstance(estimator.gamma, str) or estimator.gamma != 0:
+    if not (isinstance(estimator.gamma, numbers.Real) and estimator.gamma == 0):
         check_gamma(estimator.gamma, ("scale", "auto"))
     check_number("degree", estimator.degree, numbers.Integral, 0)
     check_number("coef0", estimator.coef0, numbers.Real, -np.inf)

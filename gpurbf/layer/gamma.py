@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import over_rows
-from gpurbf.layer.activation import OF_DISTANCE
+from gpurbf.layer.activation import OF_DISTANCE, Activation
+from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import parallel_rows
 
@@ -20,6 +21,8 @@ kernels = lazy_module("gpurbf.data._kernels")
 
 
 _SAMPLE = 1000
+# Samples that tell how large the rounding of distances is, and what it may do to a kernel value.
+_FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
 _TILE = 1 << 17  # numbers that stay in cache
 # A variance is a difference of two sums where it is this part of the first: four bits at the most.
@@ -68,6 +71,26 @@ def resolve_gamma(
     if profile not in OF_DISTANCE:
         return 1.0 / squared
     return (0.5 if profile == "triangular" else 1.0) / float(np.sqrt(squared))
+
+
+def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None:
+    """For a gamma with which a sample is not told from itself, by distances rounded to the dtype.
+
+    d² is off by some eps |x - mean|², of which some samples tell the mean.
+    """
+    if activation.metric != "euclidean" or not isinstance(activation.profile, str):
+        return
+    sample = X[:_FEW]
+    sample = (sample.toarray() if sp.issparse(sample) else sample).astype(np.float64)
+    sample -= sample.mean(axis=0)
+    off = float(np.finfo(dtype).eps * np.einsum("ij,ij->", sample, sample) / len(sample))
+    error = activation.gamma * (off if activation.profile not in OF_DISTANCE else off**0.5)
+    if error > _MAX_ERROR_OF_ITSELF:
+        warn(
+            f"gamma={activation.gamma:g} is so large that the kernel of a sample and itself errs by "
+            f"{min(error, 1.0):.1g}, as distances are rounded to {np.dtype(dtype)}: take a smaller "
+            "gamma; gamma='scale' is the usual size."
+        )
 
 
 def _variance(X: Any, weights: np.ndarray | None) -> float:

@@ -111,3 +111,17 @@ def test_small_plain_arrays_skip_the_full_validation(monkeypatch):
         model.fit(X, y).predict(X)
     many = np.zeros((_validation._FEW // 3 + 1, 3))
     assert not _validation._is_plain(model, many, reset=False)
+
+
+@pytest.mark.parametrize("model", [SVC, RBFClassifier])
+def test_a_gamma_so_large_that_rounding_decides_is_told(model):
+    """Distances of codes are exact, and another gamma is only so far from the data."""
+    A, b = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2
+    with pytest.warns(UserWarning, match=r"gamma=1e\+20 is so large"):
+        model(gamma=1e20).fit(A, b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(gamma=1e6).fit(A, b)
+        assert model(gamma=1e20).fit(np.rint(A * 9), b).score(np.rint(A * 9), b) == 1
+    with pytest.raises(TypeError, match="gamma must be a number"):
+        model(gamma=np.array([1.0, 2.0])).fit(A, b)
