@@ -87,9 +87,9 @@ def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None
     error = activation.gamma * (off if activation.profile not in OF_DISTANCE else off**0.5)
     if error > _MAX_ERROR_OF_ITSELF:
         warn(
-            f"gamma={activation.gamma:g} is so large that the kernel of a sample and itself errs by "
-            f"{min(error, 1.0):.1g}, as distances are rounded to {np.dtype(dtype)}: take a smaller "
-            "gamma; gamma='scale' is the usual size."
+            f"gamma={activation.gamma:g} is so large that the kernel of a sample and itself is off "
+            f"by {min(error, 1.0):.1g}, as distances are rounded to {np.dtype(dtype)}: take a "
+            "smaller gamma; gamma='scale' is the usual size."
         )
 
 

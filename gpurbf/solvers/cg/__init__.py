@@ -221,11 +221,11 @@ class CG(BaseEstimator):
         )
 
     def _start(self, system: System) -> np.ndarray:
-        W, k = np.asarray(self.start, np.float64), system.B.shape[1] - self.fit_intercept
-        if W.shape != (len(system.B), k) or not np.isfinite(W).all():
+        W, shape = np.asarray(self.start, np.float64), (len(system.B), system.T.shape[1])
+        if W.shape != shape or not np.isfinite(W).all():
             raise ValueError(
-                f"start must be finite numbers of shape {(len(system.B), k)}, a row a center and a "
-                f"column an output, got shape {W.shape}."
+                f"start must be finite numbers of shape {shape}, a row a center and a column an "
+                f"output, got shape {W.shape}."
             )
         return system.start(W)
 

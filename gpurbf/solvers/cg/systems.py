@@ -52,6 +52,8 @@ class System(ABC):
     Attributes
     ----------
     B : ndarray of shape (m, k)
+    T : ndarray of shape (·, n_outputs)
+        Targets.
     ridge : float
         λ.
     preconditioner : object
@@ -63,6 +65,7 @@ class System(ABC):
 
     name: str
     B: np.ndarray
+    T: np.ndarray
     ridge: float
     preconditioner: Falkon | Direct | Nystrom
     info: str
