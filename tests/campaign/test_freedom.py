@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 from sklearn import svm
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV
 from gpurbf.solvers import CG, LMS
@@ -200,6 +201,7 @@ class LeastSquares:
         row = np.sqrt(NOISE * rounded * self.ridge) * (np.sqrt(s) + np.sqrt(m))
         return 3 * noise + excess, (row + E) * norm / np.sqrt(w.sum())
 
+    @threadpool_limits.wrap(limits=1)  # for small matrices; threads would spin at one another
     def left_out(self, groups, own):
         """Outputs of samples without their group, nor the centers (N, m) that they are."""
         outputs = self.H @ self.V + self.b
