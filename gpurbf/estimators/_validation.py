@@ -28,6 +28,7 @@ from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
 from gpurbf.runtime.arrays import is_resident, library, to_host
 from gpurbf.runtime.checks import check_option, check_option_or_number, plain
+from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import count, staged
 
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
@@ -216,9 +217,11 @@ def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 
 
 def stream_data(
-    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool
+    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, chosen: bool
 ) -> TrainingData:
     """A batch of a stream whose first one names all classes.
+
+    ``chosen``: centers, or how wide they are, are learned from the first batch.
 
     Raises
     ------
@@ -244,6 +247,11 @@ def stream_data(
     unknown = np.setdiff1d(y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
+    if first and chosen and (n_known := len(np.unique(y))) < len(known):
+        warn(
+            f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
+            "from it is meant for all: centers or their width. Shuffle the stream."
+        )
     return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
 
 

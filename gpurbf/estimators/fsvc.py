@@ -337,8 +337,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """
         check_fsvc_parameters(self)
         first = not hasattr(self, "_selection")
-        data = stream_data(self, X, y, classes, sample_weight, first=first)
         sums = check_fsvc_solver(self).needs == "sums"
+        radii = self.radius, self.eval_radius
+        learned = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
+        data = stream_data(self, X, y, classes, sample_weight, first=first, chosen=learned)
         if sums and not first and not hasattr(self, "_normal"):
             warn(
                 "fit keeps no sums to add to: the outputs are trained anew from this chunk on. "

@@ -338,7 +338,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         solver = self._solver()
         first = not hasattr(self, "centers_")
         X, codes, weights, self.classes_, _, given = stream_data(
-            self, X, y, classes, sample_weight, first=first
+            self,
+            X,
+            y,
+            classes,
+            sample_weight,
+            first=first,
+            chosen=isinstance(self.centers, str) or isinstance(self.gamma, str),
         )
         with limited(self.n_jobs), finite(self, X):
             if first:

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from gpurbf import SVC, RBFClassifier
+from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.estimators import _validation
 
 RNG = np.random.default_rng(0)
@@ -125,3 +125,22 @@ def test_a_gamma_so_large_that_rounding_decides_is_told(model):
         assert model(gamma=1e20).fit(np.rint(A * 9), b).score(np.rint(A * 9), b) == 1
     with pytest.raises(TypeError, match="gamma must be a number"):
         model(gamma=np.array([1.0, 2.0])).fit(A, b)
+
+
+@pytest.mark.parametrize(
+    ("model", "learns"),
+    [
+        (RBFClassifier(5), True),
+        (RBFClassifier(centers=X[:5], gamma=0.1), False),
+        (FSVC(), True),
+        (FSVC(1.0), True),
+        (FSVC(1.0, eval_radius=None, solver="one-hot"), False),
+    ],
+)
+def test_a_first_batch_that_lacks_classes_is_told_where_it_decides_something(model, learns):
+    some = np.flatnonzero(y < 2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        clone(model).partial_fit(X[some], y[some], classes=[0, 1, 2])
+        clone(model).partial_fit(X, y, classes=[0, 1, 2])
+    assert ["samples of 2 of 3 classes" in str(one.message) for one in said] == [True] * learns
