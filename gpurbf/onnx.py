@@ -252,4 +252,6 @@ for _estimator in (SVC, RBFClassifier, RBFClassifierCV, FSVC, RBFLayer):
         _shapes,
         _convert,
         parser=None if _estimator is RBFLayer else _parse,
+        # What many pass to scikit-learn's classifiers: scores are an array here in any case.
+        options=None if _estimator is RBFLayer else {"zipmap": [False]},
     )

@@ -103,6 +103,8 @@ def test_pipelines_and_sparse_models_are_converted():
     same(make_pipeline(RBFLayer(50, random_state=0), SVC(kernel="linear")).fit(X, Y), X)
     model = SVC().fit(sp.csr_matrix(X_TRAIN), Y_TRAIN)
     same(model, X_TEST)
+    graph = to_onnx(pipeline, X_TRAIN[:1], options={"zipmap": False}).graph
+    assert [output.name for output in graph.output] == ["label", "scores"]
 
 
 def test_models_that_onnx_cannot_express_are_refused():
