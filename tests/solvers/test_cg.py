@@ -13,6 +13,7 @@ from gpurbf import RBFClassifier, RBFLayer, config_context
 from gpurbf.runtime import checks
 from gpurbf.solvers import automatic
 from gpurbf.solvers.cg import CG
+from gpurbf.solvers.cg.preconditioners import Falkon
 from gpurbf.solvers.cg.stored_h import DeviceH, RecomputedH, StoredH
 from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -134,6 +135,19 @@ def test_a_preconditioner_without_some_unknowns_is_its_inverse_there():
     assert not fewer.solve(R)[some].any() and not start[some].any()
     # The gradient of the least Vᵀ P V is zero where V is free.
     np.testing.assert_allclose((P @ (start - V))[rest], 0, atol=1e-8 * np.abs(P).max())
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_falkon_is_the_inverse_of_the_centers_own_system(centred):
+    m, n, ridge = 90, 500.0, 1e-3
+    K = gaussian(X[:m], X[:m])
+    delta = np.sqrt(ridge * m / n)
+    P = (K + delta * np.eye(m)) @ (K + delta * np.eye(m))
+    P -= centred * np.outer(K.sum(axis=0), K.sum(axis=0)) / m
+    found = Falkon(layer_of(X[:m], precision="float64"), ridge, n, centred)
+    np.testing.assert_allclose(found.solve(P), m / n * np.eye(m), atol=1e-9)
+    half = found.solve(np.eye(m))
+    np.testing.assert_allclose(found.squares(np.eye(m)), half.diagonal(), rtol=1e-9)
 
 
 def test_all_samples_as_centers_are_kernel_ridge_regression(backend):

@@ -99,9 +99,11 @@ class Falkon:
         self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
         self.q, self.rest = np.zeros(m), 1.0
         if centred:
-            lost = self.root.delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
+            delta = self.root.delta
+            lost = delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
             self.q = (1 - lost) / np.sqrt(m)
-            self.rest = float(lost @ (2 - lost)) / m  # 1 - |q|², of which that leaves no digits
+            # 1 - |q|², of which that leaves no digits; K's eigenvalues are below its trace m.
+            self.rest = max(float(lost @ (2 - lost)) / m, delta / (m + delta))
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
