@@ -26,7 +26,7 @@ from gpurbf.layer.backends.numba.matvec import (
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.stages import count, is_recorded, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ _BLOCK_ROWS = 192
 _FEWEST_ROWS = 96
 # The most bytes of a block where inputs are many more.
 _MAX_BLOCK_BYTES = 1 << 24
+# Threads that work is cut for in a profile, which models as many and more.
+_RECORDED_THREADS = 16
 # Rows that a thread shifts at a time.
 _SHIFTED_ROWS = 512
 
@@ -172,11 +174,13 @@ class TileLayer:
         n, m = len(chosen) or len(X), self.m
         if not n or not m:
             return
-        # A task is about two blocks of rows, and every thread gets as many.
+        # A task is about two blocks of rows, and every thread gets as many; also those of which a
+        # profile only tells what they would do.
         panels = self.centers.panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
         useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
-        n_threads = min(thread_limit(), useful) if useful > 1 else 1
+        limit = _RECORDED_THREADS if is_recorded() else thread_limit()
+        n_threads = min(limit, useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
         block = min(self.block, rows)  # scratch for a few rows is little
