@@ -15,6 +15,7 @@ import reference
 from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import log_softmax
+from scipy.stats import chi2
 from sklearn import svm
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
@@ -178,8 +179,9 @@ class LeastSquares:
         It leaves the gradient g = -ZᵀEV - Eᵀr of the true cost, for the residual r, whose excess is
         gᵀ(ZᵀZ + λ)⁻¹g. Independent errors that add a tenth of λ to the diagonal make a tenth of
         λ|V|² + (m - dof) |r|² / N of it, for dof the trace of ZᵀZ (ZᵀZ + λ)⁻¹, or with the mean of
-        r² by w² where errors are rounded before they are weighed; three times that is for what
-        they vary by. A row of 64 compared ones errs by (8 + √m) deviations at most. What
+        r² by w² where errors are rounded before they are weighed. It varies as χ² of the m - dof
+        directions and outputs: its quantile of 1 - 1e-6 is allowed, and three times the mean, as
+        errors are alike in part. Of 64 rows compared, one errs by (8 + √m) deviations at most. What
         is lost in float64, by `each` error of an activation, in sums over H, in Cholesky's factor,
         and the residual of cg are bounded by norms, with μ the least eigenvalue.
         """
@@ -191,6 +193,8 @@ class LeastSquares:
         each_squared = np.square(self.T - self.H @ V - b).sum(axis=1)
         mean = max(w @ each_squared / N, w**2 @ each_squared / w.sum())
         noise = NOISE * rounded * (self.ridge * norm**2 + free * mean)
+        n_free = max(1.0, free) * self.T.shape[1]
+        noise *= max(3.0, chi2.ppf(1 - 1e-6, n_free) / n_free)
         E = each * np.sqrt(w.sum() * m)
         g = (N + m) * EPS * squares[0] * norm
         if tol:
@@ -199,7 +203,7 @@ class LeastSquares:
         targets = 2.0**-21 * np.sqrt(w.max() * self.T.size) * rounded
         excess = (E * (norm + r / np.sqrt(mu)) + g / np.sqrt(mu) + targets) ** 2
         row = np.sqrt(NOISE * rounded * self.ridge) * (np.sqrt(s) + np.sqrt(m))
-        return 3 * noise + excess, (row + E) * norm / np.sqrt(w.sum())
+        return noise + excess, (row + E) * norm / np.sqrt(w.sum())
 
     @threadpool_limits.wrap(limits=1)  # for small matrices; threads would spin at one another
     def left_out(self, groups, own):
