@@ -15,7 +15,7 @@ from benchmarks.measure import Times, calls, in_turn, run_python
 from benchmarks.report import Report
 from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, VARIABLE
+from gpurbf.layer.backends.numba.cpu_kernel import KERNELS, VARIABLE
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling.machine import limit
 
@@ -240,7 +240,7 @@ def _cpu_kernels(report: Report, gamma: float, quick: bool, data_home: str | Non
     setup = data.memory_setup(quick, data_home)
     code = _FORCED.format(setup=setup, N=N, m=m, gamma=gamma, rounds=2 if quick else 3)
     rows = []
-    for kernel in FEATURES:
+    for kernel in KERNELS:
         result = json.loads(run_python(code, **{VARIABLE: kernel}))
         if problem := result.get("problem"):
             rows.append((kernel, "", "", "", "", problem))

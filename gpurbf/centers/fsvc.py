@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import quantizations_of
-from gpurbf.fsvc.passes import Arithmetic, Pass, as_drawn
+from gpurbf.fsvc.passes import Arithmetic, Pass, as_drawn, pass_precision
 from gpurbf.fsvc.search import find_radius, typical_distance
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation
@@ -87,7 +87,7 @@ def _by_count(
     warn_if_short(n_centers, len(stream))
     if n_centers >= len(stream):
         return np.sort(stream)
-    precision = "auto" if precision in ("float32", "tf32") else precision
+    precision = pass_precision(precision)
     # One quantization for all that is compared: the coarsest.
     quantizations = (quantizations_of(X, precision) or ())[:1]
     arithmetic = Arithmetic(backend, precision, quantizations)

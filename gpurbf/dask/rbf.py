@@ -193,7 +193,7 @@ def number_centers(model: Any, blocks: Blocks) -> None:
 
 
 def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
-    """The race by which the model will draw its centers, and how many, for `Blocks.scanned`.
+    """The race by which the model will draw its centers, and how many, for `Blocks`.
 
     There is none where something else is drawn first, or will be refused. Rules that would have to
     see all samples in one place are refused here.

@@ -75,7 +75,7 @@ class StateMixin:
         for name, (write, _) in self._written.items():
             if state.get(name) is not None:
                 state[name] = write(state[name])
-        # There and empty: a first use by many threads adds no attribute while another looks at all.
+        # So that a first use by many threads adds no attribute while another goes through all.
         return state | {"_cache": None, "_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -39,7 +39,15 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
-from gpurbf.fsvc.passes import SELECTIONS, Arithmetic, Order, Selection, as_drawn, as_given
+from gpurbf.fsvc.passes import (
+    SELECTIONS,
+    Arithmetic,
+    Order,
+    Selection,
+    as_drawn,
+    as_given,
+    pass_precision,
+)
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS
@@ -443,7 +451,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
         with finite(self, X):
-            # There is no model before the last of them, so none can be asked to be the last.
+            # There is no model before the last stage, so callbacks cannot stop earlier.
             for name in steps(self, stages, 3, X, y, stops=False):
                 if name == "radii" and first:
                     solver = self._find_radii(X, codes, order, solver)
@@ -474,7 +482,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     def _keep_quantizations(self, X: Any, first: bool = True) -> None:
         """Keep the quantizations that all samples so far allow, whatever batches they came in."""
-        found = quantizations_of(X, self._pass_precision())
+        found = quantizations_of(X, pass_precision(self.precision))
         known = None if first else self._stream_quantizations
         if known is not None and found is not None:
             found = tuple(quantization for quantization in known if quantization in found)
@@ -483,10 +491,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _pass_quantizations(self) -> tuple[Quantization, ...] | None:
         """The coarsest of them alone, so that all that is compared is on one."""
         return self._stream_quantizations and self._stream_quantizations[:1]
-
-    def _pass_precision(self) -> str:
-        """That of the pass, whose activities are in float64 or exact, whatever is asked for."""
-        return "auto" if self.precision in ("float32", "tf32") else self.precision
 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
@@ -497,7 +501,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         )
 
     def _pass_arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.backend, self._pass_precision(), self._pass_quantizations())
+        precision = pass_precision(self.precision)
+        return Arithmetic(self.backend, precision, self._pass_quantizations())
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -172,7 +172,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         X = check_samples(self, X)
         with limited(self.n_jobs):
             H = self._layer().activations(X)
-        # H is larger than X: bounded profiles of what has room for its squares are not looked at.
+        # H is larger than X, so it is not looked at where it must be finite: where the profile is
+        # bounded and no squared distance overflows.
         if self._activation.profile not in BOUNDED or not (
             X.dtype == np.uint8 or (not is_resident(X) and holds_squares(H.dtype, X, self.centers_))
         ):

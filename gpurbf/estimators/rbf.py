@@ -158,7 +158,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     backend_, backend_info_ : str
         The backend that ran, and with which kernel, arithmetic and reason.
     solver_info_ : str
-        The solver that ran and why; of ``"cg"`` what it solved, how H was had and how far it came.
+        The solver that ran and why; of ``"cg"`` what it solved, how H was kept and the residual.
     n_iter_ : int
         Iterations of ``"cg"``; absent for other solvers.
     n_features_in_ : int
@@ -168,21 +168,22 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     Notes
     -----
     ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
-    `precision` forces another arithmetic. Where this, or H in float32, adds more than a tenth to
-    the penalty, which the sums themselves tell, or there are no more distinct samples than centers,
-    they are made again in float64; the model then predicts in float64 too, and ``solver_info_``
-    says so.
+    `precision` forces another arithmetic. The sums show how much this, or H in float32, adds to the
+    penalty. Where it is more than a tenth, or where there are no more distinct samples than
+    centers, they are made again in float64; the model then predicts in float64 too, and
+    ``solver_info_`` says so.
 
     ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
     positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
     not ``λ |W|²``. It ends at a relative residual of 0.01; see
     :class:`gpurbf.solvers.cg.CG` for this and for the memory that H takes.
 
-    Probabilities are the softmax of the outputs over one temperature, chosen on up to 800
-    training samples by their closed-form leave-one-out outputs, samples left out with all their
-    weight and copies and with the center that they are (``"ridge"``), by them or by a solution
-    without these samples (``"cg"``), or on up to 2,000 by their outputs, so their order is the
-    order of ``decision_function``. For isotonic or cross-validated calibration use
+    Probabilities are the softmax of the outputs divided by one number, ``temperature_``. So their
+    order is that of ``decision_function``. The number is chosen on up to 800 training samples, by
+    what the model would say without them, without their copies and without the center that each of
+    them may be: in closed form (``"ridge"``), or by that or a solution without these samples
+    (``"cg"``). ``"lms"`` and ``"one-hot"`` take the outputs of up to 2,000 training samples as they
+    are. For isotonic or cross-validated calibration use
     :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
@@ -290,7 +291,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 say(self, system.info)  # which may take long: where H is made anew, why
                 found = solver.iterations(system)
                 name = "conjugate gradients"
-                # The last of them: a queue of one, as the whole of them is never there.
+                # Only the last of them is kept.
                 self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
@@ -307,9 +308,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         The first batch fixes the centers and gamma (give `centers` as an array to choose them
         yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
         twice that during a call, which adds to a copy). So is H of up to 800 samples of all
-        batches, by which probabilities are calibrated: those by which a fit would. Where the first
-        samples tell too little of what rounding may do, up to 1,000, or as many as there are
-        centers, are kept and trained on anew with those that follow.
+        batches, by which probabilities are calibrated: those by which a fit would. If the first
+        batch is too small to judge rounding by, its samples (up to 1,000, or as many as there are
+        centers) are kept and used again with the next batch.
 
         Parameters
         ----------
@@ -371,7 +372,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._add(normal, X, codes, weights, rows)
                 normal = self._checked_sums(normal, X, codes, weights, [rows], before)
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
-                    # They tell too little of those to come to leave the grid for all of them.
+                    # A short first batch must not decide that all are summed without the grid.
                     self._held = tuple(batch.copy())
                 more = self._choose_left_out(normal, X, codes, weights)
                 more = more._replace(H=to_host(more.H))

@@ -50,7 +50,7 @@ _TOLERANCE = 0.01
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """RBFClassifier with its penalty and width chosen by the leave-one-out error.
 
-    The error is had in closed form from one training for each width, all penalties together:
+    The error follows in closed form from one training for each width, all penalties together:
     with one width and 20 penalties the fit takes one to two times as long as that of
     :class:`RBFClassifier`, and nothing is fitted again.
 

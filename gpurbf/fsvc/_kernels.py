@@ -32,7 +32,7 @@ def walk(begin, A, K, labels, certain, rule, room, taken):
     Parameters
     ----------
     A : float64 array of shape (b, k)
-        Activity of each candidate by class of center (k = 1: labels ignored), updated in place.
+        Activity of each candidate by class of center (k = 1: all labels are 0), updated in place.
     K : float64 array of shape (b, b)
         Activation between candidates.
     labels : int64 array of shape (b,)

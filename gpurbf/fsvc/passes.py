@@ -95,6 +95,11 @@ def held_out(
     return mask
 
 
+def pass_precision(precision: str) -> str:
+    """That of a pass, whose activities are in float64 or exact, whatever a user asks for."""
+    return "auto" if precision in ("float32", "tf32") else precision
+
+
 class Arithmetic(NamedTuple):
     """How a pass computes: in float64 or exactly, so that all backends choose the same centers.
 

@@ -1,8 +1,8 @@
 """The search for FSVC's radius: distances are computed once on a sample, then radii are tried.
 
 The 2007 paper tried radii on a grid, then around the best one, on its test set. Here the grid spans
-the radii that make 1 to 10 % of the samples centers, and a part of the training data that chose no
-center and trained no output decides.
+the radii that make 1 to 10 % of the samples centers (up to half of few samples), and a part of the
+training data that chose no center and trained no output decides.
 """
 
 from __future__ import annotations

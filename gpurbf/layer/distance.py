@@ -22,9 +22,9 @@ from gpurbf.data.quantize import Quantization
 
 # No rows or inputs are chosen.
 ALL = np.empty(0, np.intp)
-# Inputs in which centers are equal are looked for in so many numbers (twice as many where it only
-# saves time: less than it takes to compile what leaves them out), and left out if they are this
-# part of all in a strip; centers that tell, every other of them as many as a strip has.
+# Inputs that are equal in all centers are looked for where C has so many numbers (twice as many
+# where that only saves time, which compiling would cost), and left out where they are this part of
+# a strip's; so many centers are a sample of them.
 _WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
 # Largest n for which 255² n stays below 2³¹. Distances of codes in more inputs are computed in
 # float64, which holds them exactly.

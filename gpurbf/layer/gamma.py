@@ -74,9 +74,9 @@ def resolve_gamma(
 
 
 def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None:
-    """For a gamma with which a sample is not told from itself, by distances rounded to the dtype.
+    """Warn where distances rounded to the dtype change the kernel of a sample and itself.
 
-    d² is off by some eps |x - mean|², of which some samples tell the mean.
+    d² is off by some eps |x - mean|², which is estimated on the first samples.
     """
     if activation.metric != "euclidean" or not isinstance(activation.profile, str):
         return

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info
 from gpurbf import __version__
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.layer.backends.cuda import check
-from gpurbf.layer.backends.numba.cpu_kernel import FEATURES, choose_kernel, kernel_for, missing
+from gpurbf.layer.backends.numba.cpu_kernel import KERNELS, choose_kernel, kernel_for, missing
 from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -134,7 +134,7 @@ def _kernel() -> str:
         kernel, forced = choose_kernel()
     except (BackendUnavailable, ValueError) as error:
         return str(error)
-    others = [name for name in FEATURES if name != kernel and missing(name) is None]
+    others = [name for name in KERNELS if name != kernel and missing(name) is None]
     said = forced or "the best that this CPU has"
     return f"{kernel}: {said}; would run too: {', '.join(others) or 'none'}"
 

@@ -1,1 +1,1 @@
-"""Threads, BLAS threads, settings, stages, errors, compilation: used by every room above."""
+"""Threads, BLAS threads, settings, stages, errors, compilation: used by every subpackage above."""

@@ -99,7 +99,7 @@ def working_bytes() -> int:
 
 
 def bytes_to_keep(share: float) -> float:
-    """Bytes that arrays to be used again may take: that share of the memory that is set."""
+    """Bytes that arrays to be used again may take: half of what is free, or a share of a limit."""
     if _settings.get()["memory"] == "auto" and math.isfinite(free := checks.free_bytes()):
         return free / 2
     return share * working_bytes()

@@ -208,7 +208,7 @@ class Call:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
-        self.desk: SimpleQueue[Call] | None = None  # of the thread that it is given to
+        self.queue: SimpleQueue[Call] | None = None  # of the thread that it is given to
         self.begun = self.ended = False
         self.error: BaseException | None = None
         self._over = threading.Lock()
@@ -232,28 +232,28 @@ class Call:
 def start(call: Call) -> None:
     """Have another thread make the call, an idle one or a new one."""
     try:
-        desk = _idle.pop()
+        queue = _idle.pop()
     except IndexError:
-        desk = SimpleQueue()
-        _thread.start_new_thread(_serve, (desk,))
-    call.desk = desk
-    desk.put(call)
+        queue = SimpleQueue()
+        _thread.start_new_thread(_serve, (queue,))
+    call.queue = queue
+    queue.put(call)
 
 
 def _take_back(call: Call) -> None:
     """Spare a thread a call that it has not come to, and have it idle again."""
-    if call.desk is not None:
+    if call.queue is not None:
         try:
-            call.desk.get_nowait()
+            call.queue.get_nowait()
         except Empty:
             return
-        _idle.append(call.desk)
+        _idle.append(call.queue)
 
 
-def _serve(desk: SimpleQueue[Call]) -> None:
+def _serve(queue: SimpleQueue[Call]) -> None:
     while True:
-        desk.get()()
-        _idle.append(desk)
+        queue.get()()
+        _idle.append(queue)
 
 
 def parallel_for(

@@ -67,7 +67,7 @@ def _room(beta, low, high, direction, out):
 
 @_inner
 def _go(step, beta, f, low, high, free, direction, effect, room):
-    """Make the step; who has no room for more is free no longer. How many are."""
+    """Make the step, hold the samples that reached a bound, and return how many are still free."""
     use_widest_vectors()
     for k in range(len(beta)):
         way = direction[k]

@@ -34,12 +34,11 @@ _SAMPLES_PER_MEMBER = 12
 MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
 # A step ahead may need rows, by this part of those of the set before it.
 _MAX_ROWS_AHEAD = 1 / 4
-# Where two changes span nearly a line their plane has a best point with this. Samples that share
-# what is left of sum(beta) after others were put back to their bounds.
+# The ridge of the 2 × 2 system for the best point of a plane, for changes that are nearly parallel.
+# At most so many samples share the correction that makes the sum of beta 0 again.
 _AHEAD_RIDGE, _AHEAD_SHARERS = 1e-6, 16
-# After so many steps free samples are solved for together if that costs no more: what it reads
-# for one value read by a step in the same time, directions at the most, and how much closer than to
-# the goal it is to come.
+# After steps, free samples are solved for together if that costs no more: values that it reads in
+# the time in which a step reads one; the most directions; its tolerance as a part of the goal.
 _FREE_VALUES_PER_STEP_VALUE, _MAX_FREE_DIRECTIONS, _FREE_TOLERANCE = 50, 1000, 0.5
 
 

@@ -155,9 +155,10 @@ class KernelRows:
         return np.dtype(np.float32), rounding, f"; {said}, corrected in float64 where it matters"
 
     def _cost(self) -> float:
-        """An activation takes as long as 64 products of float32 inputs, four times as many exact.
+        """The cost of a kernel value; that of an activation is 1.
 
-        Where activations go through memory it takes about four times as long.
+        It takes as long as the products of 64 inputs in float32, or of 256 codes. Where activations
+        go through memory it takes about four times as long.
         """
         if self._sparse:
             return math.inf

@@ -19,15 +19,15 @@ from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
-# Up to so many samples the whole kernel matrix is evaluated at once, if the budget holds it; and
-# beyond where every pair of classes wants all of its own.
+# Up to so many samples the whole kernel matrix is evaluated at once, and of more if every pair is
+# solved on all of its own; in both cases if the budget holds it.
 MAX_MATRIX = 1024
 # Below so many samples a second thread costs more than it brings.
 _MIN_THREADED = 400
-# Beside a kernel value of no inputs: to read one from memory, to write one there.
+# The cost of reading a kernel value, and of writing one, where that of an activation is 1.
 _READ_COST, _WRITE_COST = 0.25, 0.5
-# The part of a set's rows that the last set left in memory, if one and a half fit; and what is
-# found besides where a third of all rows fits, as many as there are support vectors.
+# The part of a set's rows expected in memory: half if one and a half sets fit, and 0.35 more if a
+# third of all rows fits, as many as there are support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
 

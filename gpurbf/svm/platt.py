@@ -90,7 +90,7 @@ def fit_sigmoid(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     start = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
     if np.ptp(f) <= _ROUNDING * np.abs(f).max():
-        # Only A f + B is told: of its solutions the nearest to the start, which LIBSVM finds too.
+        # Outputs are equal, so only A f + B is known: take A and B nearest to the start, as LIBSVM.
         way = np.array([f[0], 1.0])
         return start + way * (np.log(1 / t.mean() - 1) - start[1]) / (way @ way)
     found = scipy.optimize.minimize(

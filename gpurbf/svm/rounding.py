@@ -86,7 +86,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
         error = np.subtract(single, double, dtype=np.float64)
     same = rows[:, None] == columns
     between = np.where(same, 0.0, error)[:, : len(spread)]
-    # A number's rounding is a matter of luck: relative to the norm the worst of many is meant.
+    # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
     itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
     return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)

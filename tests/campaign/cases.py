@@ -14,7 +14,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.threads import limited
 
 BACKENDS = [name for name in ("numpy", "mkl", "numba") if available_backends()[name] is None]
-KERNELS = [name for name in cpu_kernel.FEATURES if cpu_kernel.missing(name) is None]
+KERNELS = [name for name in cpu_kernel.KERNELS if cpu_kernel.missing(name) is None]
 SEEDS = st.integers(0, 2**32 - 1)
 MODELS = {
     "RBFClassifier": RBFClassifier(30, random_state=0),

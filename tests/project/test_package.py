@@ -88,7 +88,7 @@ def test_import_contracts_hold():
 
 
 def test_lazy_modules_obey_the_import_law():
-    """The linter does not see ``lazy_module("...")``; the order of rooms is that of setup.cfg."""
+    """The linter does not see ``lazy_module("...")``; the order of folders is that of setup.cfg."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     layers = setup["importlinter:contract:law"]["layers"].split("\n")

@@ -1,4 +1,4 @@
-"""Numba's functions as the kernels of all rooms need them: kept on disk, without the GIL.
+"""Numba's functions as the kernels of all subpackages need them: kept on disk, without the GIL.
 
 __init__.py  Numba imported, and a line on stderr when a first call has compiled for a second
 caching.py   kernels kept on disk, compiled again where a file that they need has changed

@@ -86,7 +86,7 @@ def call_profile(typing_context, function, buffer, count, gamma, coef0, degree):
 
 @intrinsic
 def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
-    """Call a micro-kernel of `products` by its address."""
+    """Call a C function of six words by its address, such as a micro-kernel."""
     return types.void(*(types.intp,) * 7), call_by_address
 
 

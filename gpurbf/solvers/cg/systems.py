@@ -59,7 +59,7 @@ class System(ABC):
     preconditioner : object
         ``solve(V)`` is P⁻¹ V for a P that is much like A + λI.
     info : str
-        How H is had.
+        Whether and how H is kept.
     n_samples : int
     """
 

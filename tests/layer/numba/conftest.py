@@ -5,7 +5,7 @@ import pytest
 from gpurbf.layer.backends.numba import cpu_kernel
 
 
-@pytest.fixture(params=list(cpu_kernel.FEATURES))
+@pytest.fixture(params=list(cpu_kernel.KERNELS))
 def kernel(request, monkeypatch):
     """The name of a kernel that is now the forced one; skipped where the machine cannot run it."""
     if why := cpu_kernel.missing(request.param):

@@ -171,7 +171,8 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(microkernel_table, "address", address)
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("amx", "emulated"))
     if "avx512f" not in cpu.cpu_features():
-        monkeypatch.setitem(cpu_kernel.VECTORS, "amx", "generic")
+        plain = cpu_kernel.KERNELS["amx"]._replace(vectors="generic")
+        monkeypatch.setitem(cpu_kernel.KERNELS, "amx", plain)
     return calls
 
 
@@ -199,7 +200,8 @@ def test_configuration_is_palette_one_with_eight_full_tiles():
 
 
 def test_denied_permission_is_a_reason_and_not_a_crash(monkeypatch):
-    monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset.union(*cpu_kernel.FEATURES.values()))
+    features = frozenset().union(*(own.features for own in cpu_kernel.KERNELS.values()))
+    monkeypatch.setattr(cpu_kernel, "cpu_features", lambda: features)
     monkeypatch.setattr(amx, "permission", lambda: "the system denies the tile registers")
     cpu_kernel.missing.cache_clear()
     try:

@@ -69,7 +69,7 @@ def emulated(tmp_path_factory):
     if cpu_kernel.missing("amx") is None:
         pytest.skip("this CPU has AMX, so the other tests run its kernel")
     if (
-        absent := {name for name in cpu_kernel.FEATURES["amx"] if "amx" not in name}
+        absent := {name for name in cpu_kernel.KERNELS["amx"].features if "amx" not in name}
         - cpu.cpu_features()
     ):
         pytest.skip(f"the kernels beside that for AMX need {', '.join(sorted(absent))}")

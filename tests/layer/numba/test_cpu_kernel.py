@@ -39,7 +39,7 @@ def test_forced_kernel_is_the_one_that_runs(kernel):
 
 @pytest.mark.parametrize("name", ["avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "generic"])
 def test_best_kernel_that_the_features_allow_is_chosen(machine, name):
-    machine(*cpu_kernel.FEATURES[name])
+    machine(*cpu_kernel.KERNELS[name].features)
     assert cpu_kernel.choose_kernel()[0] == name
 
 

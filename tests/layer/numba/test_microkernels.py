@@ -33,8 +33,9 @@ from gpurbf.runtime.jit.llvm import call_eight, pointer_to
 def runnable(name):
     """Whether this machine has the vectors that a kernel is named after."""
     suffix = name.split("_")[1]
-    avx512 = cpu_kernel.FEATURES["avx512vnni"] - {"avx512vnni"}
-    features = {"avx512": avx512, "neon": cpu_kernel.FEATURES["dotprod"]} | cpu_kernel.FEATURES
+    features = {name: own.features for name, own in cpu_kernel.KERNELS.items()}
+    features["avx512"] = features["avx512vnni"] - {"avx512vnni"}
+    features["neon"] = features["dotprod"]
     return features[suffix] <= cpu.cpu_features()
 
 

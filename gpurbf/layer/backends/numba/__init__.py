@@ -1,4 +1,4 @@
-"""The `numba` backend: tiles on CPU threads, and the kernels that other rooms use, too.
+"""The `numba` backend: tiles on CPU threads, and the kernels that others use, too.
 
 tile_layer.py        the backend: centers packed for its micro-kernels
 driver.py            rows packed, products by strips of centers, activated, consumed in cache

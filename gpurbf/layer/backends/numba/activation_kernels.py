@@ -102,7 +102,7 @@ def sigmoid(v, count, gamma, coef0, degree):
         v[i] = tanh(g * v[i] + c)
 
 
-# The loop of each profile of `backends.profiles`.
+# The loop of each profile of `layer.activation.FORMULAS`, and of "identity".
 LOOPS = {
     "gaussian": gaussian,
     "laplacian": gaussian,

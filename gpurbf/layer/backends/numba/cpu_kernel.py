@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,36 +16,29 @@ amx = lazy_module("gpurbf.layer.backends.numba.amx")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 
 
-# In order of preference; a kernel needs all of its features.
-FEATURES: dict[str, frozenset[str]] = {
-    "amx": frozenset({"amx-int8", "amx-tile", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
-    "avx512vnni": frozenset({"avx512vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
-    "avxvnni": frozenset({"avxvnni", "avx2", "fma"}),
-    "avx2": frozenset({"avx2", "fma"}),
-    "i8mm": frozenset({"i8mm", "dotprod", "neon"}),
-    "dotprod": frozenset({"dotprod", "neon"}),
-    "generic": frozenset(),
-}
-# The vectors of a kernel's companions: floating-point products, differences, scores.
-VECTORS = {
-    "amx": "avx512",
-    "avx512vnni": "avx512",
-    "avxvnni": "avx2",
-    "avx2": "avx2",
-    "i8mm": "neon",
-    "dotprod": "neon",
-    "generic": "generic",
-}
-# The kernels of 16-bit products that are not called as their companion.
-PAIRS = {"amx": "avx512vnni", "i8mm": "neon", "dotprod": "neon"}
-NAMES = {
-    "amx": "AMX",
-    "avx512vnni": "AVX-512 VNNI",
-    "avxvnni": "AVX-VNNI",
-    "avx2": "AVX2",
-    "i8mm": "ARM I8MM",
-    "dotprod": "ARM UDOT",
-    "generic": "generic",
+class CpuKernel(NamedTuple):
+    """A kernel of 8-bit products, and the companions that go with it."""
+
+    title: str
+    vectors: str  # of floating-point products, differences, scores
+    pairs: str  # the kernel of 16-bit products
+    features: frozenset[str]  # of the CPU, all of which it needs
+
+
+def _kernel(title: str, vectors: str, pairs: str, features: str) -> CpuKernel:
+    return CpuKernel(title, vectors, pairs, frozenset(features.split()))
+
+
+_AVX512 = "avx512f avx512bw avx512vl avx512dq"
+# In order of preference.
+KERNELS = {
+    "amx": _kernel("AMX", "avx512", "avx512vnni", f"amx-int8 amx-tile {_AVX512}"),
+    "avx512vnni": _kernel("AVX-512 VNNI", "avx512", "avx512vnni", f"avx512vnni {_AVX512}"),
+    "avxvnni": _kernel("AVX-VNNI", "avx2", "avxvnni", "avxvnni avx2 fma"),
+    "avx2": _kernel("AVX2", "avx2", "avx2", "avx2 fma"),
+    "i8mm": _kernel("ARM I8MM", "neon", "neon", "i8mm dotprod neon"),
+    "dotprod": _kernel("ARM UDOT", "neon", "neon", "dotprod neon"),
+    "generic": _kernel("generic", "generic", "generic", ""),
 }
 VARIABLE = "GPURBF_CPU_KERNEL"
 
@@ -53,7 +46,7 @@ VARIABLE = "GPURBF_CPU_KERNEL"
 @functools.cache
 def missing(kernel: str) -> str | None:
     """Why this machine cannot run a kernel; None if it can."""
-    absent = sorted(FEATURES[kernel] - cpu_features())
+    absent = sorted(KERNELS[kernel].features - cpu_features())
     if absent:
         return f"the CPU lacks {', '.join(absent)}"
     if kernel == "amx":
@@ -75,26 +68,27 @@ def choose_kernel() -> tuple[str, str]:
     """
     forced = os.environ.get(VARIABLE, "")
     if forced:
-        if forced not in FEATURES:
-            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(FEATURES)}.")
+        if forced not in KERNELS:
+            raise ValueError(f"{VARIABLE}={forced!r}: use one of {', '.join(KERNELS)}.")
         if why := missing(forced):
             raise BackendUnavailable(f"{VARIABLE}={forced} cannot run here: {why}.")
         return forced, f"{VARIABLE}={forced}"
-    best = next(name for name in FEATURES if missing(name) is None)
+    best = next(name for name in KERNELS if missing(name) is None)
     return best, ""
 
 
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:
-    """The name of the micro-kernel, of those that go with a kernel of `FEATURES`.
+    """The name of the micro-kernel, of those that go with one of `KERNELS`.
 
     ``task`` is one of `microkernels`, such as "dot" or "gram"; ``dtype`` that of the numbers,
     uint8 for codes and int16 for fixed point.
     """
-    if np.dtype(dtype) == np.int16:  # a CPU with AMX has AVX-512-VNNI too
-        return f"{task}16_{PAIRS.get(kernel, kernel)}"
+    own = KERNELS[kernel]
+    if np.dtype(dtype) == np.int16:
+        return f"{task}16_{own.pairs}"
     if np.dtype(dtype) == np.uint8:
-        return f"{task}_{kernel if task == 'dot' else VECTORS[kernel]}"
-    return f"{task}{8 * np.dtype(dtype).itemsize}_{VECTORS[kernel]}"
+        return f"{task}_{kernel if task == 'dot' else own.vectors}"
+    return f"{task}{8 * np.dtype(dtype).itemsize}_{own.vectors}"
 
 
 def micro_kernel(task: str, dtype: Any) -> Any:

@@ -26,10 +26,10 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
+    from gpurbf.layer.backends.numba.microkernel_table import Kernel
 
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
 gram_kernels = lazy_module("gpurbf.layer.backends.numba.gram_kernels")
-microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
@@ -109,7 +109,7 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
     G, B, *_ = sums
     N, (m, k), dtype = len(T), B.shape, np.dtype(dtype)
     panels, h_panels, depth = _panels(m, k, dtype)
-    kernel = cpu_kernel.kernel_for("gram", dtype, cpu_kernel.choose_kernel()[0])
+    kernel = cpu_kernel.micro_kernel("gram", dtype)
     for start in range(0, N, depth):
         part = slice(start, min(start + depth, N))
         n = part.stop - start
@@ -140,7 +140,7 @@ def add_rounded(
     halves, factors = _halves(targets), roots / grid.step
     products = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
-    kernel = cpu_kernel.kernel_for("gram", np.int16, cpu_kernel.choose_kernel()[0])
+    kernel = cpu_kernel.micro_kernel("gram", np.int16)
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
     for start in range(0, N, 2 * depth):
         part = slice(start, min(start + 2 * depth, N))
@@ -256,7 +256,7 @@ def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
 def _add_blocks(
     panels: np.ndarray,
     ends: np.ndarray,
-    kernel: str,
+    kernel: Kernel,
     scale: float,
     m: int,
     k: int,
@@ -267,7 +267,6 @@ def _add_blocks(
 
     squares, others = gram_kernels.gram_blocks(m, k)
     first = squares if G is None else 0
-    compiled = microkernel_table.kernel(kernel)
     gram_words = gram_kernels.GramWords(
         panels=panels.ctypes.data,
         panel_bytes=panels.strides[0],
@@ -275,7 +274,7 @@ def _add_blocks(
         n_panels=len(panels),
         ends=ends.ctypes.data,
         n_ends=len(ends),
-        **compiled._asdict(),
+        **kernel._asdict(),
         add=gram_kernels.add_tile_address(panels.dtype),
         m=m,
         k=k,
@@ -288,7 +287,7 @@ def _add_blocks(
     given = np.array(gram_words, np.intp)
 
     def task(i: int) -> None:
-        memory = packing.aligned(gram_kernels.memory_bytes(compiled, panels.itemsize), np.uint8)
+        memory = packing.aligned(gram_kernels.memory_bytes(kernel, panels.itemsize), np.uint8)
         gram_kernels.add_gram(first + i, given.ctypes.data, scale, memory.ctypes.data)
 
     parallel_for(task, squares + others - first)

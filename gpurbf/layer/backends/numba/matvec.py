@@ -123,7 +123,7 @@ def times(
     if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
         return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
     return partial(
-        _multiply, pack_weights(W, dtype, cpu_kernel.VECTORS[cpu_kernel.choose_kernel()[0]])
+        _multiply, pack_weights(W, dtype, cpu_kernel.KERNELS[cpu_kernel.choose_kernel()[0]].vectors)
     )
 
 

@@ -355,7 +355,7 @@ def prepare(
         block=_block(layout, width, tile.M),
         threads=tile.threads,
         arithmetic=layout.arithmetic,
-        vectors=cpu_kernel.VECTORS[kernel],
+        vectors=cpu_kernel.KERNELS[kernel].vectors,
     )
     return blank.with_centers(_typed(C, codes))
 
@@ -523,7 +523,7 @@ def load() -> Backend:
     return Backend(
         name="numba",
         xp=np,
-        kernel=f"{cpu_kernel.NAMES[kernel]} kernels" + (forced and f" ({forced})"),
+        kernel=f"{cpu_kernel.KERNELS[kernel].title} kernels" + (forced and f" ({forced})"),
         prepare=prepare,
         among=TilesAmong,
         tiled=kernel != "generic",

@@ -57,7 +57,7 @@ def load16(builder, pointer):
 
 
 def asm(builder, text, result, constraints, arguments, side_effect=False):
-    """Inline PTX. What all threads of a warp are to meet in is made to depend on no branch more."""
+    """Inline PTX; ``.sync`` instructions are convergent: LLVM adds no branch around them."""
     function = ir.FunctionType(result, [a.type for a in arguments])
     code = ir.InlineAsm(function, text, constraints, side_effect)
     return builder.call(code, arguments, attrs=("convergent",) if ".sync" in text else ())
