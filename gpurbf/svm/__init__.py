@@ -14,4 +14,5 @@ kernel_matrix.py    kernel values: a hidden layer whose centers are samples, or 
 cuda_pairs.py       instead of pairs.py and binary.py: all pairs side by side on a device
 rounding.py         which arithmetic kernel values and their sums need
 ovo.py              outputs of pairs for new samples, and their votes
+platt.py            probabilities: a sigmoid a pair, and their coupling
 """
