@@ -71,7 +71,7 @@ def _direct(report: Report, images: datasets.Images, quick: bool) -> None:
     report.text(
         f"## The closed form's solution, {len(X_train):,} samples, {m:,} centers\n\n"
         f'Largest difference of the {len(X_test):,} test samples\' outputs from `solver="ridge"`, '
-        f"which has {100 * direct.score(X_test, y_test):.2f} % of them right, with room to keep H "
+        f"whose accuracy is {100 * direct.score(X_test, y_test):.2f} %, with room to keep H "
         "(`memory=1000`): both then solve the system of the same H in 16 bits. Everything else is "
         "the default."
     )

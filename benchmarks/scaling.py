@@ -85,8 +85,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     report.text(
         "## One thread and all that there are\n\nFits in turn, medians. *Serial* is the share of a "
         "one-thread fit that the other threads do not shorten, by Amdahl's law, after what two "
-        "independent one-thread fits in two processes lose to each other is taken off (*beside "
-        "another*: their time over that of one alone). *Model* is the modelled time with all "
+        "independent one-thread fits in two processes lose to each other is taken off (*two "
+        "fits at once*: their time over that of one alone). *Model* is the modelled time with all "
         "threads over the measured one."
     )
     measured, modelled = [], []
@@ -94,7 +94,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         row, rows = measure(name, quick, data_home)
         measured.append(row)
         modelled += rows
-    header = ["fit", "1 thread s", f"{here} threads s", "beside another", "serial %", "model"]
+    header = ["fit", "1 thread s", f"{here} threads s", "two fits at once", "serial %", "model"]
     report.table(header, measured)
     _peers(report, quick, data_home, here)
     report.text(
