@@ -116,9 +116,9 @@ class CG(BaseEstimator):
         The iteration ends when no output's residual is larger than this part of its right-hand
         side, > 0. The system is that of H as it is kept: as all samples are centers, 16 bits may
         add ten times `tol` to the penalty, and a tenth at most; elsewhere H is rounded as
-        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. Made anew in
-        float32, H is multiplied in float32, and no `tol` below some 1e-6 is reached: keep it, by
-        more memory, or set ``precision="float64"``.
+        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. On a
+        GPU H is made anew in every iteration and multiplied in its dtype: in float32 no `tol` below
+        some 1e-6 is reached.
     max_iter : int, default=100
         Maximum number of iterations.
     preconditioner : int or None, default=None
