@@ -225,7 +225,7 @@ def _solver(model: Any, n_centers: int) -> Any:
     if solver.needs != "sums":
         raise ValueError(
             f"solver={model.solver!r} has to see the samples one by one: on a cluster use "
-            "'ridge', or another of sums over the samples."
+            "'ridge', or one of yours that needs only sums."
         )
     return solver
 

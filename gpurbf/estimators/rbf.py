@@ -86,7 +86,7 @@ def _takes_batches(estimator: Any) -> bool:
     solver = SOLVERS.get(solver) if isinstance(solver, str) else solver
     if getattr(solver, "needs", "sums") != "sums":
         raise AttributeError(
-            "partial_fit needs solver='ridge', or another of sums over the samples, got "
+            "partial_fit needs solver='ridge', or one of yours that needs only sums, got "
             f"{estimator.solver!r}."
         )
     return True
@@ -327,7 +327,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Raises
         ------
         AttributeError
-            If the solver is not "ridge", or another of sums over the samples.
+            If the solver is not "ridge", or one of yours that needs only sums.
         ValueError
             If `classes` is missing or a label is not among them.
 
