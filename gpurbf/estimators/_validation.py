@@ -217,11 +217,11 @@ def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 
 
 def stream_data(
-    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, chosen: bool
+    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, learns: bool
 ) -> TrainingData:
     """A batch of a stream whose first one names all classes.
 
-    ``chosen``: centers, or how wide they are, are learned from the first batch.
+    ``learns``: whether centers, or how wide they are, are learned from the first batch.
 
     Raises
     ------
@@ -247,7 +247,7 @@ def stream_data(
     unknown = np.setdiff1d(y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
-    if first and chosen and (n_known := len(np.unique(y))) < len(known):
+    if first and learns and (n_known := len(np.unique(y))) < len(known):
         warn(
             f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
             "from it is meant for all: centers or their width. Shuffle the stream."

@@ -347,8 +347,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         first = not hasattr(self, "_selection")
         sums = check_fsvc_solver(self).needs == "sums"
         radii = self.radius, self.eval_radius
-        learned = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
-        data = stream_data(self, X, y, classes, sample_weight, first=first, chosen=learned)
+        learns = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
+        data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if sums and not first and not hasattr(self, "_normal"):
             warn(
                 "fit keeps no sums to add to: the outputs are trained anew from this chunk on. "

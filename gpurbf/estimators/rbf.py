@@ -345,7 +345,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             classes,
             sample_weight,
             first=first,
-            chosen=isinstance(self.centers, str) or isinstance(self.gamma, str),
+            learns=isinstance(self.centers, str) or isinstance(self.gamma, str),
         )
         with limited(self.n_jobs), finite(self, X):
             if first:

@@ -96,7 +96,7 @@ def held_out(
 
 
 def pass_precision(precision: str) -> str:
-    """That of a pass, whose activities are in float64 or exact, whatever a user asks for."""
+    """The precision of a pass: in float64 or exact, whatever a user asks for."""
     return "auto" if precision in ("float32", "tf32") else precision
 
 

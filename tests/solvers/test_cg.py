@@ -300,6 +300,14 @@ def test_left_out_outputs_of_few_centers_are_those_of_ridge(centers, weighted, i
     np.testing.assert_allclose(found.left_out(*found.weights(), rows), expected, atol=1e-5)
 
 
+def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():
+    """Five distinct samples, each of which a tenth of all contains, and landmarks."""
+    rng = np.random.default_rng(0)
+    A, C = X[:5][rng.integers(0, 5, 400)], rng.uniform(0, 16, (600, 64))
+    model = RBFClassifier(centers=C, solver=CG(1e-3, preconditioner=50, tol=1e-4))
+    assert np.isfinite(model.fit(A, rng.integers(0, 2, 400)).predict_proba(A)).all()
+
+
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6])
 @pytest.mark.parametrize("scale", [0.01, 1, 100])
 def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(alpha, scale):

@@ -97,24 +97,25 @@ class Falkon:
         m = len(layer.centers)
         self.factor = m / weight
         self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
-        self.q, self.rest = np.zeros(m), 1.0
+        self.q, self.denominator = np.zeros(m), 1.0
         if centred:
             delta = self.root.delta
             lost = delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
             self.q = (1 - lost) / np.sqrt(m)
             # 1 - |q|², of which that leaves no digits; K's eigenvalues are below its trace m.
-            self.rest = max(float(lost @ (2 - lost)) / m, delta / (m + delta))
+            self.denominator = max(float(lost @ (2 - lost)) / m, delta / (m + delta))
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
         half = self.root.solve(V).astype(np.float64)
-        half += np.outer(self.q, self.q @ half / self.rest)
+        half += np.outer(self.q, self.q @ half / self.denominator)
         return self.factor * self.root.solve(half).astype(np.float64)
 
     def squares(self, V: np.ndarray) -> np.ndarray:
         """vᵀ P⁻¹ v for the columns of V (m, r)."""
         half = self.root.solve(V).astype(np.float64)
-        return self.factor * (np.einsum("ij,ij->j", half, half) + (self.q @ half) ** 2 / self.rest)
+        centred = (self.q @ half) ** 2 / self.denominator
+        return self.factor * (np.einsum("ij,ij->j", half, half) + centred)
 
 
 class Direct:

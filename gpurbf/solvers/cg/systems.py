@@ -173,7 +173,7 @@ class LeastSquares(System):
             self._keep()
         self._centre()
         m, n = len(self.mean), float(self.w.sum())
-        trace = self.squares + n * float(self.rest @ (self.rest - 2 * self.mean))
+        trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
         self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
@@ -202,13 +202,13 @@ class LeastSquares(System):
         self.mean = self.rows.rmatvec(self.w[:, None])[:, 0] / self.w.sum()
 
     def _centre(self) -> None:
-        """Find B, and what the rows as they are kept have still to lose: ``rest``.
+        """Find B, and the ``offset`` that products subtract from the rows as they are kept.
 
-        That is their mean, or less than nothing, the shift, where there is no b.
+        It is their mean; without a b it is minus the shift, so that H is not centred.
         """
-        self.rest, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
+        self.offset, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
         if self.fit_intercept:
-            self.rest = self.mean
+            self.offset = self.mean
             self.target_mean = weighted_sum(self.w, self.T) / self.w.sum()
         self.B = self._transposed(self.w[:, None] * (self.T - self.target_mean))
 
@@ -224,16 +224,16 @@ class LeastSquares(System):
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         G = np.zeros((len(some), len(some)))
         for rows, part in self.rows.columns(some):
-            part -= self.rest[some]
+            part -= self.offset[some]
             part *= np.sqrt(self.w[rows])[:, None]
             G += part.T @ part
         return Nystrom(E, some, None, G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
-        return self.rows.matvec(V) - self.rest @ V
+        return self.rows.matvec(V) - self.offset @ V
 
     def _transposed(self, U: np.ndarray) -> np.ndarray:
-        return self.rows.rmatvec(U) - self.rest[:, None] * U.sum(axis=0)
+        return self.rows.rmatvec(U) - self.offset[:, None] * U.sum(axis=0)
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V, shape (m, k)."""
@@ -246,7 +246,7 @@ class LeastSquares(System):
 
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """W and the b that is best for them, also where V is not yet the solution."""
-        return V, self.target_mean - (self.rest + self.rows.shift) @ V
+        return V, self.target_mean - (self.offset + self.rows.shift) @ V
 
     def _samples(self, rows: np.ndarray) -> Any:
         return self.X[rows]
@@ -256,8 +256,9 @@ class LeastSquares(System):
         other = copy.copy(self)
         other.w = self.w.copy()
         other.w[np.isin(row_hashes(self.X, 0), row_hashes(self.X[rows], 0))] = 0
-        other._average()
-        other._centre()
+        if other.w.any():  # else there is nothing to take a mean of, and V becomes 0
+            other._average()
+            other._centre()
         return other, V.copy()
 
     def leave_one_out(
@@ -286,7 +287,7 @@ class LeastSquares(System):
                 part = slice(start, start + _ROWS_PER_BLOCK)
                 H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
                 outputs[part] = H @ W + b
-                H -= self.rest + self.rows.shift
+                H -= self.offset + self.rows.shift
                 leverage[part] = self.preconditioner.squares(H.T)
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
         leverage += self.fit_intercept / self.w.sum()

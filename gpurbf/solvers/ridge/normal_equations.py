@@ -321,9 +321,9 @@ class NormalEquations:
 
 
 def relative_to(scale: float, squares: float) -> float:
-    """What a penalty is relative to: the mean diagonal of A, or, if that is rounding, the squares.
+    """The number that alpha multiplies: A's mean diagonal, or the squares if that is rounding.
 
-    Then no center answers otherwise to any sample.
+    It is nothing but rounding where every center has one activation for all samples.
     """
     return scale if scale > _ROUNDING * squares else squares or 1.0
 

@@ -174,8 +174,8 @@ class TileLayer:
         n, m = len(chosen) or len(X), self.m
         if not n or not m:
             return
-        # A task is about two blocks of rows, and every thread gets as many; also those of which a
-        # profile only tells what they would do.
+        # A task is about two blocks of rows, and every thread gets as many. A profile cuts for more
+        # threads than it has, to model them.
         panels = self.centers.panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
         useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
