@@ -1,5 +1,7 @@
 """The documentation's links lead somewhere and its examples run."""
 
+import argparse
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import gpurbf
 from benchmarks import BENCHMARKS
 from benchmarks.report import BEGIN, END
+from gpurbf.cli import COMMANDS, module_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -127,6 +130,16 @@ def test_variables_of_the_environment_are_those_that_the_package_reads():
 
     package, tests = (named((ROOT / part).rglob("*.py")) for part in ("gpurbf", "tests"))
     assert package <= named(PAGES) <= package | tests
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_described_with_its_options(command):
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(module_of(command)).add_arguments(parser)
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    own = page.split(f"\n## {command}\n")[1].split("\n## ")[0]
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert {o for o in options if not re.search(rf"{re.escape(o)}\b", own)} == set()
 
 
 def test_readme_is_short():

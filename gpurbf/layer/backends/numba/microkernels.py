@@ -110,7 +110,7 @@ KINDS = {
     "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
     "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
-    "dot_i8mm": Kind("ummla", 2, 4, 1, target=I8MM),
+    "dot_i8mm": Kind("ummla", 2, 6, 1, target=I8MM),
     "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
     "dot32_neon": Kind(
         "multiply_float32", 4, 6, 1, target=DOTPROD, run=128, by_lane=True, ld1x4=True
@@ -369,14 +369,21 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     if kind.listed:
         place = builder.load(pointer_to(builder, places_now, 0, _i32), align=4)
         rows_now = builder.add(x_now, builder.sext(place, _i64))
-    centers = []
-    for panel in range(kind.panels):
-        address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
-        centers += _vectors(builder, kind, address, inputs)
-    new = [
-        [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
-        for totals_now, x in zip(old, _rows(builder, kind, rows_now))
-    ]
+    if operation.rows == 1:
+        centers = []
+        for panel in range(kind.panels):
+            address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
+            centers += _vectors(builder, kind, address, inputs)
+        new = [
+            [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
+            for totals_now, x in zip(old, _rows(builder, kind, rows_now))
+        ]
+    else:  # few vectors of rows, which stay; those of centers come one after the other
+        rows = [*_rows(builder, kind, rows_now)]
+        new = [[] for _ in rows]
+        for i, center in enumerate(_vectors(builder, kind, c_now, inputs)):
+            for sums, totals_now, row in zip(new, old, rows):
+                sums.append(operation.combine(builder, totals_now[i], row, center))
     next_step = builder.add(step, _i64(1))
     x_next, places_next = x_now, places_now
     if kind.listed:
@@ -405,23 +412,29 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
 
 
 def _vectors(builder, kind, address, inputs):
-    """The vectors of a panel of centers at a step."""
+    """The vectors of a panel of centers at a step, one after the other."""
     size = byte_size(inputs.element)
     if kind.ld1x4:
         name = "llvm.aarch64.neon.ld1x4." + ("v4f32.p0" if inputs.element == _f32 else "v4i32.p0")
         pointer = pointer_to(builder, address, 0, inputs.element)
         loaded = _instruction(builder, name, ir.LiteralStructType([inputs] * 4), pointer)
-        return [builder.extract_value(loaded, i) for i in range(4)]
-    return [
-        builder.load(pointer_to(builder, address, first * size, inputs), align=kind.width * size)
-        for first in range(0, LANES, kind.width)
-    ]
+        yield from (builder.extract_value(loaded, i) for i in range(4))
+        return
+    for first in range(0, LANES, kind.width):
+        pointer = pointer_to(builder, address, first * size, inputs)
+        yield builder.load(pointer, align=kind.width * size)
 
 
 def _rows(builder, kind, address):
     """The vectors of x at a step, one after the other: copies of a row's inputs, or some rows."""
     operation = OPERATIONS[kind.operation]
-    operand, size = operation.operand, byte_size(operation.operand)
+    operand, size, back = operation.operand, byte_size(operation.operand), 0
+    if kind.target == DOTPROD and kind.step_stride and (kind.ld1x4 or not kind.by_lane):
+        # From the next step's address back. Else LLVM lets loads move their address on: of one
+        # number it makes copies (LD1R), which take one of the three units that M1 multiplies with,
+        # and a vector takes three operations of Neoverse V2 (gram64 gains nothing on any CPU).
+        back = kind.step_stride
+        address = builder.add(address, _i64(back))
     if operation.rows > 1:
         vector = ir.VectorType(operand, operation.rows)
         for row in range(0, kind.rows, operation.rows):
@@ -432,19 +445,13 @@ def _rows(builder, kind, address):
         for first in range(0, kind.rows, most):
             rows = min(most, kind.rows - first)
             vector = ir.VectorType(word, rows * words)
-            x = builder.load(pointer_to(builder, address, first * size, vector), align=size)
+            x = builder.load(pointer_to(builder, address, first * size - back, vector), align=size)
             for row in range(rows):
                 lanes = [row * words + i for i in range(words)] * kind.width
                 yield builder.shuffle_vector(
                     x, x, ir.Constant(ir.VectorType(_i32, len(lanes)), lanes)
                 )
     else:
-        back = 0
-        if kind.target == DOTPROD and kind.step_stride:
-            # From the next step's address back. Else LLVM makes copies of the first row (LD1R, as
-            # its address moves on), and they take one of the three units that M1 multiplies with.
-            back = kind.step_stride
-            address = builder.add(address, _i64(back))
         for row in range(kind.rows):
             place = row * (kind.row_stride or size) - back
             pointer = pointer_to(builder, address, place, operand)
