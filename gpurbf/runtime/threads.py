@@ -36,13 +36,15 @@ import joblib
 
 from gpurbf.runtime import blas_threads
 from gpurbf.runtime.lazy import Lock, lazy_module
-from gpurbf.runtime.stages import parallel_section, time_unlocked
+from gpurbf.runtime.stages import is_recorded, parallel_section, time_unlocked
 
 jit = lazy_module("gpurbf.runtime.jit")
 
 
 # Seconds after which a thread that waits looks again, should an interrupt have lost the signal.
 AGAIN = 0.05
+# Threads that work is cut for in a profile, which models as many and more.
+_RECORDED_THREADS = 16
 
 
 class _Limit(blas_threads.Limit):
@@ -99,6 +101,11 @@ def _cores() -> int:
 def thread_limit() -> int:
     """How many threads this thread's work may use, if no other caller is at work."""
     return _own_limit(_cores())
+
+
+def planned_threads() -> int:
+    """For how many threads work is cut: those that there may be, or more where it is recorded."""
+    return max(_RECORDED_THREADS, thread_limit()) if is_recorded() else thread_limit()
 
 
 def _own_limit(cores: int) -> int:

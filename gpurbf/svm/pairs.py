@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpurbf.runtime.threads import AGAIN, parallel_for, thread_limit
+from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, begin_on_matrix, rounding_is_small, solve_binary
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
@@ -88,8 +88,7 @@ def solve_pairs(
         for a, b in pairs:
             if keeps_rows(kernel, int(own[a] + own[b]), total):
                 keeping |= {a, b}
-    # Two pairs at once need four classes; with fewer, a pair's kernel values use the threads.
-    workers = max(1, len(own) // 2)
+    workers = _at_once(kernel, own, pairs, total)
     in_use = 2 * min(workers, thread_limit()) if keeping else 0
     budget = Budget([int(own[c]) for c in keeping], total, in_use)
     classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
@@ -126,6 +125,23 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
     K = np.empty((N, N), kernel.dtype)
     kernel.values(np.arange(N), slice(0, N), K)
     return K
+
+
+def _at_once(
+    kernel: KernelMatrix, own: np.ndarray, pairs: list[tuple[int, int]], n_bytes: float
+) -> int:
+    """How many pairs are solved at a time, on a thread each; those left over help inside them.
+
+    As many as have their classes to themselves. More share no rows, and are worth it while each
+    pair keeps rows in an equal part of the memory.
+    """
+    number = max(1, len(own) // 2)
+    largest = max((int(own[a] + own[b]) for a, b in pairs), default=0)
+    while number < min(len(pairs), planned_threads()) and keeps_rows(
+        kernel, largest, n_bytes / (number + 1)
+    ):
+        number += 1
+    return number
 
 
 def keeps_rows(kernel: KernelMatrix, n: int, cache_bytes: float) -> bool:
@@ -182,7 +198,6 @@ class _Problems:
 
     def solve_next_in_blocks(self, memory: Any, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
-        # All of it: who waits for classes that this thread has taken is told if it breaks off.
         with self._schedule.failing():
             if (p := self._schedule.take()) is None:
                 return
@@ -254,8 +269,9 @@ class Stopped(Exception):
 class Schedule:
     """Hands out pairs whose classes nobody works on, those whose classes have the most left first.
 
-    The pairs of one class run one after the other: were they left to the end, one thread would work
-    on them alone. Among equals, those with the most rows in memory come first.
+    Pairs of one class find each other's kernel rows if they run one after the other. Among equals,
+    those with the most rows in memory come first. Where somebody works on a class of every pair
+    that is left, those whose classes have the most left are handed out all the same.
 
     Parameters
     ----------
@@ -276,41 +292,43 @@ class Schedule:
         self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
         for p, (a, b) in enumerate(pairs):
             self._pending[a][b] = self._pending[b][a] = p
-        # Classes nobody works on that have pairs left, and what they are chosen by.
-        self._free: dict[int, tuple[int, int]] = {}
-        self._left, self._lock, self._change = len(pairs), threading.Lock(), _held()
-        self._set_free(range(n_classes))
+        self._left, self._lock = len(pairs), threading.Lock()
+        # How many pairs of a class run; classes of none that have pairs left, and their ranks.
+        self._in_use = [0] * n_classes
+        self._free = {c: self._rank(c) for c in range(n_classes) if self._pending[c]}
+
+    def _rank(self, c: int) -> tuple[int, int]:
+        return len(self._pending[c]), self._in_memory(c)
 
     def take(self) -> int | None:
-        """The next pair, or None when there is none left; waits while all are blocked."""
-        while True:
-            with self._lock:
-                if not self._left or self.stopped:
-                    return None
-                for a in sorted(self._free, key=self._free.__getitem__, reverse=True):
-                    partners = self._free.keys() & self._pending[a].keys()
-                    if partners:
-                        b = max(sorted(partners), key=self._free.__getitem__)
-                        del self._free[a], self._free[b], self._pending[b][a]
-                        self._left -= 1
-                        self.running += 1
-                        return self._pending[a].pop(b)
-                change = self._change
-            # Not a condition, which an interrupt may leave locked.
-            if change.acquire(timeout=AGAIN):
-                change.release()  # for the next who waits
+        """The next pair, or None when there is none left."""
+        with self._lock:
+            if not self._left or self.stopped:
+                return None
+            a, b = self._next()
+            for c in (a, b):
+                self._free.pop(c, None)
+                self._in_use[c] += 1
+            del self._pending[b][a]
+            self._left -= 1
+            self.running += 1
+            return self._pending[a].pop(b)
+
+    def _next(self) -> tuple[int, int]:
+        for a in sorted(self._free, key=self._free.__getitem__, reverse=True):
+            if partners := self._free.keys() & self._pending[a].keys():
+                return a, max(sorted(partners), key=self._free.__getitem__)
+        a = max(range(len(self._pending)), key=lambda c: len(self._pending[c]))
+        return a, max(sorted(self._pending[a]), key=lambda c: len(self._pending[c]))
 
     def release(self, p: int) -> None:
-        """Free the classes of a pair that is done."""
+        """Count a pair that is done; its classes may be free now."""
         with self._lock:
             self.running -= 1
-            self._set_free(self.pairs[p])
-            self._tell()
-
-    def _set_free(self, classes: Iterable[int]) -> None:
-        for c in classes:
-            if self._pending[c]:
-                self._free[c] = len(self._pending[c]), self._in_memory(c)
+            for c in self.pairs[p]:
+                self._in_use[c] -= 1
+                if self._pending[c] and not self._in_use[c]:
+                    self._free[c] = self._rank(c)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -326,17 +344,4 @@ class Schedule:
 
     def stop(self) -> None:
         """Hand out no more pairs; those in hand end at their next look."""
-        with self._lock:
-            self.stopped = True
-            self._tell()
-
-    def _tell(self) -> None:
-        """Let those who wait look again."""
-        change, self._change = self._change, _held()
-        change.release()
-
-
-def _held() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+        self.stopped = True

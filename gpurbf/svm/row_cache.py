@@ -234,15 +234,17 @@ class Budget:
         rows = n_bytes // (4 * longest) // (_PIECES_PER_CLASS * max(1, len(sizes)))
         rows = int(min(MIN_ROWS + 1, max(_MIN_ROWS_PER_PIECE, rows)))
         self.piece = rows * longest
-        # A class has as many rows as samples, and as many more as the largest that it meets.
+        # A cache has as many rows as the class samples, and as many more as the largest that it
+        # meets; a class has several where more are in use than there are classes.
         most = sum(self._pieces(n + longest, n) for n in sizes)
+        most *= -(-in_use // max(1, len(sizes)))
         self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
         self.size = n_pieces * self.piece
         # The one given back last is taken first: its memory is there.
         self._free = list(range(n_pieces))[::-1]
-        # By class, the longest unused first.
-        self._idle: dict[int, Any] = {}
+        # With their classes, the longest unused first.
+        self._idle: list[tuple[int, Any]] = []
         self._lock = threading.Lock()
 
     def _pieces(self, n_rows: int, n: int) -> int:
@@ -258,7 +260,7 @@ class Budget:
         with self._lock:
             while len(rows) < n_rows:
                 while len(self._free) <= self._reserve and self._idle:
-                    self._free += self._idle.pop(next(iter(self._idle))).pieces[::-1]
+                    self._free += self._idle.pop(0)[1].pieces[::-1]
                 if len(self._free) <= (self._reserve if len(rows) >= least else 0):
                     break
                 pieces.append(i := self._free.pop())
@@ -269,18 +271,21 @@ class Budget:
     def park(self, key: int, cache: Any) -> None:
         """Keep a cache (it has ``pieces``) that nobody uses now, while nobody needs the room."""
         with self._lock:
-            self._idle[key] = cache
+            self._idle.append((key, cache))
 
     def fetch(self, key: int) -> Any:
-        """A parked cache, no longer parked; None if there is none."""
+        """The last parked cache of a class, no longer parked; None if there is none."""
         with self._lock:
-            return self._idle.pop(key, None)
+            for i in reversed(range(len(self._idle))):
+                if self._idle[i][0] == key:
+                    return self._idle.pop(i)[1]
+        return None
 
     def clear(self) -> None:
         """Forget the parked caches."""
         self._idle.clear()
 
     def parked(self, key: int) -> int:
-        """How many pieces a parked cache has."""
-        cache = self._idle.get(key)
-        return 0 if cache is None else len(cache.pieces)
+        """How many pieces the parked caches of a class have."""
+        with self._lock:
+            return sum(len(cache.pieces) for c, cache in self._idle if c == key)

@@ -1,9 +1,13 @@
 """Rounds in compiled calls: the same answers as those in Python, whatever ends a call."""
 
+from itertools import combinations
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from gpurbf import SVC
+from gpurbf.runtime import threads
 from gpurbf.svm import _round_kernels, binary, pairs
 
 LABELS = np.repeat(np.arange(4), 1100)  # pairs of more samples than a single set
@@ -33,8 +37,8 @@ def outcomes(monkeypatch):
     return ended
 
 
-def fitted(X, **options):
-    model = SVC(n_jobs=1, **options).fit(X, LABELS)
+def fitted(X, n_jobs=1, **options):
+    model = SVC(n_jobs=n_jobs, **options).fit(X, LABELS)
     return [model.support_, model.dual_coef_, model.intercept_, model.n_iter_]
 
 
@@ -86,3 +90,26 @@ def test_rounding_is_judged_as_compiled_rounds_judge_it():
         limit = binary.ROUNDING_DEVIATIONS / binary.MAX_ROUNDING_PART * np.sqrt(squares)
         assert binary.rounding_is_small(1.0, squares, limit)
         assert not binary.rounding_is_small(1.0, squares, np.nextafter(limit, 0))
+
+
+def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
+    expected, running, take = fitted(X := numbers()), [], pairs.Schedule.take
+
+    def taken(schedule):
+        p = take(schedule)
+        running.append(schedule.running)
+        return p
+
+    monkeypatch.setattr(pairs.Schedule, "take", taken)
+    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    for a, b in zip(expected, fitted(X, n_jobs=None)):
+        assert np.array_equal(a, b)
+    assert max(running) > 2  # of four classes
+
+
+def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
+    kernel, own = SimpleNamespace(linear=False, cost=10.0), np.full(5, 1000)
+    for cores, megabytes, number in ((2, 200, 2), (8, 200, 8), (64, 200, 10), (8, 1, 2)):
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        every = list(combinations(range(5), 2))
+        assert pairs._at_once(kernel, own, every, megabytes * 1e6) == number

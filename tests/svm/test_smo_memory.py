@@ -71,28 +71,27 @@ def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n
     budget = row_cache.Budget(sizes, n_bytes, in_use)
     least = 4 * in_use * row_cache.MIN_ROWS * max(sizes)
     assert budget.size * 4 <= n_bytes + 2 * least
-    parked = {}
     for _ in range(200):
-        using = {}
-        for c in rng.permutation(len(sizes))[:in_use].tolist():
+        using = []
+        for c in rng.integers(0, len(sizes), in_use).tolist():  # a class may be in use twice
             cache = budget.fetch(c)
-            assert cache is None or cache is parked[c]
-            using[c] = cache or SimpleNamespace(pieces=[], rows=np.empty(0, int))
-        for c, cache in using.items():
+            assert cache is None or cache.c == c
+            using.append(cache or SimpleNamespace(c=c, pieces=[], rows=np.empty(0, int)))
+        for cache in using:
+            n = sizes[cache.c]
             # No class has more rows than samples of its own and of another.
             wanted = min(int(rng.integers(1, 500)), 2 * max(sizes)) - len(cache.rows)
-            pieces, own = budget.take(wanted, sizes[c], row_cache.MIN_ROWS - len(cache.rows))
+            pieces, own = budget.take(wanted, n, row_cache.MIN_ROWS - len(cache.rows))
             cache.pieces += pieces
             cache.rows = np.append(cache.rows, own)
             assert len(cache.rows) >= min(row_cache.MIN_ROWS, wanted)
-            first, last = own * sizes[c], (own + 1) * sizes[c] - 1
+            first, last = own * n, (own + 1) * n - 1
             assert np.isin(first // budget.piece, pieces).all()
             assert np.array_equal(first // budget.piece, last // budget.piece)
-        taken = [i for cache in using.values() for i in cache.pieces]
+        taken = [i for cache in using for i in cache.pieces]
         assert len(set(taken)) == len(taken) and max(taken) < budget.size // budget.piece
-        for c, cache in using.items():
-            budget.park(c, cache)
-            parked[c] = cache
+        for cache in using:
+            budget.park(cache.c, cache)
 
 
 def test_caches_that_nobody_uses_give_way_the_longest_unused_first():

@@ -28,6 +28,7 @@ from gpurbf.runtime.jit.llvm import (
     words,
 )
 from gpurbf.runtime.lazy import once
+from gpurbf.runtime.stages import time_unlocked
 
 
 def aligned(shape, dtype):
@@ -178,7 +179,7 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
 def pack_rows(packing, X, chosen, count, panels, terms):
     """Pack rows X, or X[chosen], of them ``count``, by a `Packing`; zeros beyond them."""
     lines = np.empty(4 * int(packing.sizes[2]), packing.line)
-    _pack_rows(
+    time_unlocked(_pack_rows)(
         packing.address(X.dtype), X.ctypes.data, chosen.ctypes.data if len(chosen) else 0,
         packing.shift.ctypes.data, packing.sizes.ctypes.data, count, lines.ctypes.data,
         panels.ctypes.data, terms.ctypes.data,
@@ -214,7 +215,7 @@ def strips_of(kernel, panels, sparse):
         strips, places = strips.copy(), np.empty(n_strips * n_steps, np.int32)
         strips[:, 0] = np.arange(n_strips) * n_steps
         given = panels.ctypes.data, kernel.strip, n_words, x_step
-        leave_out(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
+        time_unlocked(leave_out)(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
     return strips, places
 
 

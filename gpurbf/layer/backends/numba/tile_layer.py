@@ -26,8 +26,8 @@ from gpurbf.layer.backends.numba.matvec import (
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, is_recorded, stage
-from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
+from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import parallel_for, parallel_rows, planned_threads
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
@@ -54,8 +54,6 @@ _BLOCK_ROWS = 192
 _FEWEST_ROWS = 96
 # The most bytes of a block where inputs are many more.
 _MAX_BLOCK_BYTES = 1 << 24
-# Threads that work is cut for in a profile, which models as many and more.
-_RECORDED_THREADS = 16
 # Rows that a thread shifts at a time.
 _SHIFTED_ROWS = 512
 
@@ -174,13 +172,11 @@ class TileLayer:
         n, m = len(chosen) or len(X), self.m
         if not n or not m:
             return
-        # A task is about two blocks of rows, and every thread gets as many. A profile cuts for more
-        # threads than it has, to model them.
+        # A task is about two blocks of rows, and every thread gets as many.
         panels = self.centers.panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
         useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
-        limit = _RECORDED_THREADS if is_recorded() else thread_limit()
-        n_threads = min(limit, useful) if useful > 1 else 1
+        n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
         block = min(self.block, rows)  # scratch for a few rows is little
