@@ -1,17 +1,20 @@
-"""What users may give: any centers, weights, widths, penalties, tolerances and batches.
+"""What users may give: any centers, weights, units, penalties, tolerances, batches and storages.
 
 A model's answer is held against the solution in float64 of the definition: what a fit minimises,
 its outputs, its probabilities, and the samples left out that these are calibrated on. A problem
 that is changed into an equal one has the same answer.
 """
 
+import tempfile
 import warnings
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import reference
+import scipy.sparse as sp
 from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import log_softmax
@@ -21,11 +24,12 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV
+from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
 from gpurbf.svm.platt import coupled, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND
+from tests.campaign.cases import AROUND, ORDERS, Storage
 from tests.campaign.rounds import campaign
-from tests.campaign.test_differential import betas, pairs_of
+from tests.campaign.test_differential import METRICS, betas, pairs_of, spread
 
 # Samples (N, n) by a generator, and centers (m, n) by another and these samples.
 SAMPLES = {
@@ -51,6 +55,46 @@ WEIGHTS = {
     "some zero": lambda rng, y: rng.integers(0, 3, len(y)) + (y == 0.0),
     "a class of none": lambda rng, y: (y > 0) + 0.0,
 }
+
+
+def as_type(dtype, X):
+    """In that dtype, where it holds all the numbers."""
+    A = X.astype(dtype)
+    return A if (A == X).all() else X
+
+
+def as_file(X):
+    """In a file, to be read only."""
+    file = tempfile.TemporaryFile()
+    X.tofile(file)
+    return np.memmap(file, X.dtype, "r", shape=X.shape)
+
+
+def loose(X):
+    """CSR with 64-bit indices: the last column first, each entry as a sum of itself and 0."""
+    (N, n), A = X.shape, sp.csr_array(X.shape, dtype=X.dtype)
+    A.data, A.indptr = np.stack([X, 0 * X], axis=2)[:, ::-1].ravel(), 2 * n * np.arange(N + 1)
+    A.indices = np.tile(np.repeat(np.arange(n)[::-1], 2), N)
+    return A
+
+
+# How the numbers of samples and centers are stored.
+STORAGES = {
+    **{order: lambda X, order=order: Storage(X.dtype.name, order).of(X) for order in ORDERS},
+    **{dtype: partial(as_type, dtype) for dtype in ("float16", "int16", "int64", "bool")},
+    "big-endian": lambda X: X.astype(X.dtype.newbyteorder()),
+    "unaligned": lambda X: np.frombuffer(b"1" + X.tobytes(), X.dtype, offset=1).reshape(X.shape),
+    "file": as_file,
+    "list": np.ndarray.tolist,
+    "frame": lambda X: pd.DataFrame(X).add_prefix("x"),
+    "CSC": sp.csc_array,
+    "loose CSR": loose,
+}
+# Kernels whose matrices are positive definite, so that CG takes them for kernel ridge regression.
+DEFINITE = {
+    "euclidean": ("gaussian", "laplacian", "inverse-multiquadric"),
+    "manhattan": ("laplacian",),
+}
 # Rounding adds at most that part of the penalty; so many rows are compared with float64.
 NOISE, COMPARED = 0.1, 64
 EPS = np.finfo(float).eps
@@ -59,7 +103,7 @@ MIN_SHARE_LEFT = 1e-9
 
 
 class Problem(NamedTuple):
-    """Samples, those that come after the fit, centers, classes, weights, gamma."""
+    """Samples, those that come after the fit, centers, classes, weights, and the hidden unit."""
 
     X: np.ndarray
     new: np.ndarray
@@ -67,6 +111,16 @@ class Problem(NamedTuple):
     y: np.ndarray
     w: np.ndarray | None
     gamma: float
+    metric: str
+    profile: str
+
+    @property
+    def power(self):
+        """That of the distance, which gamma multiplies."""
+        return 1 if self.profile in ("laplacian", "triangular") else 2
+
+    def hidden(self, A, C):
+        return reference.hidden(A, C, self.metric, self.profile, self.gamma)
 
     def moved(self, change):
         """All points as ``change`` moves them, in their dtype."""
@@ -82,7 +136,7 @@ CHANGES = {
     "scaled": lambda p, by: (
         p
         if p.X.dtype == np.uint8
-        else p.moved(lambda A: A * 2.0**by)._replace(gamma=p.gamma / 4.0**by)
+        else p.moved(lambda A: A * 2.0**by)._replace(gamma=p.gamma / 2.0 ** (by * p.power))
     ),
     "classes permuted": lambda p, by: p._replace(y=p.y.max() - p.y),
     "rows permuted": lambda p, by: p._replace(
@@ -98,6 +152,7 @@ class Case(NamedTuple):
     samples: str
     centers: str
     weights: str
+    storage: str
     N: int
     n: int
     k: int
@@ -106,6 +161,19 @@ class Case(NamedTuple):
     alpha: float
     dtype: str
     lonely: bool
+    metric: str
+    profile: str
+    intercept: bool
+
+    def of(self, name):
+        """With a unit that the model has."""
+        if name == "SVC":
+            return self._replace(profile="laplacian" if self.metric == "manhattan" else "gaussian")
+        lacks = name.startswith("FSVC") and self.profile not in units.KERNELS
+        return self._replace(profile="gaussian") if lacks else self
+
+    def stored(self, X):
+        return STORAGES[self.storage](X)
 
     def make(self):
         rng = np.random.default_rng(self.seed)
@@ -121,14 +189,16 @@ class Case(NamedTuple):
         y[: self.k] = np.arange(self.k)
         if self.lonely:
             y[self.k :] %= self.k - 1
-        gamma = 10.0**self.width / (np.square(reference.euclidean(X[:50], C)).mean() or 1.0)
-        return Problem(X[: self.N], X[self.N :], C, y, WEIGHTS[self.weights](rng, y), gamma)
+        w = WEIGHTS[self.weights](rng, y)
+        p = Problem(X[: self.N], X[self.N :], C, y, w, 1.0, self.metric, self.profile)
+        distances = reference.METRICS[self.metric](X[:50], C)
+        return p._replace(gamma=10.0**self.width / ((distances**p.power).mean() or 1.0))
 
 
 CASES = st.builds(
     Case,
     st.integers(0, 2**32 - 1),
-    *(st.sampled_from(sorted(table)) for table in (SAMPLES, CENTERS, WEIGHTS)),
+    *(st.sampled_from(sorted(table)) for table in (SAMPLES, CENTERS, WEIGHTS, STORAGES)),
     N=st.integers(12, 120),
     n=st.integers(1, 6),
     k=st.integers(2, 4),
@@ -137,6 +207,9 @@ CASES = st.builds(
     alpha=st.floats(-10, 0).map(lambda power: 10.0**power),
     dtype=st.sampled_from(["float64", "float32", "uint8"]),
     lonely=st.booleans(),
+    metric=st.sampled_from(METRICS),
+    profile=st.sampled_from(sorted(reference.PROFILES)),
+    intercept=st.booleans(),
 )
 
 
@@ -198,7 +271,7 @@ class LeastSquares:
         E = each * np.sqrt(w.sum() * m)
         g = (N + m) * EPS * squares[0] * norm
         if tol:
-            D = self.T - w @ self.T / w.sum()
+            D = self.T - w @ self.T / w.sum() * self.intercept
             g += tol * np.linalg.norm(self.H.T @ (w[:, None] * D), axis=0).sum()
         targets = 2.0**-21 * np.sqrt(w.max() * self.T.size) * rounded
         excess = (E * (norm + r / np.sqrt(mu)) + g / np.sqrt(mu) + targets) ** 2
@@ -227,7 +300,7 @@ class KernelRidge(LeastSquares):
         V, some = np.zeros(self.T.shape), np.flatnonzero(w > 0)
         A = self.H[np.ix_(some, some)] + np.diag(self.ridge / w[some])
         both = np.linalg.solve(A, np.column_stack([self.T[some], np.ones(len(some))]))
-        b = both[:, :-1].sum(axis=0) / both[:, -1].sum()
+        b = both[:, :-1].sum(axis=0) / both[:, -1].sum() * self.intercept
         V[some] = both[:, :-1] - both[:, -1:] * b
         return V, b
 
@@ -242,7 +315,7 @@ class KernelRidge(LeastSquares):
         Rounding may be a tenth of λ, or ten times `tol`, in norm; that of a row is half as much.
         """
         w = self.w
-        middle = w @ self.T / w.sum()
+        middle = w @ self.T / w.sum() * self.intercept
         B = np.sqrt(w @ np.square(self.T - middle)).sum()
         B += np.sqrt(w.sum()) * np.abs(b - middle).sum()
         E = min(NOISE, 10 * tol) * self.ridge + len(w) * (EPS + each) * w.sum()
@@ -281,27 +354,30 @@ def log_loss(outputs, y, w, temperature=1.0):
 
 
 def rbf(case, p, tol, every, solver="ridge", estimator=RBFClassifier, **options):
-    options |= {"n_centers": "all", "random_state": 0} if every else {"centers": p.C}
+    centers = {"n_centers": "all", "random_state": 0} if every else {"centers": case.stored(p.C)}
     options |= {"solver": solver, "alpha": case.alpha} if estimator is RBFClassifier else {}
-    return estimator(gamma=p.gamma, **options)
+    options |= {"kernel": p.profile, "metric": p.metric, "fit_intercept": case.intercept}
+    return estimator(gamma=p.gamma, **centers, **options)
 
 
 def fsvc(case, p, tol, every, solver="ridge"):
     fixed = {"eval_radius": None, "outside": "zero", "shuffle": False, "selection": "pass"}
-    radius = (2 * p.gamma) ** -0.5
+    fixed |= {"kernel": p.profile, "metric": p.metric}
+    radius = (2 * p.gamma) ** -0.5 if p.power == 2 else 1 / (units.WIDTH * p.gamma)
     return FSVC(radius, overlap=1 + every, solver=solver, alpha=case.alpha, **fixed)
 
 
 def svc(case, p, tol, every):
     C = 0.1 / np.sqrt(case.alpha) / (1 if p.w is None else p.w.mean())
-    return SVC(C=C, gamma=p.gamma, tol=tol, probability=every, random_state=0)
+    kernel = "laplacian" if p.metric == "manhattan" else "rbf"
+    return SVC(C=C, kernel=kernel, gamma=p.gamma, tol=tol, probability=every, random_state=0)
 
 
 MODELS = {
     "ridge": rbf,
     "stream": lambda case, p, tol, every: rbf(case, p, tol, False),
     "cg": lambda case, p, tol, every: rbf(
-        case, p, tol, every, CG(case.alpha, tol=tol, max_iter=1000)
+        case, p, tol, every, CG(case.alpha, fit_intercept=case.intercept, tol=tol, max_iter=1000)
     ),
     "path": lambda case, p, tol, every: rbf(
         case, p, tol, every, estimator=RBFClassifierCV, alphas=[case.alpha]
@@ -324,9 +400,10 @@ def fitted(name, case, p, model, cuts):
             for a, b in pairwise([0, *sorted({c for c in cuts if c < case.N}), case.N]):
                 own = None if p.w is None else w[a:b]
                 if w[a:b].any():
-                    model.partial_fit(p.X[a:b], p.y[a:b], np.arange(case.k), own)
+                    X = case.stored(p.X[a:b])
+                    model.partial_fit(X, p.y[a:b], np.arange(case.k), own)
         else:
-            model.fit(p.X, p.y, p.w)
+            model.fit(case.stored(p.X), p.y, p.w)
     assume(not any(issubclass(one.category, ConvergenceWarning) for one in said))
     return p._replace(w=w)
 
@@ -345,6 +422,7 @@ def fitted(name, case, p, model, cuts):
 )
 def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, change, by, around):
     """Of a problem and of one equal to it, whose probabilities are as good."""
+    case = case.of(name)
     tol, plain = 10.0**power, case.make()
     assume(plain.w is None or len(np.unique(plain.y[plain.w > 0])) > 1)
     in_order, weighed = "lms" in name or name.startswith("FSVC"), "lms" in name
@@ -359,10 +437,18 @@ def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, chang
     assert None in losses or abs(losses[0] - losses[-1]) <= 0.05 + 0.1 * losses[0], losses
 
 
-def lost(p, C):
-    """What an activation in float64 may be off, its distance being a sum of products."""
-    points = np.vstack([p.X, p.new, C]).astype(float) - C.mean(axis=0, dtype=float)
-    return 8 * (C.shape[1] + 8) * EPS * (1 + p.gamma * np.square(points).sum(axis=1).max())
+def lost(p, A, C, eps):
+    """What activations in that arithmetic may be off, by their own rounding and their distance's.
+
+    A sum of n absolute differences errs by n eps of itself at most, its square by 2 n eps. What is
+    made of products errs by 4 n eps of the points' squares about the mean center. 8 (n + 8) is
+    taken for both. What an error of d² does to a profile is found by asking it.
+    """
+    H, d, some = p.hidden(A, C), reference.METRICS[p.metric](A, C), 8 * (C.shape[1] + 8) * eps
+    off = some * (d**2 if p.metric == "manhattan" else spread(*(B.astype(float) for B in (A, C))))
+    moved = (np.sqrt(np.maximum(0, d**2 + by)) for by in (-off, off))
+    changes = (np.abs(reference.PROFILES[p.profile](by, p.gamma) - H) for by in moved)
+    return some * np.abs(H) + sum(changes)
 
 
 def network_is_the_solution(name, case, model, p, tol):
@@ -373,42 +459,42 @@ def network_is_the_solution(name, case, model, p, tol):
     V, b = model.coef_.T, getattr(model, "intercept_", np.zeros(len(model.coef_)))
     own_target = T[model.center_indices_] if hasattr(model, "center_indices_") else 0 * V
     X, y, w, T = (A[learned] for A in (p.X, codes, p.w, T))
-    single, exact = model._layer().dtype == np.float32, lost(p, C)
-    once = exact * np.finfo(np.float32).eps / EPS if single else exact
-    each = once
+    eps = np.finfo(model._layer().dtype).eps
+    exact, each = (lost(p, X, C, one).max() for one in (EPS, eps))
     own = reference.euclidean(X, C) == 0
-    H = reference.hidden(X, C, "euclidean", "gaussian", p.gamma)
+    H = p.hidden(X, C)
     assume(np.ptp(H, axis=0).max() > 1e-9)  # else there is nothing to penalise
-    kernel = name == "cg" and own.any(axis=1).all()
+    kernel = name == "cg" and own.any(axis=1).all() and p.profile in DEFINITE[p.metric]
     # A stream that goes over to float64 keeps the sums of its first batches.
-    rounded = single or len(C) >= 256 or (name == "stream" and case.dtype != "float64")
+    rounded = eps > EPS or len(C) >= 256 or (name == "stream" and case.dtype != "float64")
     if kernel:  # samples of one center are one
         place = own.argmax(axis=1)
         mass = np.bincount(place, w, len(C))
         sums = np.column_stack([np.bincount(place, w * t, len(C)) for t in T.T])
-        K = reference.hidden(C, C, "euclidean", "gaussian", p.gamma)
-        truth = KernelRidge(K, sums / np.where(mass > 0, mass, 1)[:, None], mass, case.alpha)
+        means = sums / np.where(mass > 0, mass, 1)[:, None]
+        truth = KernelRidge(p.hidden(C, C), means, mass, case.alpha, case.intercept)
     elif "lms" in name or "one-hot" in name:
         truth = DeltaRule(H, T, w, own_target, 2 * ("lms" in name))
     else:
-        truth, checked = LeastSquares(H, T, w, case.alpha, name != "FSVC"), name != "FSVC"
+        checked = name != "FSVC"
+        truth = LeastSquares(H, T, w, case.alpha, checked and case.intercept)
         each, rounded = exact if checked else each, rounded and checked
     excess = truth.excess(V, b)
     allowed, near = truth.allowed(V, b, each, rounded, tol if name == "cg" else 0.0)
     assert excess <= allowed, (excess, allowed)
     for A in (X, p.new):
-        H_A = reference.hidden(A, C, "euclidean", "gaussian", p.gamma)
-        expected = H_A @ V + b
-        outputs = model.decision_function(A).reshape(expected.shape)
+        expected = p.hidden(A, C) @ V + b
+        outputs = model.decision_function(case.stored(A)).reshape(expected.shape)
         off = np.abs(outputs - expected).max()
         # Rows that were not compared may be off by more: four times as much is not derived. New
         # ones may be near centers that no sample of the fit is near.
-        near += (once * H_A @ np.abs(V)).max() * (A is p.new)
+        near += (lost(p, A, C, eps) @ np.abs(V)).max() * (A is p.new)
         assert off <= 4 * near + 1e-12 * np.abs(V).sum() + 1e-12, (off, near)
     if name.startswith("FSVC"):
         return None
     expected = log_probabilities(outputs, model.temperature_)
-    np.testing.assert_allclose(model.predict_proba(p.new), np.exp(expected), atol=1e-9)
+    found = model.predict_proba(case.stored(p.new))
+    np.testing.assert_allclose(found, np.exp(expected), atol=1e-9)
     if kernel:
         left = truth.left_out(np.arange(len(C)), np.zeros((len(C), len(C)), bool))[place]
     elif isinstance(truth, DeltaRule):
@@ -432,8 +518,8 @@ def network_is_the_solution(name, case, model, p, tol):
 def svc_is_optimal(name, case, model, p, tol):
     """The KKT conditions in float64, outputs of the dual, and probabilities beside others'."""
     X, y, w = p.X, p.y, p.w
-    K, beta = reference.hidden(X, X, "euclidean", "gaussian", p.gamma), betas(model, X)
-    each = (1 + len(X)) * lost(p, X)
+    K, beta = p.hidden(X, X), betas(model, X)
+    each = (1 + len(X)) * max(lost(p, A, X, EPS).max() for A in (X, p.new))
     sign = 1 if len(model.classes_) > 2 else -1  # of two classes the second is positive
     for _, found, dual in pairs_of(model, K, X, y, model.C * w):
         assert dual["feasible"]
@@ -442,34 +528,36 @@ def svc_is_optimal(name, case, model, p, tol):
         assert dual["violation"] <= allowed, (dual["violation"], allowed)
     model.decision_function_shape = "ovo"
     for A in (X, p.new):
-        expected = reference.hidden(A, X, "euclidean", "gaussian", p.gamma) @ beta
-        expected = sign * expected + model.intercept_
-        off = np.abs(model.decision_function(A).reshape(expected.shape) - expected).max(axis=0)
+        expected = sign * (p.hidden(A, X) @ beta) + model.intercept_
+        outputs = model.decision_function(case.stored(A)).reshape(expected.shape)
+        off = np.abs(outputs - expected).max(axis=0)
         assert (off <= each * (1 + np.abs(beta).sum(axis=0))).all(), off
     if not model._probA.size:
         return
     won = pair_probabilities(sign * expected, model._probA, model._probB)
     # As far off as outputs are, by the slope of their sigmoids; coupling adds up pairs.
     near = 1e-6 + (off * np.abs(model._probA)).sum()
-    np.testing.assert_allclose(
-        model.predict_proba(p.new), coupled(won, len(model.classes_)), atol=near
-    )
-    some = w > 0
+    found = model.predict_proba(case.stored(p.new))
+    np.testing.assert_allclose(found, coupled(won, len(model.classes_)), atol=near)
+    some, reached = w > 0, [tol]
     classes, codes = np.unique(y[some], return_inverse=True)
 
     def outputs(train, test):
         A, each_w = X[some][train], w[some][train]
-        other = svm.SVC(C=model.C, gamma=p.gamma, tol=min(tol, 1e-3)).fit(A, codes[train], each_w)
-        K = reference.hidden(X[some], A, "euclidean", "gaussian", p.gamma)
-        duals = pairs_of(other, K[train], A, codes[train], model.C * each_w)
+        other = svm.SVC(C=model.C, kernel=p.hidden, tol=min(tol, 1e-3)).fit(A, codes[train], each_w)
+        K = p.hidden(X[some], A)
+        duals = [*pairs_of(other, K[train], A, codes[train], model.C * each_w)]
+        reached.extend(dual["violation"] for *_, dual in duals)
         # Not LIBSVM's intercept: a coefficient that misses its bound by rounding makes it an end.
         return K[test] @ betas(other, A) + [dual["intercept"] for *_, dual in duals]
 
     A, B = fit_sigmoids(codes, np.random.RandomState(0), outputs)
-    ours = sign * model.decision_function(X[some]).reshape(len(codes), -1)
+    X = case.stored(X[some])
+    ours = sign * model.decision_function(X).reshape(len(codes), -1)
     theirs = log_loss(np.log(coupled(pair_probabilities(ours, A, B), len(classes))), codes, w[some])
-    found = log_loss(np.log(model.predict_proba(X[some])), codes, w[some])
-    # Outputs are known to tol, and a sigmoid passes that on by its slope at most; 0.1 is for what
-    # two solutions within tol differ by besides, and is not derived.
+    found = log_loss(np.log(model.predict_proba(X)), codes, w[some])
+    # Outputs are known to tol, or to what LIBSVM reaches with kernel values in float32, and a
+    # sigmoid passes that on by its slope at most; 0.1 is for what two solutions differ by besides,
+    # and is not derived.
     slope = max(np.abs(A).max(), np.abs(model._probA).max())
-    assert found <= theirs + 0.1 + tol * slope, (found, theirs)
+    assert found <= theirs + 0.1 + max(reached) * slope, (found, theirs)

@@ -145,6 +145,14 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, before)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_centers_may_be_stored_by_columns(backend, dtype):
+    X, C = data(dtype, 60, 20, 12)
+    gamma = gamma_for(X, "gaussian", "euclidean")
+    by_rows, by_columns = (layer_of(A, gamma, backend=backend) for A in (C, np.asfortranarray(C)))
+    assert_close(by_columns.activations(X), by_rows.activations(X), np.float32)
+
+
 def test_out_may_be_any_array_of_the_right_shape(backend):
     X, C = data(np.float32, 40, 12, 9)
     layer = layer_of(C, backend=backend)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation
+from gpurbf.layer.activation import Activation, apply_own
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
@@ -79,14 +79,14 @@ def row_sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
 
 
 def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
-    """X - shift in dtype, computed where neither the shift nor a small integer type rounds."""
+    """X - shift in dtype, C-contiguous, computed where neither it nor a small integer rounds."""
     if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
         # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
         wide = np.promote_types(X.dtype, dtype)
         return np.ascontiguousarray(np.subtract(X, shift, dtype=wide).astype(dtype, copy=False))
     if np.issubdtype(dtype, np.floating):
-        return np.subtract(X, shift, dtype=dtype)
-    return (X.astype(np.int16) - np.int16(shift)).astype(dtype)
+        return np.subtract(X, shift, dtype=dtype, order="C")
+    return np.subtract(X, np.int16(shift), dtype=np.int16).astype(dtype, order="C")
 
 
 def shifted_centers(
@@ -137,7 +137,7 @@ def activate(
 
     parallel_rows(task, len(P), _ROWS_ACTIVATED)
     if callable(activation.profile):
-        out[:] = activation.profile(out)
+        apply_own(activation.profile, out)
 
 
 class MatrixProductLayer:
