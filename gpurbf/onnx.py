@@ -169,8 +169,9 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
     outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
     if n_classes == 2:
-        scores = graph.Neg(outputs)
-        return scores, scores
+        # The first class wins above 0 alone.
+        won = graph.Cast(graph.Greater(outputs, 0.0), to=TensorProto.DOUBLE)
+        return graph.Concat(won, graph.Add(graph.Mul(won, 0.0), 0.5), axis=1), graph.Neg(outputs)
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))
     change = np.zeros((len(pairs), n_classes))

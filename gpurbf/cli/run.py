@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -27,6 +29,9 @@ def run(arguments: argparse.Namespace) -> None:
     patch_sklearn()
     sys.argv = [script, *arguments.arguments]
     if arguments.module:
+        sys.path.insert(0, os.getcwd())
+        if importlib.util.find_spec(script.partition(".")[0]) is None:
+            raise UserError(f"no module {script}.")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(Path(script).resolve().parent))

@@ -240,7 +240,8 @@ def stream_data(
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, the labels of all batches.")
     else:
-        known, _ = check_labels(classes, type(estimator).__name__)
+        # Each twice: where none is, scikit-learn takes them for numbers to be regressed.
+        known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
     X, y, weights, n_samples, rows = _weighted(
         estimator, X, y, sample_weight, reset=first, ensure_min_samples=1
     )
@@ -370,7 +371,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
         check_option_or_number("n_centers", estimator.n_centers, tuple(COUNTS), numbers.Integral, 1)
         return estimator.centers
     centers = on_host(estimator.centers)
-    centers = centers.toarray() if sp.issparse(centers) else np.asarray(centers)
+    centers = centers.toarray() if sp.issparse(centers) else np.array(centers)  # the model's own
     if centers.dtype not in DTYPES:
         centers = centers.astype(np.float64)
     if centers.ndim != 2 or centers.shape[1] != n_features or not len(centers):

@@ -46,7 +46,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"
         ``"scale"`` is 1 / (n_features * X.var()), ``"auto"`` 1 / n_features, ``"median"``
-        1 / (2 median(d)²) over a sample; profiles of d take the root of these.
+        1 / (2 median(d)²) over a sample of the rows, whatever their weights. Kernels of d take the
+        root of the first and the last, ``"triangular"`` half of it; with metric ``"manhattan"``
+        ``"scale"`` has n_features² for n_features.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``; on an NVIDIA GPU
         ``"cupy"`` or ``"numba-cuda"``; or ``"auto"``.
@@ -173,8 +175,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         with limited(self.n_jobs):
             H = self._layer().activations(X)
         # H is larger than X, so it is not looked at where it must be finite: where the profile is
-        # bounded and no squared distance overflows.
-        if self._activation.profile not in BOUNDED or not (
+        # bounded and neither gamma nor a squared distance overflows.
+        bounded = self._activation.profile in BOUNDED and self.gamma_ < float(np.finfo(H.dtype).max)
+        if not bounded or not (
             X.dtype == np.uint8 or (not is_resident(X) and holds_squares(H.dtype, X, self.centers_))
         ):
             check_finite(self, X, outputs=H)

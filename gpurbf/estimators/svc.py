@@ -121,8 +121,9 @@ class SVC(
     degree : int, default=3
         Degree of the "poly" kernel.
     gamma : {"scale", "auto"} or float, default="scale"
-        Coefficient of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)),
-        1 / n_features, or the number. The variance counts a sample as often as its weight says.
+        Coefficient of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)), for
+        "laplacian" 1 / (n_features Std(X)); 1 / n_features; or the number. The variance counts a
+        sample as often as its weight says.
     coef0 : float, default=0.0
         Constant term of "poly" and "sigmoid".
     shrinking : bool, default=True
@@ -312,7 +313,7 @@ class SVC(
             mass = functools.partial(class_mass, codes, weights, len(self.classes_))
             self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
         C = self.class_weight_[codes]
-        C = (C if weights is None else C * weights) * self.C
+        C = (C if weights is None else C * weights) * float(self.C)
         if masked:
             X = X[np.ix_(used, used)] if self._has_matrix() else X[used]
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +41,7 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         expected = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
-    if not np.isfinite(value) or value < low or (above and value == low):
+    if not -math.inf < value < math.inf or value < low or (above and value == low):
         raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {plain(value)!r}.")
 
 
@@ -112,7 +113,8 @@ def _bytes_of_groups() -> float:
         own = Path(mounted, path.lstrip("/"))
         # In a container its group is where groups are mounted, whatever it is called outside.
         for group in (own, *own.parents):
-            with suppress(OSError, ValueError):  # there is no such group, or "max": no limit
+            # There is no such group, or "max": no limit; or its files have other lines.
+            with suppress(OSError, ValueError, KeyError):
                 most, used = (int((group / name).read_text()) for name in (limit, use))
                 parts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
                 # What was read from files goes where memory is wanted.

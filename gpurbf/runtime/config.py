@@ -52,6 +52,8 @@ def set_config(**settings: Any) -> None:
     ------
     ValueError
         For an unknown setting or a memory that is not positive and finite.
+    TypeError
+        For a backend that is no string.
 
     Examples
     --------
@@ -60,6 +62,8 @@ def set_config(**settings: Any) -> None:
     """
     if unknown := sorted(set(settings) - set(_DEFAULTS)):
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
+    if not isinstance(backend := settings.get("backend", "auto"), str):
+        raise TypeError(f"backend must be the name of one, or 'auto', got {backend!r}.")
     if (memory := settings.get("memory", "auto")) != "auto":
         _check_megabytes("memory", memory)
     if (gpu_memory := settings.get("gpu_memory")) is not None:

@@ -161,6 +161,7 @@ def solve_binary(
         violation = problem.whole(kernel)
     else:
         violation = problem.by_working_sets()
+    violation = problem.judged(violation)
     intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
     return Solution(beta, intercept, problem.steps, violation, objective, gap, violation < tol)
 
@@ -314,6 +315,14 @@ class _Problem:
         if self.evaluated >= _MAX_EVALUATIONS:
             return True
         return rounding_is_small(self.kernel.rounding, self.squares, violation)
+
+    def judged(self, violation: float) -> float:
+        """The violation where steps have ended, from f in float64 if rounding may have moved it."""
+        if violation < self.tol or self._trusted(violation):
+            return violation
+        self._evaluate()
+        rises, falls = self.beta < self.high, self.beta > self.low
+        return float(self.f[rises].max() - self.f[falls].min())
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""

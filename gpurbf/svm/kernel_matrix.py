@@ -138,10 +138,12 @@ class KernelRows:
         if self.precision in FORCED:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.quantization is not None:
-            # Distances and products are exact, and values rounded once; sums of codes may not be.
+            # Distances and products are exact, and values rounded once; sums of codes may not be,
+            # and a power multiplies the error of what it is taken of.
             largest = float(np.abs(self.diagonal).max(initial=0))
             exact = self.activation.linear and largest < _MAX_EXACT
-            return np.dtype(np.float32), 0.0 if exact else _ROUNDING * largest, ""
+            factors = 1 + self.activation.degree * (self.activation.profile == "poly")
+            return np.dtype(np.float32), 0.0 if exact else _ROUNDING * largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
         between, itself = float32_error(X, self.activation, self._chosen)

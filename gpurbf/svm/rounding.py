@@ -50,9 +50,9 @@ def arithmetic(
     """
     if len(X) < _MIN_FLOAT32_SAMPLES:
         return np.float64, "few samples"
-    if X.quantization is None:
+    if X.quantization is None or activation.metric == "dot":
         between, itself = float32_error(X, activation, backend)
-    else:  # the distances are exact, what is left is the profile's
+    else:  # distances are exact, and a rounded profile of at most 1 is left
         between, itself = float(np.finfo(np.float32).eps), 0.0
     error = _DEVIATIONS * between * size + itself * largest
     enough = error < _MAX_TOLERANCE_PART * tol

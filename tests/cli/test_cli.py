@@ -202,7 +202,7 @@ def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkey
     monkeypatch.setenv("GPURBF_BACKEND", "abacus")
     assert call("classify") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "'abacus'" in line
+    assert "'abacus'" in line and "GPURBF_BACKEND" in line
     monkeypatch.setenv("GPURBF_CPU_KERNEL", "beads")
     assert call("info") == 0
     out = capsys.readouterr().out

@@ -70,6 +70,12 @@ def test_labels_and_scores_are_those_of_the_model(name, labels, dtype):
     same(MODELS[name].fit(X_TRAIN, y), X_TEST.astype(dtype))
 
 
+def test_outputs_of_exactly_0_have_the_label_of_the_model():
+    same(
+        SVC(kernel="linear").fit([[-1.0, 0], [1, 0]], [0, 1]), np.array([[0.0, 0], [0, 5], [1, 0]])
+    )
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 @pytest.mark.parametrize(
     "kernel",

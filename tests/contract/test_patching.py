@@ -166,7 +166,8 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
     (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for arguments in ([str(script)], ["-m", "script"]):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["-m", "script"], [str(script)]):
         with pytest.raises(SystemExit) as stop:
             main(["run", *arguments, "--a", "b"])
         assert stop.value.code == 3
@@ -177,3 +178,5 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
 def test_a_script_that_is_not_there_is_one_line(capsys):
     assert main(["run", "no-such-script.py"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"
+    assert main(["run", "-m", "no_such_module.part"]) == 2
+    assert capsys.readouterr().err == "gpurbf run: no module no_such_module.part.\n"

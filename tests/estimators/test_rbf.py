@@ -294,6 +294,11 @@ def test_input_is_neither_modified_nor_kept(fitted):
     model = RBFClassifier(50, random_state=0).fit(before, y_train)
     np.testing.assert_array_equal(before, X_train)
     assert not any(value is before for value in vars(model).values())
+    centers = X_train[:20].copy()
+    model = RBFClassifier(centers=centers).fit(X_train, y_train)
+    scores, centers[:] = model.decision_function(X_train), 0
+    model.set_params(backend="numpy")  # makes the layer anew
+    np.testing.assert_allclose(model.decision_function(X_train), scores, atol=1e-4)
 
 
 def test_small_weights_leave_probabilities_as_they_are():

@@ -1,13 +1,14 @@
 """Few plain samples skip scikit-learn's validation; nobody can tell."""
 
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from gpurbf import FSVC, SVC, RBFClassifier
+from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.estimators import _validation
 
 RNG = np.random.default_rng(0)
@@ -111,6 +112,35 @@ def test_small_plain_arrays_skip_the_full_validation(monkeypatch):
         model.fit(X, y).predict(X)
     many = np.zeros((_validation._FEW // 3 + 1, 3))
     assert not _validation._is_plain(model, many, reset=False)
+
+
+def test_many_classes_of_a_stream_are_no_regression():
+    A, b = np.random.default_rng(0).normal(size=(90, 3)), np.arange(90) % 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for names in (np.arange(30), np.arange(30).astype(str).tolist()):
+            RBFClassifier(centers=A[:5]).partial_fit(A, np.asarray(names)[b], classes=names)
+
+
+@pytest.mark.filterwarnings("ignore:gamma=.* is so large:UserWarning")
+def test_no_activation_is_nan_whatever_gamma():
+    codes = np.arange(40, dtype=np.uint8).reshape(10, 4)
+    for A in (codes, codes.astype(np.float32) / 3):
+        with pytest.raises(ValueError, match=r"gamma=1e\+39"):
+            RBFLayer(5, gamma=1e39, random_state=0).fit(A).transform(A)
+        assert np.isfinite(RBFLayer(5, gamma=1e38, random_state=0).fit_transform(A)).all()
+
+
+@pytest.mark.parametrize("kernel", [lambda d: None, lambda d: d.sum()])
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_a_function_for_a_kernel_gives_as_many_numbers(backend, kernel):
+    with pytest.raises(ValueError, match="one of its shape"):
+        RBFLayer(3, backend=backend, kernel=kernel).fit_transform(X)
+
+
+def test_numbers_of_any_type_are_numbers():
+    model, plain = SVC(C=Fraction(1, 2), max_iter=10**30).fit(X, y), SVC(C=0.5).fit(X, y)
+    np.testing.assert_array_equal(model.dual_coef_, plain.dual_coef_)
 
 
 @pytest.mark.parametrize("model", [SVC, RBFClassifier])

@@ -69,6 +69,33 @@ def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
     assert (error < 3 * np.finfo(np.float32).eps * np.linalg.norm(W, axis=0)).all()
 
 
+@pytest.mark.parametrize(("degree", "C"), [(2, 10.0), (3, 10.0), (6, 0.1), (9, 1e-3)])
+def test_predictions_of_powers_of_codes_err_by_less_than_the_tolerance(degree, C):
+    rng = np.random.default_rng(0)
+    X, Q = (rng.integers(0, 256, (N, 3)).astype(np.uint8) for N in (1500, 300))
+    y = (X.sum(axis=1, dtype=int) > 380) ^ (rng.random(1500) < 0.3)
+    model = SVC(kernel="poly", degree=degree, coef0=1.0, C=C).fit(X, y)
+    K = reference.hidden(Q, model.support_vectors_, "dot", "poly", model._gamma, 1.0, degree)
+    outputs = K @ model.dual_coef_[0] + model.intercept_
+    np.testing.assert_allclose(model.decision_function(Q), outputs, rtol=0, atol=model.tol / 4)
+
+
+@pytest.mark.filterwarnings("ignore:Solver terminated early")
+@pytest.mark.parametrize("max_iter", [1000, 100_000])
+def test_the_violation_at_the_end_is_that_of_the_coefficients(max_iter):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (1500, 20)).astype(np.uint8)
+    y = (X[:, :4].sum(axis=1, dtype=int) > 510) ^ (rng.random(1500) < 0.1)
+    options = {"kernel": "poly", "degree": 9, "coef0": 1.0, "C": 1e-3, "max_iter": max_iter}
+    model = SVC(**options).fit(X[:, :3], y)
+    V, t, beta = model.support_vectors_, np.where(y, 1.0, -1.0), np.zeros(1500)
+    beta[model.support_] = model.dual_coef_[0]
+    f = t - reference.hidden(X[:, :3], V, "dot", "poly", model._gamma, 1.0, 9) @ model.dual_coef_[0]
+    low, high = np.minimum(t * 1e-3, 0), np.maximum(t * 1e-3, 0)
+    violation = f[beta < high].max() - f[beta > low].min()
+    np.testing.assert_allclose(model.violation_, violation, rtol=0.1, atol=model.tol)
+
+
 def test_the_tolerance_and_the_coefficients_decide():
     X, _ = table()
     samples, chosen = quantize_or_keep(X), get_backend("numba")

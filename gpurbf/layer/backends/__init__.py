@@ -266,11 +266,12 @@ def get_backend(
     if name == "auto":
         if (configured := get_config()["backend"]) != "auto":
             name, reason = configured, f"config backend={configured!r}"
-        elif (wanted := os.environ.get("GPURBF_BACKEND", "auto")) != "auto":
+        elif (wanted := os.environ.get("GPURBF_BACKEND") or "auto") != "auto":
             name, reason = wanted, f"GPURBF_BACKEND={wanted}"
     if name != "auto":
         if name not in LOADERS:
-            raise ValueError(f"Unknown backend {name!r}: use 'auto' or one of {sorted(LOADERS)}.")
+            known = sorted(LOADERS)
+            raise ValueError(f"Unknown backend {name!r} ({reason}): use 'auto' or one of {known}.")
         return _load(name), reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
+from gpurbf.layer.activation import FORMS, Activation, Epilogue, apply_own, form, in_tile
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
@@ -99,8 +99,7 @@ class TileLayer:
         if callable(self.activation.profile):
             step = self._tile_rows()
             for start in range(0, len(out), step):
-                H = out[start : start + step]
-                H[:] = self.activation.profile(H)
+                apply_own(self.activation.profile, out[start : start + step])
 
     def rows(
         self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
