@@ -6,7 +6,7 @@ row indices (samples taken as they are) or an (m, n) array of new points. ``X`` 
 None. ``context`` holds what some rules use: ``layer``, a constructor of hidden layers, and
 ``activation``, ``backend`` and ``precision`` for it. Add a rule by putting it into ``CENTERS``.
 
-How many centers a rule is asked for may have a name, see ``COUNTS``.
+The number of centers to ask a rule for may be given by a name, see ``COUNTS``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CENTERS: dict[str, Callable[..., Any]] = {
     "fsvc-class": fsvc_class,
 }
 
-# What names for n_centers mean, given the number of samples: at the most so many.
+# Maximum number of centers that each name for n_centers means, given the number of samples.
 COUNTS: dict[str, Callable[[int], int]] = {
     "auto": lambda n_samples: min(1000, n_samples),
     "all": lambda n_samples: n_samples,
@@ -63,9 +63,10 @@ def most_centers(n_centers: int | str, n_samples: int) -> int:
 
 @staged("prepare", "centers chosen")
 def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
-    """The center that each sample is, (N,), if all are some and the kernel is positive definite.
+    """The number of the center equal to each sample, (N,); None if a sample has none.
 
-    None elsewhere. Rows are compared by a hash of their values, as where centers are drawn.
+    Also None if the kernel is not positive definite. Rows are compared by a hash of their values,
+    as in the draw of centers.
     """
     if not positive_definite(layer.activation):
         return None
@@ -80,6 +81,6 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
 
 
 def center_finder(layer: HiddenLayer) -> Callable[[Any], np.ndarray]:
-    """A function that finds the center equal to a row, dense or CSR, -1 for none."""
+    """Make a function that finds the center equal to each row, dense or CSR; -1 for none."""
     find = finder(row_hashes(layer.sparse_centers, 0))
     return lambda X: find(row_hashes(X, 0))

@@ -1,4 +1,4 @@
-"""FSVC's centers as rules: passes whose radius is found so that there are as many as asked for."""
+"""FSVC's centers as rules: passes with a radius that gives the number of centers asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpurbf.layer.activation import Activation
 
 
 def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
-    """Take the centers of FSVC's pass over all samples, of a radius that gives n_centers.
+    """Take the centers of FSVC's pass over all samples, with a radius that gives n_centers.
 
     See :mod:`gpurbf.fsvc.passes` for the pass.
 
@@ -25,7 +25,7 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     ----------
     X : ndarray or CSR of shape (N, n)
     y : int array of shape (N,) or None
-        Class numbers: equal samples of two classes are two.
+        Class numbers; equal samples of two classes count as two.
     n_centers : int
     **context
         ``random_state``, and the ``activation``, ``backend`` and ``precision`` of the layer.
@@ -33,23 +33,23 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     Returns
     -------
     indices : ndarray of shape (m,), int64
-        Rows of X, in their order; all distinct ones where there are fewer.
+        Rows of X, in their order; all distinct samples if there are fewer than n_centers.
 
     Warns
     -----
     UserWarning
-        If there are fewer distinct samples.
+        If there are fewer distinct samples than n_centers.
     """
     return _by_count(X, y, n_centers, np.zeros(X.shape[0], np.int64), **context)
 
 
 def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
-    """Take the centers of a pass over each class, all of one radius that gives n_centers.
+    """Take the centers of a pass over each class, with one radius that gives n_centers in all.
 
     Parameters
     ----------
     X, y, n_centers, **context
-        See `fsvc`; there must be a y.
+        See `fsvc`; y is required.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def _by_count(
     precision: str,
     **context: Any,
 ) -> np.ndarray:
-    """Passes over groups of samples; the first n_centers that were taken, as row numbers."""
+    """Make passes over groups of samples; returns the first n_centers taken, as row numbers."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
     labels = groups if y is None else y
     stream = as_drawn(keys, None, labels).stream
@@ -88,7 +88,7 @@ def _by_count(
     if n_centers >= len(stream):
         return np.sort(stream)
     precision = pass_precision(precision)
-    # One quantization for all that is compared: the coarsest.
+    # One quantization, the coarsest, for all comparisons.
     quantizations = (quantizations_of(X, precision) or ())[:1]
     arithmetic = Arithmetic(backend, precision, quantizations)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"

@@ -30,7 +30,7 @@ def kmeans(
     Returns
     -------
     centers : ndarray of shape (n_centers, n)
-        float64, float32 for other samples than float64.
+        float64 for float64 samples, else float32.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def kmeans(
     from sklearn.cluster import MiniBatchKMeans
 
     _check_enough_samples(X, n_centers)
-    # The clusters' batches are of float64 or float32: small integers are widened without loss.
+    # MiniBatchKMeans takes float64 or float32: small integers are converted without loss.
     X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float32)
     means = MiniBatchKMeans(
         n_centers,
@@ -55,7 +55,7 @@ def kmeans(
 def kmeans_class(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """Take cluster means within each class, as many as its share of the weight.
+    """Take cluster means within each class, in proportion to its weight.
 
     Parameters
     ----------

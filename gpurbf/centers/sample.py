@@ -1,4 +1,4 @@
-"""Centers drawn from the samples, by content: the draw sees neither order nor repetition.
+"""Centers drawn from the samples, by content: order and repetition do not affect the draw.
 
 Each row gets a number from a hash of its values and of the seed; the rows with the smallest numbers
 win (an exponential race, so that the chance of a row grows with its weight; Efraimidis and
@@ -19,7 +19,7 @@ from gpurbf.runtime.errors import warn
 
 # Rows whose hashes are compared at once, and parts whose distinct rows are merged in a step.
 _ROWS_PER_BLOCK, _PARTS_PER_MERGE = 1 << 20, 8
-# Inputs that are hashed first where few rows are wanted, and rows looked at for one that is.
+# If few rows are wanted: inputs that are hashed first, and rows kept by them per row wanted.
 _N_LEADING_INPUTS, _LEADING_ROWS_PER_ROW = 64, 4
 
 
@@ -43,12 +43,12 @@ def random(
     Returns
     -------
     indices : ndarray of shape (m,), int64
-        Rows of X, the first drawn first; all distinct ones where there are fewer.
+        Rows of X, in the order of the draw; all distinct samples if there are fewer than n_centers.
 
     Warns
     -----
     UserWarning
-        If there are fewer distinct samples.
+        If there are fewer distinct samples than n_centers.
     """
     found = Race.drawn(random_state, by_class=False).over(X, y, weights)
     warn_if_short(n_centers, len(found.first))
@@ -58,7 +58,7 @@ def random(
 def stratified(
     X: Any, y: Any, n_centers: int, *, weights: np.ndarray | None, random_state: Any, **context: Any
 ) -> np.ndarray:
-    """Draw as `random` does, of every class in proportion to its weight, and at least once.
+    """Draw as `random` does, from each class in proportion to its weight, at least one sample.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def stratified(
 
 
 def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
-    """Split `total` in proportion to mass by largest remainder, none beyond what is available."""
+    """Split `total` in proportion to mass by largest remainder; no share exceeds `available`."""
     quotas = np.minimum((mass > 0) & (total >= np.count_nonzero(mass)), available).astype(np.int64)
     while (left := min(total, available.sum()) - quotas.sum()) > 0:
         open_ = quotas < available
@@ -103,11 +103,11 @@ def shares(mass: np.ndarray, available: np.ndarray, total: int) -> np.ndarray:
 
 
 class Distinct(NamedTuple):
-    """Distinct rows by hash: of each the hash, its first index, its class, its weight in all.
+    """Distinct rows by hash: the hash, first index, class and total weight of each.
 
-    The same row in two classes is two, unless classes do not count: ``labels`` are None then.
-    ``totals`` are of weights rounded to 24 bits, so that they do not depend on the order; the last
-    bits of ``mass``, of the weights themselves, do.
+    The same row in two classes counts as two rows, unless classes do not matter: then ``labels`` is
+    None. ``totals`` sum weights rounded to 24 bits, so they do not depend on the order. ``mass``
+    sums the weights themselves, so its last bits depend on the order.
     """
 
     hashes: np.ndarray
@@ -118,7 +118,7 @@ class Distinct(NamedTuple):
 
     @property
     def keys(self) -> np.ndarray:
-        """Numbers (m,) by which rows are told apart."""
+        """Keys (m,) that identify the rows."""
         if self.labels is None:
             return self.hashes
         return mix(self.hashes ^ mix(self.labels.astype(np.uint64) + np.uint64(1)))
@@ -147,7 +147,7 @@ class Distinct(NamedTuple):
 
     def _once(self) -> Distinct:
         """Each row once, by its first index and with the sum of its weights."""
-        # Any of equal ones will do for their place: a stable sort for the first takes longer.
+        # Any one of equal rows will do: a stable sort that finds the first takes longer.
         distinct, inverse = np.unique(self.keys, return_inverse=True)
         index = np.empty(len(distinct), np.intp)
         index[inverse] = np.arange(len(inverse))
@@ -160,10 +160,11 @@ class Distinct(NamedTuple):
 
 @dataclass(frozen=True)
 class Race:
-    """Finds the distinct rows among some, of which centers are drawn; see `over_rows`.
+    """Finds the distinct rows of data, from which centers are drawn; see `over_rows`.
 
-    With ``most`` it keeps only so many, of weight above zero and with the smallest hashes: any
-    rows as well as others, and the same ones with all their weight however rows come in parts.
+    With ``most`` it keeps only that many rows of weight above zero, those with the smallest hashes.
+    The choice is arbitrary, but the rows and their total weights are the same however the data are
+    split into parts.
     """
 
     seed: int
@@ -172,7 +173,7 @@ class Race:
 
     @classmethod
     def drawn(cls, random_state: np.random.RandomState, by_class: bool) -> Race:
-        """A race by the next number of a RandomState."""
+        """A race with the next number of a RandomState as its seed."""
         return cls(random_state.randint(np.iinfo(np.int32).max), by_class)
 
     def __call__(
@@ -201,7 +202,7 @@ class Race:
         places: np.ndarray,
         leads: np.ndarray | None = None,
     ) -> Distinct:
-        """The distinct ones of some rows, in the order of their leads and then of all inputs."""
+        """The distinct rows; ``leads``, if given, become the leading bits of their hashes."""
         hashes = row_hashes(X, self.seed)
         if leads is not None:
             hashes = leads << np.uint64(48) | hashes >> np.uint64(16)
@@ -226,7 +227,7 @@ class Race:
     def _kept(self, found: Distinct) -> Distinct:
         if self.most is None:
             return found
-        # Classes may be numbered anew in their order: keys change then, this order does not.
+        # If classes are renumbered in the same order, keys change, but this order does not.
         by_class = () if found.labels is None else (found.labels,)
         order = np.lexsort((*by_class, found.hashes))
         return found.at(order[found.totals[order] > 0][: self.most])

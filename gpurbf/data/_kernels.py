@@ -1,19 +1,20 @@
-"""Numba kernels over rows of samples: codes, sums of bits for hashes and of bytes, CSR products."""
+"""Numba kernels over rows of samples: codes, sums for hashes, moments of bytes, CSR products."""
 
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, pointer, use_widest_vectors
 
-# Values of a row that are looked at before it may be given up.
+# Values of a row that are encoded before the row may be given up.
 _CHUNK = 512
 
 
 @inner(error_model="numpy")
 def _encode(x, n, scale, codes):
-    """Write ``round(x * denominator) + zero`` into codes; how many of n numbers are not quantized.
+    """Write ``round(x * denominator) + zero`` to codes; return how many are not quantized.
 
-    ``scale`` are the denominator, its inverse and zero; in float32, for numbers that float32 holds.
+    ``scale`` holds the denominator, its inverse and the zero point; in float32 for numbers that
+    float32 holds.
     """
     denominator, inverse, zero = scale[0], scale[1], scale[2]
     low, high = number_of(scale, 0), number_of(scale, 255)
@@ -22,7 +23,7 @@ def _encode(x, n, scale, codes):
         v = number_of(scale, x[j])
         k = np.rint(v * denominator)
         code = k + zero
-        # Bitwise so that the loop has no branch and becomes vector code; NaN fails them all.
+        # Bitwise operators, so that the loop has no branch and is vectorized; NaN fails them all.
         on = ((k / denominator == v) | (k * inverse == v)) & (code >= low) & (code <= high)
         off += 1 - (on & (np.float64(v) == x[j]))
         code = low if low > code else code
@@ -44,8 +45,9 @@ def _encode_row(x, n, scale, codes):
 def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
     """Write the codes of rows of n float64 numbers, and whether each row is not quantized.
 
-    A row is rounded in one way: as float64, if it is not known to be float32 numbers, or as those.
-    All are addresses; of the scale that `_encode` takes there are both.
+    A row is tried as float64 numbers (if ``exact``), then as float32 numbers; all of its values are
+    rounded in the same way. Arrays are passed as addresses; ``wide`` and ``single`` are the scale
+    for `_encode` in float64 and in float32.
     """
     X, codes, off = pointer(X, np.float64), pointer(codes, np.uint8), pointer(off, np.uint8)
     for i in range(n_rows):
@@ -69,7 +71,7 @@ def _spread_bits(x):
 
 @cached(nogil=True)
 def row_sums(X, odd, sums):
-    """Σ_j bits(X[i, j]) odd[j] modulo 2⁶⁴ for the rows of X (float64); `odd` is one a column."""
+    """Σ_j bits(X[i, j]) odd[j] modulo 2⁶⁴ for the rows of X (float64); `odd` has one per column."""
     use_widest_vectors()
     for i in range(X.shape[0]):
         total = np.uint64(0)
@@ -80,7 +82,7 @@ def row_sums(X, odd, sums):
 
 @cached(nogil=True)
 def csr_row_sums(indptr, indices, values, odd, sums):
-    """`row_sums` of rows as CSR: what is not stored is 0 and adds nothing."""
+    """`row_sums` of CSR rows: values that are not stored are 0 and add nothing."""
     for i in range(len(indptr) - 1):
         total = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):
@@ -88,7 +90,7 @@ def csr_row_sums(indptr, indices, values, odd, sums):
         sums[i] = total
 
 
-# Numbers of 8 bits whose squares add up in 32.
+# Maximum number of squares of 8-bit numbers whose sum fits into 32 bits.
 _PART = 1 << 16
 
 
@@ -111,7 +113,7 @@ def byte_moments(X, sums):
 
 @cached(nogil=True)
 def add_products(indptr, indices, values, col_indptr, col_indices, col_values, out):
-    """Add A Bᵀ to out (N, m), for A (N, n) as CSR and B (m, n) as CSC; a row's sum is its own."""
+    """Add A Bᵀ to out (N, m), for A (N, n) as CSR and B (m, n) as CSC; each row on its own."""
     for i in range(out.shape[0]):
         row = out[i]
         for p in range(indptr[i], indptr[i + 1]):

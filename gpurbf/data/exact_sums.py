@@ -1,4 +1,4 @@
-"""Sums that do not round: the same number for every order of the terms and any parts of them."""
+"""Exact sums: the result is the same for any order of the terms and any split into parts."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from fractions import Fraction
 
 import numpy as np
 
-# Terms are taken apart into two integers of so many bits; float64 adds 2²⁶ of those exactly.
+# Terms are split into two integers of this many bits; float64 adds 2²⁶ of them exactly.
 _BITS = 27
 _TERMS = 1 << 25
-# So few are added up by Python in less time than arrays of them are made.
+# Python adds up to this many terms in less time than making arrays of them takes.
 _FEW = 256
 
 
 def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction | float:
-    """Σ values, or Σ weights · values, of float64 arrays (N,); what is not finite is a float.
+    """Σ values, or Σ weights · values, of float64 arrays (N,); a float if it is not finite.
 
     Fractions of several parts add up to that of the whole, and ``float`` rounds it once.
     """
     if weights is None and len(values) <= _FEW and (few := _of_few(values.tolist())) is not None:
         return few
     with np.errstate(over="ignore", invalid="ignore"):
-        # Not by BLAS, whose threads a long product wakes.
+        # Not by BLAS: a long product would wake its threads.
         rough = float(values.sum() if weights is None else np.einsum("i,i", weights, values))
     if not np.isfinite(rough):
         return rough
@@ -37,9 +37,9 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
 
 
 def _of_few(terms: list[float]) -> Fraction | None:
-    """The sum of a few, None if it is not finite or an intermediate one may not be.
+    """The sum of a few terms; None if it, or an intermediate sum, may not be finite.
 
-    ``fsum`` rounds it once, then what it rounded off, until that is nothing.
+    ``fsum`` rounds the sum once; the rounding error is summed in turn, until nothing is left.
     """
     numerator, denominator = 0, 1
     try:
@@ -57,7 +57,7 @@ def _of_few(terms: list[float]) -> Fraction | None:
 def _products(
     mantissas: np.ndarray, exponents: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Twice as many terms, the rounded products with weights and what was rounded off them."""
+    """Twice as many terms: the rounded products with weights, and their rounding errors."""
     others, powers = np.frexp(weights)
     product = mantissas * others
     terms = np.concatenate([product, _rounded_off(mantissas, others, product)])

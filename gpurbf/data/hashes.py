@@ -1,4 +1,4 @@
-"""Hashes of samples by their values alone: equal rows have equal ones however they are stored."""
+"""Hashes of samples by their values alone: equal rows have equal hashes however stored."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
 
 
 def finder(hashes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """A function that finds where hashes are among these, the first of equal ones, -1 for none."""
+    """Make a function that finds the places of hashes among these: the first one, -1 for none."""
     order = np.argsort(hashes, kind="stable")
 
     def find(wanted: np.ndarray) -> np.ndarray:
@@ -56,13 +56,13 @@ def finder(hashes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 @functools.lru_cache(maxsize=8)
 def _odd_numbers(n: int, seed: int) -> np.ndarray:
-    """n odd numbers, which take longer to make than to hash a hundred samples."""
+    """n odd numbers; cached, as making them takes longer than hashing a hundred samples."""
     rng = np.random.default_rng(seed)
     return rng.integers(1, 2**63, n, dtype=np.uint64) | np.uint64(1)
 
 
 def mix(h: np.ndarray) -> np.ndarray:
-    """The finish of splitmix64 (Steele, Lea, Flood, 2014): every bit reaches every other."""
+    """The finish of splitmix64 (Steele, Lea, Flood, 2014): every bit affects every other."""
     with np.errstate(over="ignore"):
         h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

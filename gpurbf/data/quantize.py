@@ -1,4 +1,4 @@
-"""Quantization: which data are small integers in disguise, and their 8-bit codes."""
+"""Quantization: detects data that are scaled small integers, and gives their 8-bit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Quantization(NamedTuple):
 # Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
 DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _QUANTIZATIONS = [Quantization(q, zero) for q in DENOMINATORS for zero in (0, 128)]
-# Part of a step that a multiple of it may be off by: more than rounding does to the largest.
+# Maximum error of a multiple, as a fraction of a step: more than rounding of the largest one.
 _NEAR = 1e-3
 _SAMPLE = 16384
 _ROWS = 256
@@ -32,9 +32,10 @@ _ROWS = 256
 def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
     """The uint8 codes of X (N, n), and which rows (N,) are not quantized.
 
-    A row is quantized if each of its values is its code's value, ``k / q`` or ``k * (1 / q)``, the
-    two ways in which people rescale pixels, rounded to X's dtype; or all are rounded to float32
-    and X has become float64 since. The codes of other rows mean nothing.
+    A row is quantized if each of its values is that of its code, ``k / q`` or ``k * (1 / q)`` (the
+    two usual ways to rescale pixels), rounded to X's dtype; or to float32 for all of
+    them, as in float32 data that have been converted to float64. The codes of other rows have no
+    meaning.
     """
     if X.dtype in (np.uint8, np.int8):
         zero = 0 if X.dtype == np.uint8 else 128
@@ -44,8 +45,8 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
     exact, (N, n) = X.dtype == np.float64, X.shape
-    # One piece of memory, and scales that are kept: to ask NumPy for an address takes as long as
-    # to encode a small row.
+    # One block of memory, and cached scales: asking NumPy for an address takes as long as encoding
+    # a small row.
     memory = np.empty(N * n + N, np.uint8)
     codes, off, address = memory[: N * n].reshape(N, n), memory[N * n :], memory.ctypes.data
     wide, single, _ = _scales(quantization)
@@ -61,20 +62,20 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
 
 @functools.lru_cache
 def _scales(quantization: Quantization) -> tuple[int, int, list[np.ndarray]]:
-    """The addresses of a quantization's scale in float64 and in float32, and what lies there."""
+    """The addresses of a quantization's scale in float64 and in float32, and the arrays there."""
     q, zero = quantization
     wide, single = (np.array([q, 1 / q, zero], dtype) for dtype in (np.float64, np.float32))
     return wide.ctypes.data, single.ctypes.data, [wide, single]
 
 
 def sample_of(X: np.ndarray) -> np.ndarray:
-    """Some rows of X (N, n), evenly spaced: enough to tell which quantizations are worth a look."""
+    """Some rows of X (N, n), evenly spaced: enough to tell which quantizations are worth trying."""
     rows = max(1, _SAMPLE // max(1, X.shape[1]))
     return np.ascontiguousarray(X[:: max(1, len(X) // rows)][:rows])
 
 
 def candidates(X: np.ndarray) -> list[Quantization]:
-    """The quantizations that a sample of X allows, coarsest first; no proof for all of X."""
+    """The quantizations that a sample of X allows, coarsest first; not checked on all of X."""
     if X.dtype == np.uint8:
         return [Quantization(1.0, 0)]
     if X.dtype == np.int8:

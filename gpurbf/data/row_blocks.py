@@ -1,4 +1,4 @@
-"""Blocks of rows that fit the memory budget; of a mapped file the next one is read meanwhile."""
+"""Blocks of rows that fit the memory budget; of a mapped file the next block is read ahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.threads import Call, start
 
 _LEAST_ROWS = 64
-# A thread costs about a millisecond where the others compute: as long as so many bytes from a disk.
+# A thread costs about a millisecond while others compute: the time to read this many bytes from a
+# disk.
 _LEAST_BYTES = 1 << 22
 
 
@@ -25,9 +26,9 @@ def on_disk(X: Any) -> bool:
 
 
 def split(X: Any, row_bytes: float) -> list[slice]:
-    """Parts of the rows of X: ``row_bytes`` a row fill no more than a quarter of the budget.
+    """Split the rows of X: at ``row_bytes`` per row, a part fills at most a quarter of the budget.
 
-    Two parts of a mapped file, the one in use and the next, fill a quarter of it besides.
+    Two parts of a mapped file, the one in use and the next, fill at most another quarter.
     """
     quarter = working_bytes() / 4
     rows = quarter / row_bytes if row_bytes else max(1, X.shape[0])
@@ -40,10 +41,10 @@ def split(X: Any, row_bytes: float) -> list[slice]:
 def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     """Each part and its rows of X, in order.
 
-    While the caller works on a part of a mapped file a thread reads the next one, so that no tile
+    While the caller works on a part of a mapped file, a thread reads the next one, so that no tile
     waits for the disk.
     """
-    # Rows that do not lie side by side in the file have pages between them that no one needs.
+    # Rows that are not contiguous in the file have pages between them that are not needed.
     ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
     ahead = ahead and X[parts[0]].nbytes >= _LEAST_BYTES
     reading = _begin(X[parts[0]]) if ahead else None
@@ -64,7 +65,7 @@ def _begin(X: np.ndarray) -> Call:
 
 
 def read(X: np.ndarray) -> None:
-    """Bring contiguous X into memory: one byte of each page is looked at, without the GIL."""
+    """Bring contiguous X into memory: one byte of each page is read, without the GIL."""
     X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
 
 
@@ -86,17 +87,18 @@ def over_rows(
     Parameters
     ----------
     task : callable
-        It is given some rows with their labels and weights, or None for those, and the number of
-        the first one.
+        Called with some rows, their labels and weights (each may be None), and the number of the
+        first row.
     merge : callable
         Called with the results of two parts, in any order.
     X, y, weights
-        Arrays, or one object that has them all: its ``over_rows(task, merge, y, weights, name)``
-        does the work then, and y and weights say, by being None or not, what tasks want.
+        Arrays. If X is an object that holds all three, its
+        ``over_rows(task, merge, y, weights, name)`` does the work; whether y and weights are None
+        then tells whether tasks need them.
     rows : int
         Number of rows of a part of an array.
     name : str
-        Name of the tasks, for those who watch.
+        Name of the tasks, for monitoring.
     """
     if hasattr(X, "over_rows"):
         return X.over_rows(task, merge, y is not None, weights is not None, name)

@@ -13,11 +13,11 @@ from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.stages import count, staged
 
-# Precisions that look for no integers in the data.
+# Precisions with which data are not searched for integers.
 FORCED = ("float32", "tf32", "float64")
 # Rows of CSR data that are made dense at a time, and entries that tell which quantizations to try.
 _ROWS, _ENTRIES = 1024, 1 << 20
-# Dense copies up to this size are made without asking what they gain.
+# Dense copies up to this size are always made.
 _SMALL = 64 << 20
 
 
@@ -46,7 +46,7 @@ class Samples:
         return replace(self, values=self.values[rows])
 
     def numbers(self) -> Any:
-        """The samples as numbers, whatever they are kept as."""
+        """The samples as numbers; codes are decoded."""
         if self.quantization is None:
             return self.values
         codes = self.values.astype(self.dtype)
@@ -65,7 +65,7 @@ def _of(values: Any, quantization: Quantization | None, X: Any) -> Samples:
 def quantize_or_keep(
     X: Any, precision: str = "auto", quantizations: Sequence[Quantization] | None = None
 ) -> Samples:
-    """Samples X (N, n), dense or CSR: codes if all of them are on one quantization, else numbers.
+    """Samples X (N, n), dense or CSR: codes if one quantization fits all, else numbers.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def quantize_or_keep(
     precision : str, default="auto"
         A forced arithmetic leaves numbers as they are.
     quantizations : sequence of Quantization, optional
-        Those to try; by default all that a part of the samples is on.
+        Quantizations to try; by default all that fit a part of the samples.
     """
     sparse = sp.issparse(X)
     if precision not in FORCED and 0 not in X.shape and not is_resident(X):
@@ -108,9 +108,9 @@ def _encode_sparse(X: Any, quantization: Quantization) -> np.ndarray | None:
 def by_row(
     X: np.ndarray, quantization: Quantization
 ) -> Iterator[tuple[slice | np.ndarray, Samples]]:
-    """Dense rows X quantized as codes and those off it as they are, each with their places.
+    """Split dense rows X into quantized rows, as codes, and the others; each with their places.
 
-    Which of the two a row is depends on that row alone.
+    Whether a row is quantized depends on that row alone.
     """
     codes, off = encode(X, quantization)
     count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
@@ -125,7 +125,7 @@ def by_row(
 
 
 def quantizations_of(X: Any, precision: str) -> tuple[Quantization, ...] | None:
-    """The quantizations that a sample of X is on, coarsest first; None where nobody is to look."""
+    """The quantizations that fit a sample of X, coarsest first; None with a forced precision."""
     if precision in FORCED:
         return None
     if 0 in X.shape or is_resident(X):
@@ -134,15 +134,15 @@ def quantizations_of(X: Any, precision: str) -> tuple[Quantization, ...] | None:
 
 
 def _some(X: Any) -> np.ndarray:
-    """Enough dense rows of X to tell which quantizations are worth a look."""
+    """Enough dense rows of X to tell which quantizations are worth trying."""
     return X[: max(1, _ENTRIES // X.shape[1])].toarray() if sp.issparse(X) else X
 
 
 @staged("prepare", "quantize")
 def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
-    """The quantization that all centers C (m, n) are on, and as many as possible of some samples X.
+    """The quantization that fits all centers C (m, n) and the most of some samples X.
 
-    Empty if there is none, or if none of those samples is on it: looking would gain nothing.
+    Empty if there is none, or if it fits none of those samples and would gain nothing.
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
@@ -173,7 +173,7 @@ BOUNDED = ("gaussian", "laplacian", "triangular", "inverse-multiquadric")
 
 
 def holds_squares(dtype: Any, *arrays: Any) -> bool:
-    """Whether no squared distance between rows of arrays, dense or CSR, overflows or is lost."""
+    """Whether no squared distance between rows of arrays, dense or CSR, overflows or underflows."""
     info, n = np.finfo(dtype), arrays[0].shape[1]
     low, high = float(info.tiny / info.eps), float(info.max) / (4 * n)
     peak = max(_largest(A) for A in arrays)
@@ -186,12 +186,12 @@ def _largest(A: Any) -> float:
 
 
 def with_room(C: Any) -> Any:
-    """The centers, dense or CSR, float32 ones as float64 if float32 does not hold their squares.
+    """The centers, dense or CSR; float32 becomes float64 if it does not hold their squares.
 
     Raises
     ------
     FloatingPointError
-        If float64 does not either, or the centers are no numbers.
+        If float64 does not hold them either, or the centers are not finite.
     """
     if C.dtype == np.float32 and not holds_squares(np.float32, C):
         C = C.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Base of all estimators: transactions, pickles, callbacks, answers where X is.
+"""Base of all estimators: transactions, pickles, callbacks, results in the array library of X.
 
 Predictions are arrays of the library of X, see `_validation`; fitted attributes are NumPy arrays.
 """
@@ -26,12 +26,12 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def transaction(method: Method) -> Method:
-    """The method run on a draft of the estimator, which replaces it in one step at the end.
+    """Run the method on a draft of the estimator, which replaces the estimator at the end.
 
-    The draft is a new object with the same attributes. Whatever raises, Ctrl-C included, leaves the
-    estimator as it was, as long as the method sets attributes and does not change what is in them:
-    arrays and sums that it adds to are to be copied first. Callbacks are handed the draft, and so
-    `with_callbacks`, which ends their work, belongs inside.
+    The draft is a new object with the same attributes. Any exception, Ctrl-C included, leaves the
+    estimator as it was, as long as the method only sets attributes and does not change their
+    contents: it must copy arrays and sums before it adds to them. Callbacks get the draft, so
+    `with_callbacks`, which ends their work, must be the inner decorator.
     """
 
     @functools.wraps(method)
@@ -41,11 +41,11 @@ def transaction(method: Method) -> Method:
         try:
             method(draft, *args, **kwargs)
         except SystemError as error:
-            # Python's word for an interrupt while Numba hands over what a kernel returns.
+            # Python raises this if an interrupt comes while Numba returns the result of a kernel.
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise
-        self.__dict__ = vars(draft)  # one step: no line is between two attributes
+        self.__dict__ = vars(draft)  # one step: never only some of the attributes
         return self
 
     return committed  # type: ignore[return-value]
@@ -60,9 +60,9 @@ _AS_TUPLES = (
 
 
 class StateMixin:
-    """Pickles without the cache and types of our own: skops asks about the estimator alone."""
+    """Pickles without the cache and types of gpurbf: skops asks only about the estimator."""
 
-    # By the name of an attribute: how its value is written, and how it is made again.
+    # By the name of an attribute: how its value is written, and how it is restored.
     _written: ClassVar[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
         "_activation": (tuple, lambda state: Activation(*state)),
         "_quantizations": _AS_TUPLES,
@@ -75,7 +75,8 @@ class StateMixin:
         for name, (write, _) in self._written.items():
             if state.get(name) is not None:
                 state[name] = write(state[name])
-        # So that a first use by many threads adds no attribute while another goes through all.
+        # With `_cache` set, its first use adds no attribute while another thread iterates over
+        # them.
         return state | {"_cache": None, "_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -90,7 +91,7 @@ class StateMixin:
         for name, (_, make) in self._written.items():
             if state.get(name) is not None:
                 state[name] = make(state[name])
-        # Parameters that its version did not have mean what they mean by default.
+        # Parameters that its version did not have get their defaults.
         super().__setstate__(vars(type(self)()) | state)  # type: ignore[misc]
 
 
@@ -125,10 +126,10 @@ def steps(
     *,
     stops: bool = True,
 ) -> Iterator[Item]:
-    """The items, each reported as a task of the fit; ends early where a callback asks for it.
+    """The items, each reported as a task of the fit; ends early if a callback asks for it.
 
     ``name`` is the tasks' name, by default the item; ``n_items`` is None if unknown. ``stops``:
-    whether there is a model after any of them, so that the fit may end early.
+    whether there is a model after each item, so that the fit may end early.
     """
     data, root = {"estimator": estimator, "X": X, "y": y}, None
     if hasattr(estimator, "_init_callback_context"):
@@ -149,7 +150,7 @@ def steps(
 
 
 def where_X_is(method: Method) -> Method:
-    """The method of X with its result as an array like X; labels that are words stay NumPy's."""
+    """Make a method of X return an array like X; labels that are strings stay NumPy arrays."""
 
     @functools.wraps(method)
     def answered(self: Any, X: Any) -> Any:
@@ -161,7 +162,7 @@ def where_X_is(method: Method) -> Method:
 
 
 def _like(X: Any, result: Any) -> Any:
-    """A result as an array of the library and on the device of X, if it is numbers."""
+    """Convert a result, if it is numeric, to an array of the library and device of X."""
     if result.dtype.kind not in "biuf":
         return result
     xp = array_namespace(X)
@@ -169,10 +170,10 @@ def _like(X: Any, result: Any) -> Any:
 
 
 class ScoreMixin:
-    """Accuracy of labels wherever they are."""
+    """Accuracy, with labels in any array library and on any device."""
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of samples whose label is predicted.
+        """The fraction of samples whose label is predicted correctly.
 
         Parameters
         ----------
@@ -195,7 +196,7 @@ class ScoreMixin:
 class LogProbaMixin:
     """Logarithms of what ``predict_proba`` gives."""
 
-    @available_if(lambda self: self.predict_proba)  # its error says why it is not there
+    @available_if(lambda self: self.predict_proba)  # its error says why it is missing
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of the class probabilities.
 
@@ -214,7 +215,7 @@ class LogProbaMixin:
 
 
 def new_axes(method: str) -> Any:
-    """Axes of a new figure of Matplotlib's, for a method of that name."""
+    """Axes of a new Matplotlib figure; ``method`` is named in the error."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:

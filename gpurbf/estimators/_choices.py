@@ -1,4 +1,4 @@
-"""Types of what users choose by name, for their editors and type checkers."""
+"""Types of parameters that are chosen by name, for editors and type checkers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from gpurbf.layer.activation import Metric, Precision, Profile
 
 __all__ = ["Metric", "Precision"]
 
-Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"] | str  # or their own
+Backend = Literal["auto", "numpy", "mkl", "numba", "cupy", "numba-cuda"] | str  # or a user's own
 Centers = (
     Literal["random", "stratified", "kmeans", "kmeans-class", "fsvc", "fsvc-class"] | ArrayLike
 )
@@ -21,7 +21,7 @@ Kernel = Profile | Literal["rbf"] | Callable[[Any], Any]
 RandomState = int | np.random.RandomState | None
 Solver = Literal["auto", "ridge", "cg", "lms", "one-hot"] | Any
 Values = Sequence[float] | np.ndarray
-# Of SVC and of FSVC.
+# Only of SVC, and of FSVC.
 PairKernel = (
     Literal["rbf", "gaussian", "laplacian", "linear", "poly", "sigmoid", "precomputed"]
     | Callable[..., Any]

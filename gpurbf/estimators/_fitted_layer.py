@@ -26,10 +26,9 @@ from gpurbf.runtime.stages import staged
 class FittedLayerMixin(StateMixin):
     """Fitted attributes of the layer, and the layer itself rebuilt from them when it is needed.
 
-    Centers, activation and quantization of the training data are those of the fit,
-    whatever parameters are set or samples come later. Backend and precision may be changed, and
-    hold at once: as a parameter, by ``config_context`` or by the environment, before and after a
-    pickle alike.
+    Centers, activation and quantization stay those of the fit, whatever parameters are set or
+    samples come later. Backend and precision may be changed, by a parameter, by ``config_context``
+    or by the environment, before and after pickling. A change takes effect at once.
     """
 
     # Parameters and what fit sets.
@@ -56,7 +55,7 @@ class FittedLayerMixin(StateMixin):
         self.backend_info_ = layer.describe()
 
     def _layer(self) -> HiddenLayer:
-        """The layer on the backend that is asked for now."""
+        """The layer on the backend selected now."""
         layer = getattr(self, "_cache", None)
         if layer is None or not self._is_asked_for(layer):
             layer = HiddenLayer(
@@ -67,7 +66,7 @@ class FittedLayerMixin(StateMixin):
                 dtype=np.float64 if getattr(self, "_wide", False) else None,
                 quantizations=self._quantizations,
             )
-            self._cache = layer  # one step: threads that come at once make one each, all the same
+            self._cache = layer  # one step: concurrent threads each make an equal layer
         return layer
 
     def _is_asked_for(self, layer: HiddenLayer) -> bool:
@@ -85,7 +84,7 @@ class FittedLayerMixin(StateMixin):
 
 
 class ChosenLayerMixin(FittedLayerMixin):
-    """The layer of RBFLayer and RBFClassifier, its centers by a rule or given."""
+    """The layer of RBFLayer and RBFClassifier; its centers are given or chosen by a rule."""
 
     n_centers: int | str
     centers: Any
@@ -104,10 +103,10 @@ class ChosenLayerMixin(FittedLayerMixin):
         weights: np.ndarray | None,
         rows: np.ndarray | slice = np.s_[:],
     ) -> HiddenLayer:
-        """Resolve the width, choose the centers, and keep the layer that these make.
+        """Resolve gamma, choose the centers, and keep the layer made of them.
 
-        ``y`` are class numbers, ``weights`` positive, ``rows`` what `center_indices_` calls the
-        rows.
+        ``y`` are class numbers, ``weights`` are positive, ``rows`` are the numbers of the rows of X
+        in `center_indices_`.
 
         Raises
         ------
@@ -124,8 +123,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         options = {"backend": self.backend, "precision": self.precision}
         if isinstance(C, str):
             given |= {"layer": HiddenLayer, "activation": activation, **options}
-            # A name asks for no certain number: where there are fewer distinct samples, nobody is
-            # told.
+            # A name asks for no definite number: no warning if there are fewer distinct samples.
             with quiet() if isinstance(self.n_centers, str) else nullcontext():
                 C = CENTERS[C](X, y, most_centers(self.n_centers, X.shape[0]), **given)
             if C.ndim == 1:
@@ -146,14 +144,14 @@ class ChosenLayerMixin(FittedLayerMixin):
         return layer
 
 
-# Rough rates, only to tell seconds from minutes: operations a second of a core on dense tiles, and
-# multiplications a second of SciPy's product of two sparse matrices.
+# Rough rates, only to tell seconds from minutes: operations per second of a core on dense tiles,
+# and multiplications per second of SciPy's product of two sparse matrices.
 _DENSE, _SPARSE = 5e10, 1.5e8
 _LONG = 60.0
 
 
 def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
-    """For sparse X whose rows are made dense, part by part, to meet dense centers."""
+    """Warn if X is sparse and making its rows dense, part by part, for dense centers takes long."""
     if sp.issparse(X):
         sparse_rows, n, n_centers = layer.sparse_rows(X), X.shape[1], len(layer.centers)
         N = X.shape[0] - (0 if sparse_rows is None else int(sparse_rows.sum()))
@@ -167,7 +165,7 @@ def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
 
 
 def warn_if_sparse_takes_long(X: Any) -> None:
-    """For sparse X whose kernel is made of sparse products."""
+    """Warn if X is sparse and its kernel, by sparse products, takes long."""
     if sp.issparse(X):
         # A feature that k samples have costs k² multiplications in the whole kernel.
         counts = np.bincount(X.indices, minlength=X.shape[1]).astype(float)

@@ -1,7 +1,7 @@
-"""Samples that are left out of a fit to judge it: with their copies and the centers that they are.
+"""Samples that are left out to judge a fit, with their copies and the centers equal to them.
 
 The closed forms for their outputs are `RidgeSolution.leave_one_out` and, for many penalties,
-`RidgePath.leave_one_out`; how little other samples would change, `settled`.
+`RidgePath.leave_one_out`; `settled` tells whether more samples would change the choice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge import OwnCenters
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# Of each copy of some samples which of them it is, and its weight; None: no copies, of weight 1.
+# For each copy of some samples: the number of its sample, and its weight. None: no copies, all
+# weights 1.
 Copies = tuple[np.ndarray, np.ndarray] | None
 
 
 class LeftOut(NamedTuple):
-    """Samples to be left out, and all that will be asked of them when others have come, too.
+    """Samples to be left out, with all that is needed of them after later batches.
 
-    ``found`` is the result of the race that chose them, ``centers`` the center that each of them is
-    or -1, ``H`` (N, m) their activations as they were summed.
+    ``found`` is the result of the race that chose them, ``centers`` the number of the center equal
+    to each (-1: none), ``H`` (N, m) their activations as they were added to the sums.
     """
 
     found: Distinct
@@ -34,7 +35,7 @@ class LeftOut(NamedTuple):
     H: Any
 
     def first(self, n: int) -> LeftOut:
-        """The first n of them."""
+        """The first n samples."""
         return LeftOut(self.found.at(slice(n)), self.centers[:n], self.H[:n])
 
     def merged(self, later: LeftOut, race: Race) -> LeftOut:
@@ -44,7 +45,7 @@ class LeftOut(NamedTuple):
         parts = [kept.found._replace(first=own) for kept, own in zip((self, later), places)]
         found = race.merged(*parts)
         centers, H = (np.concatenate(own) for own in zip(self[1:], later[1:]))
-        # Of a sample that is in both the mean, by their weights.
+        # H of a sample that is in both is the mean, weighted by mass.
         both = finder(parts[0].keys)(parts[1].keys)
         a, b = both[both >= 0], n + np.flatnonzero(both >= 0)
         mass = np.concatenate([part.mass for part in parts])[:, None]
@@ -52,7 +53,7 @@ class LeftOut(NamedTuple):
         return LeftOut(found, centers[found.first], H[found.first])
 
     def own_centers(self, layer: HiddenLayer) -> OwnCenters:
-        """Which of them are centers of the layer, whose centers these are."""
+        """Find the samples that are centers of the layer, and for each all centers equal to it."""
         rows = np.flatnonzero(self.centers >= 0)
         equal = center_finder(layer)(layer.sparse_centers)
         units = equal[:, None] == self.centers[rows]
@@ -62,20 +63,20 @@ class LeftOut(NamedTuple):
 def leave_out(
     normal: NormalEquations, layer: HiddenLayer, found: Distinct, X: Any, copies: Copies
 ) -> LeftOut:
-    """Keep what leaving out the samples found takes: rows X of them, and their copies."""
+    """Make the `LeftOut` of the samples found, from their rows X and their copies."""
     with layer.allocator():
         H = normal.summed_copies(activations(layer, X), copies)
-    if copies is not None:  # added up in the order of the rows, wherever parts of them were found
+    if copies is not None:  # summed in the order of the rows, in whatever parts they came
         found = found._replace(mass=np.bincount(*copies, minlength=X.shape[0]))
     return LeftOut(found, center_finder(layer)(X), H)
 
 
 def copies_of(found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> Copies:
-    """The rows of X that are those found, of their classes."""
+    """The rows of X that are equal to samples found, and of the same class."""
     if weights is None:
         return None
     own = weights[found.first]
-    if (found.mass == own).all():  # each is the only one
+    if (found.mass == own).all():  # each is the only copy
         return np.arange(len(own)), own
     keys = row_keys(X, codes)
     places = finder(keys[found.first])(keys)
@@ -83,12 +84,12 @@ def copies_of(found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | 
 
 
 def row_keys(X: Any, codes: np.ndarray) -> np.ndarray:
-    """Numbers by which rows that are not equal, or not of one class, are told apart."""
+    """Keys of rows, which differ if the rows or their classes differ."""
     return mix(row_hashes(X, 0) ^ mix(codes.astype(np.uint64)))
 
 
 def copies_within(copies: Copies, some: slice) -> Copies:
-    """Those of some of the samples, by their places there."""
+    """The copies of the samples in a slice, numbered from its start."""
     if copies is None:
         return None
     places, weights = copies

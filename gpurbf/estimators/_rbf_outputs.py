@@ -23,12 +23,12 @@ from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# Rows whose H is compared with that of float64, see `compared_rows`.
+# Maximum number of rows whose H is compared with H in float64, see `compared_rows`.
 _ROWS_COMPARED = 64
 
 
 class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
-    """Linear outputs of a chosen layer: what they are trained on, and what is said from them."""
+    """Linear outputs of a chosen layer: the sums for training, calibration and predictions."""
 
     # A parameter and what fit sets.
     n_jobs: int | None
@@ -41,9 +41,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     def _begin(
         self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None
     ) -> NormalEquations:
-        """New sums, to be solved with that penalty or a larger one; 0: of H as it is.
+        """New sums, to be solved with penalty ``alpha`` or a larger one; 0: H is not rounded.
 
-        ``weights`` are all that there will be, or the largest and the mean of them.
+        ``weights`` are the weights of all samples, or their maximum and their mean.
         """
         if weights is None:
             weights = 1.0, 1.0
@@ -60,9 +60,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     def _coarse(
         self, normal: NormalEquations, X: Any, some: Any, weights: np.ndarray | None
     ) -> bool:
-        """Whether the sums of X are to be made again in float64; a precision forced stays.
+        """Whether the sums of X must be made again in float64; never if the precision is forced.
 
-        ``some`` are its `compared_rows`, ``weights`` theirs.
+        ``some`` are the `compared_rows` of X, ``weights`` their weights.
         """
         if self.precision in FORCED:
             return False
@@ -85,10 +85,10 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         batches: list[slice],
         before: NormalEquations | None = None,
     ) -> NormalEquations:
-        """The sums of these batches, made again in float64 where rounding would be felt.
+        """The sums of these batches, made again in float64 if rounding would matter.
 
-        ``before`` are sums that the batches were added to. Their own rounding was small beside HᵀH,
-        which only grows.
+        ``before`` are the sums that the batches were added to. Their own rounding was small
+        compared with HᵀH, which only grows.
         """
         rows = compared_rows(X.shape[0])
         if self._coarse(normal, X, X[rows], None if weights is None else weights[rows]):
@@ -110,7 +110,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         weights: np.ndarray | None,
         batch: slice,
     ) -> None:
-        """Add a batch, the rows X of it, to the normal equations."""
+        """Add a batch, whose rows are X, to the normal equations."""
         T = one_hot(codes[batch], len(self.classes_))
         normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
@@ -124,7 +124,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         self._report(self._layer())
 
     def _checked(self, X: Any) -> Any:
-        if not hasattr(self, "coef_"):  # to ask scikit-learn takes 3 % of a row's prediction
+        if not hasattr(self, "coef_"):  # check_is_fitted takes 3 % of a row's prediction
             check_is_fitted(self)
         return check_samples(self, X)
 
@@ -146,7 +146,8 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         Returns
         -------
         scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
-            About 0..1 a class; for two classes one column of about -1..1, positive for the second.
+            About 0 to 1 per class; for two classes one column of about -1 to 1, positive for the
+            second class.
         """
         scores = self._scores(self._checked(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -166,7 +167,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         """
         X, binary = self._checked(X), len(self.coef_) == 1
         winners = library(X).empty(X.shape[0], np.intp)
-        # The outputs of all samples can be larger than the samples: winners are kept, outputs not.
+        # The outputs of all samples can be larger than the samples: only winners are kept.
         with limited(self.n_jobs):
             for rows, part in self._layer().matvec_blocks(X, self.coef_.T):
                 with stage("back and evaluate", "labels"):
@@ -195,16 +196,16 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
 
 
 def compared_rows(n: int) -> slice:
-    """Those of n rows, evenly spaced, whose H is compared with that of float64."""
+    """Evenly spaced rows, out of n, whose H is compared with H in float64."""
     return slice(0, n, -(-n // _ROWS_COMPARED))
 
 
 def no_more_samples(X: Any, some: Any, m: int) -> bool:
-    """Whether at most m of more samples are distinct; ``some`` rows of X are asked first.
+    """Whether X has at most m distinct samples; ``some`` of its rows are checked first.
 
-    With no more samples than centers, weights can go where no sample goes, at the price of the
-    penalty alone. What rounding tells of two samples that are equal, and of different classes, is
-    then learned as if it were a feature. One that is left out leaves less than rounding.
+    With no more distinct samples than centers, only the penalty limits the weights in directions
+    that no sample determines. The rounding differences between equal samples of different classes
+    are then learned as if they were a feature. One that is left out leaves less than rounding.
     """
     hashes = row_hashes(some, 0)
     if len(np.unique(hashes)) == len(hashes):

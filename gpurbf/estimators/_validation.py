@@ -1,9 +1,9 @@
 """Checks that the estimators share: data, labels, weights, the kernel's parameters.
 
-Data may be arrays of any library. CuPy's are taken as they are, those of other libraries on a GPU
-as CuPy's, in place. Those of other libraries on the host are taken as NumPy's where scikit-learn's
-``array_api_dispatch`` says so; without it they are array-likes as any list is. Fitting reads
-NumPy's arrays; predictions take CuPy's as they are.
+Data may be arrays of any library. CuPy arrays are used as they are; arrays of other libraries on a
+GPU become CuPy arrays without a copy. Arrays of other libraries on the host become NumPy arrays if
+scikit-learn's ``array_api_dispatch`` is set; without it they are array-likes, like a list. Fitting
+uses NumPy arrays; predictions use CuPy arrays as they are.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from gpurbf.runtime.stages import count, staged
 DTYPES = (np.float64, np.float32, np.uint8)
 
 
-# Weights whose squares, sums and reciprocals are float64 numbers; zero is one besides.
+# Range of weights whose squares, sums and reciprocals are float64 numbers; zero is allowed too.
 _LEAST, _MOST = 1e-300, 1e100
 
-# Numbers that are looked at in less time than scikit-learn's validation takes to begin (50 µs).
+# Up to this many numbers are checked in less time than scikit-learn's validation takes to begin
+# (50 µs).
 _FEW = 1 << 15
 
 
 def on_host(A: Any) -> Any:
-    """An array of any library as NumPy's; what is no array as it is."""
+    """Convert an array of any library to NumPy; anything else is returned as it is."""
     return to_host(own_array(A))
 
 
 def own_array(A: Any) -> Any:
-    """The array as we compute with it, CuPy's or NumPy's; itself if nobody need convert it."""
+    """Convert an array to CuPy or NumPy; it is returned as it is if no conversion is needed."""
     if isinstance(A, np.ndarray):
         return A
     if is_resident(A):
@@ -61,9 +62,9 @@ def own_array(A: Any) -> Any:
 
 @staged("read and validate", "X")
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
-    """X (N, n) as float64, float32 or uint8, dense or CSR, finite; with ``y=`` the pair."""
+    """Validate X (N, n): finite float64, float32 or uint8, dense or CSR; with ``y=``, both."""
     X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
-    if getattr(X, "dtype", None) != np.uint8:  # which are finite and stay: nobody looks at them
+    if getattr(X, "dtype", None) != np.uint8:  # uint8 is finite and stays: it is not read
         count(nbytes=getattr(X, "nbytes", 0))
     if _is_plain(estimator, X, reset, **options):
         if reset:
@@ -75,7 +76,7 @@ def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> A
 
 
 def _is_plain(estimator: Any, X: Any, reset: bool, **options: Any) -> bool:
-    """Whether validate_data would take these few samples as they are, and say nothing."""
+    """Whether validate_data would return these few samples as they are, without a warning."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
@@ -95,7 +96,7 @@ def _are_plain_labels(y: Any) -> bool:
 
 
 def check_samples(estimator: Any, X: Any) -> Any:
-    """Samples for a fitted estimator: as `check_X`, or an array of a GPU as it is."""
+    """Validate samples for a fitted estimator as `check_X` does; GPU arrays stay as they are."""
     if not is_resident(X):
         return check_X(estimator, X)
     if X.ndim != 2 or X.shape[1] != estimator.n_features_in_:
@@ -112,16 +113,18 @@ def check_samples(estimator: Any, X: Any) -> Any:
 def check_weights(
     sample_weight: Any, n_samples: int, *, negative: bool = False, part: bool = False
 ) -> np.ndarray | None:
-    """Sample weights (N,) in float64, or None; those below zero count as zero if they may be.
+    """Validate sample weights: float64 (N,), or None.
 
-    A part of all samples may have none above zero.
+    ``negative``: weights may be negative and then count as zero. They are factors of SVC's bounds,
+    which are not summed, so their range is not checked. ``part``: the samples are only a part, so
+    it may have no weight above zero.
 
     Raises
     ------
     ValueError
-        If they have another shape, are not finite, negative though they may not, or none is > 0;
-        or if they are too large or too small to be summed, which those that may be negative, the
-        factors of SVC's bounds, are not.
+        If the weights have another shape, are not finite, are negative without ``negative``, or
+        none is > 0 without ``part``; or if, without ``negative``, they are too large or too small
+        to be summed.
     """
     if sample_weight is None:
         return None
@@ -158,16 +161,17 @@ def _out_of_range(weights: np.ndarray) -> np.ndarray:
 
 @staged("read and validate", "y")
 def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted classes and each label's number; `masked`: some samples have no weight."""
+    """The sorted classes and each label's number; `masked`: some samples have weight 0."""
     y = on_host(y)
     classes = np.unique(y) if _are_plain_labels(y) else None
-    # Whole numbers that come back are classes: nothing to refuse, and no warning that they may be
-    # measurements. What scikit-learn asks of others takes longer than to train on a few samples.
+    # Integers that repeat are class labels: nothing to refuse, and no warning that they may be
+    # measurements. scikit-learn's check of other labels takes longer than training on a few
+    # samples.
     if classes is None or 2 * len(classes) > len(y):
         check_classification_targets(y)
         classes = np.unique(y)
     if len(classes) < 2:
-        # In scikit-learn's words where its tests of SVC ask for them.
+        # scikit-learn's wording, where its tests of SVC require it.
         if masked:
             raise ValueError(
                 "Invalid input - all samples with positive weights belong to the same class label: "
@@ -177,14 +181,14 @@ def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, n
             f"The number of classes has to be greater than one for {name}; got 1 class: the data "
             f"contains only one class, {classes.tolist()[0]!r}."
         )
-    # Found one by one: sorting many labels would take several times their memory.
+    # By binary search: sorting many labels would take several times their memory.
     return classes, np.searchsorted(classes, y)
 
 
 class TrainingData(NamedTuple):
-    """Validated samples without those of weight 0: nothing may depend on them.
+    """Validated samples, without samples of weight 0, on which nothing may depend.
 
-    ``y`` are class numbers, ``classes`` the sorted labels, ``rows`` where the samples were among
+    ``y`` are class numbers, ``classes`` the sorted labels, ``rows`` the places of the samples among
     the ``n_samples`` given.
     """
 
@@ -197,7 +201,7 @@ class TrainingData(NamedTuple):
 
 
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
-    """All samples of a fit, of two classes or more."""
+    """Validate all samples of a fit; they must have two classes or more."""
     X, y, weights, n_samples, rows = _weighted(estimator, X, y, sample_weight, reset=True)
     masked = len(y) < n_samples
     classes, codes = check_labels(y, type(estimator).__name__, masked)
@@ -219,14 +223,14 @@ def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 def stream_data(
     estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, learns: bool
 ) -> TrainingData:
-    """A batch of a stream whose first one names all classes.
+    """Validate a batch of a stream, whose first batch names all classes.
 
-    ``learns``: whether centers, or how wide they are, are learned from the first batch.
+    ``learns``: whether centers, or their width, are learned from the first batch.
 
     Raises
     ------
     ValueError
-        If `classes` is missing in the first batch or another one later, or lacks a label.
+        If `classes` is missing in the first batch, differs in a later one, or lacks a label.
     """
     if estimator.class_weight == "balanced":
         raise ValueError("partial_fit cannot balance later batches: pass a dict or weights.")
@@ -269,7 +273,7 @@ def with_class_weights(
 
 
 def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) -> np.ndarray:
-    """The weight of each class, summed exactly: a number for each class, or a fraction."""
+    """The total weight of each class, summed exactly: integers or fractions."""
     if weights is None:
         return np.bincount(codes, minlength=n_classes)
     return np.array([exact_sum(weights[codes == c]) for c in range(n_classes)], object)
@@ -282,9 +286,9 @@ def class_factors(
     *,
     bounds: bool = False,
 ) -> np.ndarray:
-    """The factor of each class, for which "balanced" asks for the classes' `class_mass`.
+    """The factor of each class; ``mass()``, see `class_mass`, is only called for "balanced".
 
-    Factors of ``bounds``, as SVC's are, are not zero, and may be infinite.
+    ``bounds``: the factors are those of SVC's bounds, which must not be zero but may be infinite.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
@@ -310,7 +314,7 @@ def class_factors(
 
 @contextmanager
 def finite(estimator: Any, X: Any) -> Iterator[None]:
-    """Numbers that overflow in the block are an error that names the column of X and the cure."""
+    """Turn an overflow in the block into an error that names the column of X and the remedy."""
     try:
         yield
     except FloatingPointError as error:
@@ -323,7 +327,7 @@ def check_finite(estimator: Any, X: Any, **results: Any) -> None:
     Raises
     ------
     ValueError
-        Naming the column of X with the largest numbers, and the cure.
+        The message names the column of X with the largest numbers, and the remedy.
     """
     for name, values in results.items():
         with np.errstate(all="ignore"):
@@ -359,7 +363,7 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     Raises
     ------
     ValueError, TypeError
-        Naming the parameter, what it got and what it takes.
+        The message names the parameter, its value and what is allowed.
     """
     if not callable(estimator.kernel):
         check_option("kernel", profile_of(estimator.kernel), PROFILES, "or a function of d²")
@@ -384,10 +388,10 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
 
 
 def profile_of(kernel: Any) -> Any:
-    """The kernel, "gaussian" where it is called "rbf"."""
+    """The kernel; "rbf" becomes "gaussian"."""
     return "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
 
 
 def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:
-    """A positive number or one of the names."""
+    """Check that gamma is a positive number or one of the names."""
     check_option_or_number("gamma", gamma, names, numbers.Real, 0, above=True)

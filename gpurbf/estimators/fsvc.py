@@ -74,58 +74,62 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     Parameters
     ----------
     radius : float, "auto" or "ratio", default="auto"
-        Radius r of the units, in the units of the data. ``"auto"`` searches the one with the best
-        accuracy on a fifth of the samples (of each class), which for that time choose no center and
-        train nothing; ``"ratio"`` bisects for one that makes 2 to 5 % of the samples centers.
+        Radius r of the units, in the units of the data. ``"auto"`` searches for the radius with the
+        best accuracy on a fifth of the samples (of each class), which the search does not use to
+        choose centers or to train. ``"ratio"`` bisects for a radius that makes 2 to 5 % of the
+        samples centers.
     overlap : float, default=1.0
-        Activity below which a sample is novel.
+        A sample is novel if its activity, the sum of its activations, is below this.
     kernel : {"gaussian", "triangular"}, default="gaussian"
         Unit phi(d): exp(-d² / (2 r²)), also called ``"rbf"``, or max(0, 1 - d / (sqrt(2 pi) r)).
     metric : {"euclidean", "manhattan", "sqeuclidean"}, default="euclidean"
-        Distance d: with its root, the sum of absolute differences, or (SFSVC) the square in place
-        of the distance.
+        Distance d: Euclidean, the sum of absolute differences, or (SFSVC) the squared Euclidean
+        distance.
     selection : {"error", "pass", "per-class"}, default="error"
-        ``"error"`` takes a novel sample only if the network so far gets it wrong or nearly: centers
-        vote for their classes with their activations, and the sample's class must not lead the
-        best other one by a tenth of all activity. ``"pass"`` ignores the labels, as published;
-        ``"per-class"`` makes one pass over each class on its own.
+        ``"error"`` takes a novel sample only if the network so far misclassifies it, or nearly:
+        centers vote for their classes with their activations, and the sample's class leads the best
+        other class by less than a tenth of all activity. ``"pass"`` ignores the labels, as
+        published; ``"per-class"`` makes one pass over each class on its own.
     eval_radius : float, "auto" or None, default="auto"
-        Radius of the units once they are chosen; None: `radius`. Wider units are usually better for
-        trained outputs; ``"auto"`` searches it as `radius`, also where `radius` is a number.
+        Radius of the units in the trained network; None: `radius`. Wider units are usually better
+        for trained outputs. ``"auto"`` searches for it as for `radius`, also if `radius` is a
+        number.
     solver : {"ridge", "lms", "one-hot"} or object, default="ridge"
-        How outputs are trained: ``"one-hot"``, each center votes for its own class;
-        ``"lms"``, from there by the on-line delta rule, sample by sample; ``"ridge"``, least
-        squares in closed form. None has a bias. An object of ``gpurbf.solvers`` brings its
-        own parameters: ``LMS(0.01, n_epochs=3)``.
+        How outputs are trained. ``"one-hot"``: each center votes for its own class. ``"lms"``: from
+        these votes, by the on-line delta rule, sample by sample. ``"ridge"``: least squares in
+        closed form. None of them has a bias. An object of ``gpurbf.solvers`` has its own
+        parameters: ``LMS(0.01, n_epochs=3)``.
     learning_rate : float, default=0.1
-        Step of ``"lms"``; below 2 / max sum_c phi² or the weights overflow, 0 leaves them.
+        Step of ``"lms"``. It must be below 2 / max sum_c phi², or the weights overflow; 0 leaves
+        the weights unchanged.
     n_epochs : int, default=10
-        Epochs of ``"lms"``; the maximum if a radius is searched, where the best epoch counts.
+        Number of epochs of ``"lms"``; if a radius is searched, the maximum number: the search
+        chooses the best epoch.
     alpha : float, default=1e-6
         Penalty of ``"ridge"``, relative to the mean diagonal of HᵀH.
     shuffle : bool, default=True
-        Whether the samples come in random order, drawn by `random_state` from their values: the
-        order they are stored in does not matter, and samples that are equal count once in the pass.
-        False: in the order given, as published.
+        Whether samples are taken in random order. `random_state` draws the order from their values,
+        so the order in which they are stored does not matter, and equal samples count once in the
+        pass. False: in the order given, as published.
     max_centers : int or None, default=None
-        The pass takes no more centers (with ``"per-class"``, an equal share of them a class).
+        Maximum number of centers (with ``"per-class"``, each class gets an equal share).
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied with the sample weights; also the weight of the centers'
-        votes before training. The choice of centers does not see them.
+        Weights of the classes, multiplied with the sample weights; also the weights of the centers'
+        votes before training. The choice of centers ignores them.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
         ``"numba-cuda"`` or ``"auto"``.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Arithmetic of the distances; ``"auto"`` is exact on small integers, see :class:`RBFLayer`.
-        Centers are the same on every backend, those of the pass sample by sample in float64.
+        Every backend chooses the same centers, those of a pass sample by sample in float64.
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
         Seed of the order and of the samples held out.
     outside : {"nearest", "zero"}, default="nearest"
-        Scores of a sample that activates no center: ``"nearest"``, the output weights of its
-        nearest center, whose class a growing radius would give it; ``"zero"``, 0 for every class,
-        so that the first one is predicted, as published.
+        Scores of a sample that activates no center. ``"nearest"``: the output weights of its
+        nearest center, whose class it would get if the radius grew. ``"zero"``: 0 for every class,
+        so that the first class is predicted, as published.
     verbose : bool or int, default=False
         Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
         with ``sklearn.callback`` of scikit-learn 1.9.
@@ -139,30 +143,31 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         their places in the stream that ``partial_fit`` saw.
     radius_, eval_radius_ : float
     coef_ : ndarray of shape (n_outputs, m)
-        Output weights; one output for two classes (the second less the first), else one a class.
+        Output weights; one output for two classes (second minus first), else one per class.
     n_iter_ : int
         Epochs of ``"lms"``; 1 for ``"ridge"``, 0 for ``"one-hot"``.
     n_samples_seen_ : int
     radius_path_ : dict of ndarrays
-        Trials of a search, one entry each: ``radius``, ``eval_radius``, ``n_centers`` (of the
-        samples that it used), ``expected_centers`` (of all), ``score`` (validation accuracy),
-        ``loss``, ``n_iter``. Absent if nothing was searched.
+        Trials of a search, one entry each: ``radius``, ``eval_radius``, ``n_centers`` (among the
+        samples that it used), ``expected_centers`` (among all samples), ``score`` (validation
+        accuracy), ``loss``, ``n_iter``. Absent if nothing was searched.
     backend_, backend_info_ : str
-        The backend that ran, and with which kernel, arithmetic and reason.
+        The backend that ran; its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only if X had string feature names.
 
     See Also
     --------
-    RBFClassifier : Centers by other rules, and these as ``centers="fsvc"`` and ``"fsvc-class"``.
+    RBFClassifier : Other rules for centers; FSVC's are ``centers="fsvc"`` and ``"fsvc-class"``.
 
     Notes
     -----
-    A weight of 2 is the same as giving a sample twice, 0 as leaving it out, in every step: equal
-    samples count once in the pass (up to ``overlap=1`` they never became centers anyway), outputs
-    and searches count them by weight, and one ``"lms"`` step of weight w is w steps in succession.
-    That holds with ``shuffle=True``; in a given order the result depends on the order.
+    In every step, a weight of 2 is the same as giving a sample twice, and a weight of 0 the same as
+    leaving it out. Equal samples count once in the pass (up to ``overlap=1`` copies never became
+    centers anyway), outputs and searches count them by weight, and one ``"lms"`` step of weight w
+    equals w steps in succession. This holds with ``shuffle=True``; in a given order the result
+    depends on the order.
 
     References
     ----------
@@ -233,8 +238,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         learning_rate : float, default=0.0
             0: "no tuning", every center votes for its own class.
         **parameters
-            Others of the class; the defaults of `kernel` ("triangular"), `metric` ("manhattan") and
-            `n_epochs` (1) are those of the later papers.
+            Other parameters of the class; the defaults of `kernel` ("triangular"), `metric`
+            ("manhattan") and `n_epochs` (1) are those of the later papers.
 
         Returns
         -------
@@ -260,7 +265,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         ----------
         radius : float
         **parameters
-            Others of the class, such as `overlap` and `kernel`.
+            Other parameters of the class, such as `overlap` and `kernel`.
 
         Returns
         -------
@@ -314,19 +319,19 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     @transaction
     @with_callbacks
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> FSVC:
-        """Go on with the pass over the next samples of a stream, and with the outputs.
+        """Continue the pass with the next samples of a stream, and update the outputs.
 
         The centers are those of one pass over the whole stream in the order given, whatever its
-        chunks (`shuffle` does not apply). Radii to be searched are searched on the first chunk.
-        Outputs: "one-hot" needs no training; "lms" takes one epoch over the chunk; "ridge" adds it
-        to sums that are kept (8 m² bytes), in which a center counts from its own chunk on.
+        chunks (`shuffle` does not apply). A search for radii uses the first chunk. Outputs:
+        "one-hot" needs no training; "lms" makes one epoch over the chunk; "ridge" adds the chunk to
+        sums that are kept (8 m² bytes), to which a center contributes from its own chunk on.
 
         Parameters
         ----------
         X : array-like or CSR of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         classes : array-like of shape (n_classes,), optional
-            All labels that will come; needed in the first call.
+            All labels of the stream; required in the first call.
         sample_weight : array-like of shape (n_samples,), optional
 
         Returns
@@ -341,7 +346,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Warns
         -----
         UserWarning
-            After ``fit`` with "ridge", which keeps no sums: they begin anew.
+            After ``fit`` with "ridge": ``fit`` keeps no sums, so they start anew.
         """
         check_fsvc_parameters(self)
         first = not hasattr(self, "_selection")
@@ -369,12 +374,12 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Returns
         -------
         scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
-            One a class; for two classes that of the second less that of the first.
+            One per class; for two classes the second minus the first.
 
         Warns
         -----
         UserWarning
-            With the number of samples outside every radius, see `outside`.
+            If samples lie outside every radius; it gives their number, see `outside`.
         """
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -394,7 +399,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Warns
         -----
         UserWarning
-            With the number of samples outside every radius, see `outside`.
+            If samples lie outside every radius; it gives their number, see `outside`.
         """
         scores = self._scores(X)
         with stage("back and evaluate", "labels"):
@@ -438,7 +443,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return ax
 
     def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
-        """Learn from samples; a stream that `goes_on` comes in its own order."""
+        """Learn from samples; `goes_on`: they are a chunk of a stream, taken in its own order."""
         first = not hasattr(self, "_selection")
         X, codes, self.classes_ = data.X, data.y, data.classes
         solver = check_fsvc_solver(self, goes_on)
@@ -489,7 +494,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._stream_quantizations = found
 
     def _pass_quantizations(self) -> tuple[Quantization, ...] | None:
-        """The coarsest of them alone, so that all that is compared is on one."""
+        """Only the coarsest of these quantizations, so that all comparisons use the same one."""
         return self._stream_quantizations and self._stream_quantizations[:1]
 
     def _new_selection(self, radius: float) -> Selection:
@@ -508,7 +513,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         state = super().__getstate__()
         if "_selection" in state:
             state["_selection"] = state["_selection"].plain()
-            del state["_activation"]  # of "sqeuclidean" a function; the selection tells it
+            del state["_activation"]  # a function for "sqeuclidean"; restored from the selection
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -520,7 +525,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             self._activation = self._evaluated(self._selection.unit).activation()
 
     def _evaluated(self, unit: Unit) -> Unit:
-        """The unit of the pass as the outputs have it."""
+        """The unit of the pass, with the radius of the trained network."""
         return unit._replace(radius=self.eval_radius_)
 
     @staged("prepare", "radius search")
@@ -560,8 +565,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _choose_centers(
         self, X: Any, codes: np.ndarray, stream: np.ndarray, places: np.ndarray, first: bool
     ) -> np.ndarray:
-        """Go on with the pass; returns where the centers that there were before are now."""
-        # What the model has goes on in a copy, in case that this breaks off.
+        """Continue the pass; returns the new places of the earlier centers."""
+        # The model's selection continues in a copy, in case this is interrupted.
         if first:
             selection = self._new_selection(self.radius_)
         else:
@@ -600,7 +605,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         W: np.ndarray,
         rows: np.ndarray,
     ) -> np.ndarray:
-        """Output weights from those at the start, W."""
+        """Train the output weights, starting from W."""
         T = one_hot(codes, len(self.classes_))
         return deque(iterates(solver, self._layer(), X, T, weights, W, rows), maxlen=1).pop()
 
@@ -633,7 +638,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             scores = self._layer().matvec(X, W)
         check_finite(self, X, outputs=scores)
         scores, silent = scores[:, :-1], scores[:, -1] == 0
-        if silent.any():  # which is one number
+        if silent.any():  # only one number leaves the device
             outside = np.flatnonzero(to_host(silent))
             rule = {"nearest": "the weights of the nearest center", "zero": "0 for every class"}
             warn(
@@ -655,12 +660,12 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
 
 def check_fsvc_parameters(estimator: Any) -> None:
-    """Every parameter but those that the data decide.
+    """Check every parameter that can be checked without data.
 
     Raises
     ------
     ValueError, TypeError
-        Naming the parameter, what it got and what it takes.
+        The message names the parameter, its value and what is allowed.
     """
     radius, eval_radius = estimator.radius, estimator.eval_radius
     check_option_or_number("radius", radius, ("auto", "ratio"), numbers.Real, 0, above=True)
@@ -684,7 +689,7 @@ def check_fsvc_parameters(estimator: Any) -> None:
 
 
 def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
-    """The solver of the parameters; one that is named takes one epoch over a chunk of a stream."""
+    """Make the solver; if given by name, it makes one epoch over a chunk of a stream."""
     solver = make_solver(
         estimator.solver,
         alpha=estimator.alpha,
@@ -707,9 +712,9 @@ def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
 def class_votes(
     class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Output weight of a center of each class before training: 1 for the class of largest weight.
+    """Output weight of a center of each class before training; 1 for the class of largest weight.
 
-    "balanced" asks for the classes' mass.
+    ``mass()``, the weights of the classes, is only called for "balanced".
     """
     if class_weight is None:
         return np.ones(len(classes))

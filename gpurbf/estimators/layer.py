@@ -30,8 +30,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     Parameters
     ----------
     n_centers : int, "auto" or "all", default="auto"
-        Number of centers m that a rule chooses, ``"auto"``: 1,000 or all distinct samples if there
-        are fewer, ``"all"``: all distinct samples; not used when `centers` is an array.
+        Number of centers m that a rule chooses. ``"auto"``: 1,000, or all distinct samples if there
+        are fewer. ``"all"``: all distinct samples. Not used if `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class; without y
         the same as ``"random"``),
@@ -72,7 +72,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     backend_ : str
         Name of the backend that runs.
     backend_info_ : str
-        Its kernel, the arithmetic and the reason of the choice.
+        Its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only if X had string feature names.

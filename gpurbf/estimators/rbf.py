@@ -42,14 +42,14 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows between two reports of progress.
 _ROWS_A_STEP = 8192
-# Rows whose outputs calibrate probabilities where none are left out.
+# Rows whose outputs calibrate probabilities if no rows are left out.
 _CALIBRATION_ROWS = 2000
-# As many are enough where most are centers, which cost more.
+# If most left-out rows are centers, which cost more, this many are enough.
 _ROWS_AMONG_CENTERS = 500
-# The samples that are left out of sums: the same ones of all samples and of batches of them.
+# Chooses the samples to leave out: the same ones from all samples at once and from batches.
 CALIBRATION = Race(0, by_class=True, most=800)
-# So many samples at the start of a stream, or as many as there are centers, are judged once more
-# with those that follow.
+# A first batch of up to this many samples, or up to as many as there are centers, is judged again
+# together with the next batch.
 _MOST_HELD = 1000
 
 
@@ -61,16 +61,16 @@ class Rows(NamedTuple):
     weights: np.ndarray | None
 
     def at(self, rows: slice) -> Rows:
-        """Some of them."""
+        """Some of the rows."""
         return Rows._make(None if own is None else own[rows] for own in self)
 
     def copy(self) -> Rows:
-        """Copy them: batches may be of an array that is filled again and again."""
+        """Copy the rows: the caller may reuse the array of a batch."""
         X = self.X.copy() if sp.issparse(self.X) else np.array(to_host(self.X))
         return Rows(X, self.codes, self.weights)
 
     def joined_by(self, later: Rows, n: int) -> list[Rows]:
-        """These with n of the later ones, and the rest of those, which may be in a file."""
+        """Join these rows with n later ones; the rest of those, in a file perhaps, stays apart."""
         first, rest = later.at(slice(n)), later.at(slice(n, None))
         parts = self.X, to_host(first.X)
         X = sp.vstack(parts, "csr") if any(map(sp.issparse, parts)) else np.concatenate(parts)
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 def _takes_batches(estimator: Any) -> bool:
-    """Whether batches can be added up; a solver that nobody knows is refused by the call itself."""
+    """Whether batches can be added up; an unknown solver is refused later, by the call itself."""
     solver = estimator.solver
     solver = SOLVERS.get(solver) if isinstance(solver, str) else solver
     if getattr(solver, "needs", "sums") != "sums":
@@ -105,29 +105,30 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     n_centers : int, "auto" or "all", default="auto"
         Number of centers m. ``"auto"``: 1,000, or all distinct samples if there are fewer.
         ``"all"``: all distinct samples, with a rule that draws samples; see `solver`. If there are
-        fewer distinct samples than the number, such a rule takes all of them and warns.
+        fewer distinct samples than `n_centers`, such a rule takes all of them and warns.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.centers.CENTERS`` or the centers themselves, see
         :class:`RBFLayer`.
     kernel : str or callable, default="gaussian"
-        exp(-gamma d²); or ``"laplacian"``, ``"triangular"``, ``"multiquadric"``,
-        ``"inverse-multiquadric"``, ``"thin-plate"``, a function of d², see :class:`RBFLayer`.
+        ``"gaussian"`` is exp(-gamma d²). Others are ``"laplacian"``, ``"triangular"``,
+        ``"multiquadric"``, ``"inverse-multiquadric"``, ``"thin-plate"`` or a function of d², see
+        :class:`RBFLayer`.
     metric : {"euclidean", "manhattan"}, default="euclidean"
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"
         Scale of the distances; ``"scale"`` is 1 / (n_features * X.var()), see :class:`RBFLayer`.
     solver : {"auto", "ridge", "cg", "lms", "one-hot"} or object, default="auto"
-        How the output weights are trained: ``"ridge"`` in closed form; ``"cg"`` by conjugate
-        gradients, for any number of centers; ``"auto"`` by the first for up to 10,000 centers, by
-        the second for more; ``"lms"`` by the on-line
-        delta rule with its default rate and epochs; ``"one-hot"`` gives each center its own class,
-        which needs centers that are samples. An object of ``gpurbf.solvers`` brings its
-        own parameters: ``LMS(learning_rate=0.01, n_epochs=5)``.
+        How the output weights are trained. ``"ridge"``: in closed form. ``"cg"``: by conjugate
+        gradients, for any number of centers. ``"auto"``: ``"ridge"`` for up to 10,000 centers,
+        ``"cg"`` for more. ``"lms"``: by the on-line delta rule with its default rate and epochs.
+        ``"one-hot"``: each center votes for its own class, which needs centers that are samples. An
+        object of ``gpurbf.solvers`` has its own parameters:
+        ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
-        Penalty of ``"ridge"`` and ``"cg"`` relative to the mean diagonal of HᵀH, > 0; to the trace
-        of K where ``"cg"`` has all samples for centers.
+        Penalty of ``"ridge"`` and ``"cg"``, > 0, relative to the mean diagonal of HᵀH. If all
+        samples are centers, that of ``"cg"`` is relative to the trace of the kernel matrix K.
     fit_intercept : bool, default=True
-        Whether the outputs of ``"ridge"`` and ``"cg"`` have a constant.
+        Whether the outputs of ``"ridge"`` and ``"cg"`` have an intercept.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
     backend : str, default="auto"
@@ -151,14 +152,15 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Rows of the training data that became centers; absent if the centers are not samples.
     gamma_ : float
     coef_ : ndarray of shape (n_outputs, m)
-        Output weights; one output for two classes, else one a class.
+        Output weights; one output for two classes, else one per class.
     intercept_ : ndarray of shape (n_outputs,)
     temperature_ : float
         Number that ``predict_proba`` divides the outputs by before the softmax.
     backend_, backend_info_ : str
-        The backend that ran, and with which kernel, arithmetic and reason.
+        The backend that ran; its kernel, its arithmetic and the reason for its choice.
     solver_info_ : str
-        The solver that ran and why; of ``"cg"`` what it solved, how H was kept and the residual.
+        The solver that ran and why; for ``"cg"`` also the system solved, how H was kept and the
+        residual.
     n_iter_ : int
         Iterations of ``"cg"``; absent for other solvers.
     n_features_in_ : int
@@ -167,24 +169,24 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     Notes
     -----
-    ``"ridge"`` with 256 centers or more sums HᵀH exactly, of H rounded to 15 bits, unless
-    `precision` forces another arithmetic. The sums show how much this, or H in float32, adds to the
-    penalty. Where it is more than a tenth, or where there are no more distinct samples than
-    centers, they are made again in float64; the model then predicts in float64 too, and
-    ``solver_info_`` says so.
+    ``"ridge"`` with 256 centers or more rounds H to 15 bits and then sums HᵀH exactly, unless
+    `precision` forces another arithmetic. Rounding, to 15 bits or to float32, acts like an
+    additional penalty, which is estimated from the sums. If it exceeds a tenth of the penalty, or
+    if there are no more distinct samples than centers, the sums are made again in float64. Then the
+    model also predicts in float64, and ``solver_info_`` says so.
 
-    ``"cg"`` minimises the same as ``"ridge"`` unless all samples are centers and the kernel is
-    positive definite: with H = K it is kernel ridge regression then, whose penalty is λ WᵀKW and
-    not ``λ |W|²``. It ends at a relative residual of 0.01; see
+    ``"cg"`` minimises the same objective as ``"ridge"``, unless all samples are centers and the
+    kernel is positive definite. Then H = K, and it solves kernel ridge regression, whose penalty is
+    λ WᵀKW instead of ``λ |W|²``. It stops at a relative residual of 0.01; see
     :class:`gpurbf.solvers.cg.CG` for this and for the memory that H takes.
 
     Probabilities are the softmax of the outputs divided by one number, ``temperature_``. So their
-    order is that of ``decision_function``. The number is chosen on up to 800 training samples, by
-    what the model would say without them, without their copies and without the center that each of
-    them may be: in closed form (``"ridge"``), or by that or a solution without these samples
-    (``"cg"``). ``"lms"`` and ``"one-hot"`` take the outputs of up to 2,000 training samples as they
-    are. For isotonic or cross-validated calibration use
-    :class:`sklearn.calibration.CalibratedClassifierCV`.
+    order is that of ``decision_function``. The temperature is fitted on up to 800 training samples,
+    to the outputs that the model would give if a sample had been left out. With the sample, its
+    copies are left out and, if it is a center, this center. ``"ridge"`` has a closed form for these
+    outputs; ``"cg"`` uses a closed form or a solution without these samples. ``"lms"`` and
+    ``"one-hot"`` use the outputs of up to 2,000 training samples as they are. For isotonic or
+    cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------
@@ -286,12 +288,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 T = one_hot(codes, len(self.classes_))
                 places = own_centers(X, self._layer())
                 system = solver.system(self._layer(), X, T, weights, places)
-                if system.layer is not self._layer():  # whose float32 is too coarse
+                if system.layer is not self._layer():  # its float32 was too coarse
                     self._keep_layer(system.layer)
-                say(self, system.info)  # which may take long: where H is made anew, why
+                say(self, system.info)  # it may take long; if H is made anew, this says why
                 found = solver.iterations(system)
                 name = "conjugate gradients"
-                # Only the last of them is kept.
+                # Only the last iterate is kept.
                 self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
@@ -303,21 +305,21 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> RBFClassifier:
-        """Train on one more batch; in the end the outputs are those of a fit on all of them.
+        """Train on one more batch; in the end the outputs are those of one fit on all batches.
 
-        The first batch fixes the centers and gamma (give `centers` as an array to choose them
-        yourself); HᵀH and HᵀT are sums that later batches add to, and are kept for it (8 m² bytes,
-        twice that during a call, which adds to a copy). So is H of up to 800 samples of all
-        batches, by which probabilities are calibrated: those by which a fit would. If the first
-        batch is too small to judge rounding by, its samples (up to 1,000, or as many as there are
-        centers) are kept and used again with the next batch.
+        The first batch fixes the centers and gamma (pass `centers` as an array to choose them
+        yourself). Later batches are added to the sums HᵀH and HᵀT, which are kept (8 m² bytes,
+        twice that during a call, which adds to a copy). H of up to 800 samples of all batches is
+        kept too: it calibrates probabilities, on the same samples that one fit would use. If the
+        first batch is too small to judge rounding, its samples (up to 1,000, or as many as there
+        are centers) are kept and used again with the next batch.
 
         Parameters
         ----------
         X : array-like or CSR of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         classes : array-like of shape (n_classes,), optional
-            All labels that will come; needed in the first call.
+            All labels of the stream; required in the first call.
         sample_weight : array-like of shape (n_samples,), optional
 
         Returns
@@ -327,14 +329,14 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Raises
         ------
         AttributeError
-            If the solver is not "ridge", or one of yours that needs only sums.
+            If the solver is neither "ridge" nor one of your own that needs only sums.
         ValueError
             If `classes` is missing or a label is not among them.
 
         Warns
         -----
         UserWarning
-            After ``fit``, which keeps no sums: the outputs are trained anew on its centers.
+            After ``fit``, which keeps no sums: the outputs are trained anew with its centers.
         """
         solver = self._solver()
         first = not hasattr(self, "centers_")
@@ -356,7 +358,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     "chose and trains the outputs anew. Call partial_fit from the first batch on."
                 )
             weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            # What the model has is added to in copies, in case that this breaks off.
+            # Batches are added to copies of the model's sums, in case this is interrupted.
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
             alpha, batches = getattr(solver, "alpha", 0.0), [Rows(X, codes, weights)]
@@ -372,7 +374,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._add(normal, X, codes, weights, rows)
                 normal = self._checked_sums(normal, X, codes, weights, [rows], before)
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
-                    # A short first batch must not decide that all are summed without the grid.
+                    # A short first batch must not decide that all batches are summed without the
+                    # grid.
                     self._held = tuple(batch.copy())
                 more = self._choose_left_out(normal, X, codes, weights)
                 more = more._replace(H=to_host(more.H))
@@ -383,7 +386,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         return self
 
     def _solver(self, n_centers: int | None = None) -> Any:
-        """The solver asked for, its parameters checked, and what is said of it."""
+        """Make and check the solver that is asked for; sets ``solver_info_``."""
         solver, self.solver_info_ = self.solver, f"solver={self.solver!r}"
         if isinstance(solver, str) and solver == "auto":
             solver, why = "ridge", "which a stream can go on with"
@@ -410,7 +413,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)
         self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
-        # Each that is a center is a vector more to solve for.
+        # Each left-out row that is a center adds a vector to solve for.
         if np.mean(left_out.centers >= 0) > 0.5:
             left_out = left_out.first(_ROWS_AMONG_CENTERS)
         codes, weights = left_out.found.labels, left_out.found.mass
@@ -423,12 +426,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     def _take(
         self, found: CGSolution, X: Any, codes: np.ndarray, weights: np.ndarray | None
     ) -> None:
-        """Output weights of conjugate gradients, temperature of outputs without the samples."""
+        """Take the output weights; fit the temperature to outputs without the samples."""
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
         chosen = CALIBRATION.over(X, codes, weights)
-        # A sample that is a center is fitted unrealistically well: many others are asked instead.
+        # A sample that is a center is fitted unrealistically well: others are used if there are
+        # enough.
         others = center_finder(self._layer())(X[chosen.first]) < 0
         if 2 * others.sum() > CALIBRATION.most:
             chosen = chosen.at(others)
@@ -444,7 +448,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         weights: np.ndarray | None,
         given: np.ndarray | slice,
     ) -> None:
-        """Output weights by a solver that sees samples one by one, ``given`` as those rows."""
+        """Output weights by a solver that sees samples one by one; ``given``: their rows."""
         layer, n_classes = self._layer(), len(self.classes_)
         indices = getattr(self, "center_indices_", None)
         if indices is not None and not isinstance(given, slice):

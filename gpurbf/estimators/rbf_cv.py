@@ -39,41 +39,41 @@ from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath
 
-# Rows between two reports of progress; rows that are left out at a time, whose H is held.
+# Rows between two reports of progress; rows that are left out at a time, whose H is in memory.
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
 # The minimum and the maximum of rows that "auto" leaves out.
 _FEWEST, _MOST = 256, 1000
-# What another penalty may be better by, as a part of the error, for rows to be enough.
+# Rows are enough if no other penalty can be better by more than this fraction of the error.
 _TOLERANCE = 0.01
 
 
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """RBFClassifier with its penalty and width chosen by the leave-one-out error.
 
-    The error follows in closed form from one training for each width, all penalties together:
-    with one width and 20 penalties the fit takes one to two times as long as that of
-    :class:`RBFClassifier`, and nothing is fitted again.
+    One training for each width gives the error of all penalties in closed form. With one width and
+    20 penalties the fit takes one to two times as long as that of :class:`RBFClassifier`, and there
+    is no refit.
 
     Parameters
     ----------
     n_centers : int or "auto", default="auto"
-        As of :class:`RBFClassifier`, as are the parameters not described here.
+        See :class:`RBFClassifier`, also for the parameters not described here.
     alphas : array-like of shape (n_alphas,) or None, default=None
         Penalties to try, relative to the mean diagonal of HᵀH, > 0. None: 20 from 1e-6 to 1, each
         about twice the one before.
     gammas : array-like of shape (n_gammas,), default=(1.0,)
-        Widths to try, as multiples of what `gamma` means; with ``gamma=1.0`` they are the numbers
+        Widths to try, as multiples of the value of `gamma`; with ``gamma=1.0`` they are the widths
         themselves. Each takes one more pass over the samples.
     scoring : str, callable or None, default=None
-        Score of the outputs of samples left out, the larger the better: a name of
-        :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which is
-        given ``sample_weight`` too where samples weigh differently. None is the negative mean
-        squared error of the outputs.
+        Score of the outputs of samples left out; larger is better. A name of
+        :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which also
+        gets ``sample_weight`` if the weights differ. None is the negative mean squared error of the
+        outputs.
     n_left_out : int, "auto" or None, default="auto"
         Number of distinct samples that are left out, one at a time, drawn by their content; None
-        means all. ``"auto"`` is 1,000; with one width and without `scoring` it begins with 256 and
-        doubles them until no penalty can be better than the best by more than a hundredth of the
-        error, its difference being known to two standard errors.
+        means all. ``"auto"`` is 1,000. With one width and without `scoring` it starts with 256 and
+        doubles this number until no penalty can be better than the best by more than a hundredth of
+        the error, within two standard errors of the difference.
     centers : str or array-like of shape (m, n_features), default="stratified"
         See :class:`RBFLayer`.
     kernel : str or callable, default="gaussian"
@@ -83,7 +83,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     gamma : float, "scale", "auto" or "median", default="scale"
         See :class:`RBFLayer`.
     fit_intercept : bool, default=True
-        Whether the outputs have a constant.
+        Whether the outputs have an intercept.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights, in training and in the error.
     backend : str, default="auto"
@@ -107,9 +107,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     best_params_ : dict
         Both, as parameters of :class:`RBFClassifier`.
     best_score_ : float
-        The score of these two.
+        The score of ``best_params_``.
     cv_results_ : dict of ndarrays
-        The path, one entry a pair of width and penalty: ``param_gamma``, ``param_alpha``,
+        The path, one entry per pair of width and penalty: ``param_gamma``, ``param_alpha``,
         ``mean_test_score`` and ``rank_test_score``, ready for a ``pandas.DataFrame``.
     n_left_out_ : int
         Number of samples that were left out.
@@ -241,10 +241,10 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return _positive("alphas", alphas), _positive("gammas", self.gammas)
 
     def _how_many_left_out(self) -> tuple[int | None, bool]:
-        """The maximum of samples to leave out, and whether fewer are tried first."""
+        """Maximum number of samples to leave out, and whether fewer are tried first."""
         if isinstance(self.n_left_out, str):
             check_option("n_left_out", self.n_left_out, ("auto",), "or a number")
-            # Widths are judged by the same samples, and scorers by as many as there may be.
+            # All widths are judged by the same samples, and scorers get the maximum number.
             return _MOST, self.scoring is None and len(self.gammas) == 1
         if self.n_left_out is not None:
             check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
@@ -254,7 +254,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _choose_left_out(
         self, X: Any, codes: np.ndarray, weights: np.ndarray | None, most: int | None
     ) -> tuple[Distinct, Copies]:
-        """Some distinct samples, by their content: neither order nor repetition changes them."""
+        """Choose distinct samples by their content: order and repetition do not matter."""
         found = Race(0, by_class=True).over(X, codes, weights).at(slice(most))
         return found, copies_of(found, X, codes, weights)
 
@@ -307,7 +307,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 
     @staged("back and evaluate")
     def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any, found: Distinct) -> None:
-        """The model of the best trial, its path and its temperature."""
+        """Keep the model of the best trial, the path and the temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
         self.alpha_, self.gamma_ = float(alphas[best.best]), best.layer.activation.gamma
@@ -327,7 +327,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self._calibrate(best.outputs, X, slice(n), found.labels, found.mass)
 
     def plot_path(self, ax: Any = None) -> Any:
-        """The score over the penalties, a line for each width, and what was chosen.
+        """Plot the score over the penalties, a line for each width, and the pair chosen.
 
         Parameters
         ----------
@@ -365,11 +365,11 @@ def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> n
 
 
 def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether more rows than these would hardly choose another of the outputs (p, N, k).
+    """Whether more rows would hardly change which of the outputs (p, N, k) is best.
 
-    All are judged by the same rows, so what is noise is that of their differences from the best: no
-    other may be better than it by more than a hundredth of its error even if its difference is two
-    standard errors less than it was found.
+    All outputs are judged by the same rows, so only the noise of their differences from the best
+    counts. No other may be better by more than a hundredth of the best error, even if its
+    difference is two standard errors smaller than measured.
     """
     errors = np.square(outputs - T).mean(axis=2)
     found = np.average(errors, axis=1, weights=weights)
@@ -380,7 +380,7 @@ def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
 
 
 class LeftOutOutputs(ClassifierMixin, BaseEstimator):
-    """For scorers: a fitted classifier whose samples are outputs (N, k) already.
+    """A fitted classifier for scorers, whose "samples" are already outputs (N, k).
 
     ``codes`` (N,) are their class numbers, with which probabilities are calibrated.
     """
@@ -389,7 +389,7 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
         self.classes_, self.codes, self.weights = classes, codes, weights
 
     def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
-        """The scorer's value; it gets the weights where they differ."""
+        """The scorer's value; the scorer gets the weights if they differ."""
         equal = np.ptp(self.weights) == 0
         options = {} if equal else {"sample_weight": self.weights}
         score = float(scorer(self, outputs, self.classes_[self.codes], **options))
@@ -433,7 +433,7 @@ def _passes(
 
 
 def _positive(name: str, values: Any) -> np.ndarray:
-    """One number > 0 or more of them."""
+    """Check that values are one or more numbers > 0."""
     found = np.asarray(values)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be a list of numbers > 0, got {values!r}.")

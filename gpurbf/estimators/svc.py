@@ -71,12 +71,12 @@ KERNELS = {
 # Set by fit under the same name, and with the same meaning, in both classes.
 _SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
 _IF_THERE = ("n_features_in_", "feature_names_in_")
-# scikit-learn's place for the samples that a kernel function is called with.
+# Attribute in which scikit-learn keeps the training samples for a kernel function.
 _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
-# Pairs that a warning names.
+# Maximum number of pairs that a warning names.
 _NAMED = 5
-# A pair's problem, its solution and its names, at the least.
+# Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
 # Whether the installed scikit-learn has deprecated `probability`, as 1.9 and later have.
 _DEPRECATED = ScikitLearnSVC().get_params().get("probability", "deprecated") == "deprecated"
@@ -105,11 +105,11 @@ class SVC(
     ClassifierMixin,
     BaseEstimator,
 ):
-    """C-support vector classification, a drop-in for :class:`sklearn.svm.SVC`.
+    """C-support vector classification, a drop-in replacement for :class:`sklearn.svm.SVC`.
 
-    It has the same problem, solution, fitted attributes and tie rules, and trains one binary
-    classifier for each pair of classes. Pairs are solved side by side and share kernel values,
-    which are exact on integer data.
+    It solves the same problem, with the same solution, fitted attributes and tie rules, and trains
+    one binary classifier for each pair of classes. Pairs are solved in parallel and share kernel
+    values, which are exact on integer data.
 
     Parameters
     ----------
@@ -130,17 +130,18 @@ class SVC(
         Has no effect; scikit-learn has this parameter. The working sets leave out the samples that
         shrinking would, and the gradient of all samples stays exact.
     probability : bool, default="deprecated"
-        Whether ``fit`` trains probabilities too: five more models, each without a fifth of the
-        samples. Deprecated with scikit-learn 1.9, as there; the default means False. The successor
-        is ``CalibratedClassifierCV(SVC(), ensemble=False)``.
+        Whether ``fit`` also trains probabilities, by five more models, each without a fifth of the
+        samples. Deprecated, as in scikit-learn 1.9; the default means False. Use
+        ``CalibratedClassifierCV(SVC(), ensemble=False)`` instead.
     tol : float, default=1e-3
-        Largest violation of the optimality conditions in the end, as in LIBSVM.
+        Stop when the optimality conditions are violated by less than this, as in LIBSVM.
     cache_size : float, default=200
-        Megabytes that kernel rows may take.
+        Memory for kernel rows, in megabytes.
     class_weight : dict, "balanced" or None, default=None
-        Factors of C by class, > 0. "balanced" gives classes equal weight, sample weights included.
+        Factors of C by class, > 0. "balanced" gives all classes the same total weight, sample
+        weights included.
     verbose : bool or int, default=False
-        Print a line for each pair of classes; above 1 for each working set.
+        Print a line for each pair of classes; if above 1, also for each working set.
         ``set_callbacks(ProgressBar())`` draws a bar instead, with ``sklearn.callback`` of
         scikit-learn 1.9.
     max_iter : int, default=10_000_000
@@ -166,7 +167,7 @@ class SVC(
     class_weight_ : ndarray of shape (n_classes,)
         Factors of C.
     support_ : ndarray of shape (n_SV,)
-        Samples that are support vectors, by class, then in order.
+        Indices of the support vectors, sorted by class, then by index.
     support_vectors_ : ndarray or CSR of shape (n_SV, n_features)
         Empty for a kernel that is precomputed or callable.
     n_support_ : ndarray of shape (n_classes,)
@@ -177,7 +178,7 @@ class SVC(
     coef_ : ndarray or CSR of shape (n_pairs, n_features)
         Weights of the features; only for "linear".
     n_iter_ : ndarray of shape (n_pairs,)
-        Steps, of two samples or along a conjugate direction of many.
+        Number of steps. A step moves two samples, or many along a conjugate direction.
     violation_, dual_gap_, objective_ : ndarray of shape (n_pairs,)
         At the end: largest violation of the optimality conditions; primal minus dual objective;
         dual objective (LIBSVM's sign: it is minimised).
@@ -188,23 +189,23 @@ class SVC(
     probA_, probB_ : ndarray of shape (n_pairs,)
         Parameters of each pair's sigmoid; empty without ``probability=True``.
     backend_, backend_info_ : str
-        The backend that ran ("none" where the kernel is a matrix), and with which kernel,
-        arithmetic and reason.
+        The backend that ran ("none" if the kernel is a matrix); its kernel, its arithmetic and the
+        reason for its choice.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only if X had string feature names.
 
     Notes
     -----
-    Probabilities are LIBSVM's: for each pair a sigmoid of its output, fitted on outputs for samples
-    left out in five folds, and then pairwise coupling, so their largest may be of another class
-    than ``predict`` gives. Folds are drawn class by class, the same ones for all pairs. Sigmoids
-    count samples, not their weights.
+    Probabilities are computed as in LIBSVM. For each pair, a sigmoid of its output is fitted to
+    outputs for samples left out in five folds. Pairwise coupling combines the pairs, so the most
+    probable class may differ from the one that ``predict`` gives. Folds are drawn class by class,
+    the same ones for all pairs. Sigmoids ignore sample weights.
 
-    ``dual_coef_`` and ``intercept_`` say what ``fit`` found. Changing them, or numbers in them,
-    changes no prediction. (In scikit-learn, numbers changed in the ``dual_coef_`` of three classes
-    or more do.) ``support_vectors_`` may be set to another array; numbers that are changed in the
-    array itself may have an effect or none.
+    ``dual_coef_`` and ``intercept_`` only report what ``fit`` found: replacing them, or changing
+    their numbers, does not change predictions. (In scikit-learn, changing numbers in the
+    ``dual_coef_`` of three classes or more does.) ``support_vectors_`` may be set to another array;
+    changing numbers in the array itself may or may not have an effect.
 
     References
     ----------
@@ -222,7 +223,7 @@ class SVC(
 
     kernel: Any
     _fitted_kernel: Any
-    # What no pickle carries: the layer and weights of predictions.
+    # Not pickled: the layer and weights for predictions.
     _cache: dict[str, _Prepared]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
@@ -288,8 +289,8 @@ class SVC(
         y : array-like of shape (n_samples,)
             Labels of any type, two classes or more.
         sample_weight : array-like of shape (n_samples,), optional
-            Factors of C. A sample of weight 2 is the same as the sample twice; those of weight 0
-            or below are left out, and classes that have no others with them.
+            Factors of C. A sample of weight 2 is the same as the sample given twice. Samples of
+            weight 0 or below are left out, and so are classes that have no other samples.
 
         Returns
         -------
@@ -298,7 +299,7 @@ class SVC(
         Warns
         -----
         ConvergenceWarning
-            If a pair ended before ``tol`` was reached; it names the pair.
+            If a pair ended before ``tol`` was reached; the warning names the pair.
         """
         check_parameters(self)
         X, y = self._check_training_data(X, y)
@@ -332,7 +333,7 @@ class SVC(
 
     @staged("read and validate", "X")
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """X and y validated; X is a matrix of kernel values if the kernel is a function."""
+        """Validate X and y; for a kernel function X becomes the matrix of kernel values."""
         self._sparse = False
         self._fitted_kernel = self.kernel
         if callable(self.kernel):
@@ -346,7 +347,7 @@ class SVC(
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         X, y = check_X(self, X, y=y, reset=True)
-        self._sparse = sp.issparse(X)  # as frames of sparse columns are by now
+        self._sparse = sp.issparse(X)  # check_X makes frames of sparse columns CSR
         self.shape_fit_ = X.shape
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
@@ -364,14 +365,14 @@ class SVC(
         C: np.ndarray,
         progress: Progress,
     ) -> PairModels:
-        """The trained pairs for the samples in use."""
+        """Train all pairs on the samples in use."""
         given = self._has_matrix()
         data, self._activation, self._gamma, self._quantizations = X, None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
             self._activation = self._resolve(X, weights)
-            # Codes first: sorted, samples not quantized are a copy of the data.
+            # Quantize before sorting, which makes a copy: a copy of codes is smaller.
             X = quantize_or_keep(X, self.precision)[groups.first]
             if self.precision not in FORCED:
                 self._quantizations = () if X.quantization is None else (X.quantization,)
@@ -408,7 +409,7 @@ class SVC(
     def _fit_sigmoids(
         self, X: Any, codes: np.ndarray, weights: np.ndarray | None, progress: Progress
     ) -> np.ndarray:
-        """Parameters of the pairs' sigmoids, from models like this one of four fifths of X."""
+        """Parameters of the pairs' sigmoids, from models like this one on four fifths of X."""
         parameters = {
             "probability": "deprecated",
             "kernel": "precomputed" if self._given() else self.kernel,
@@ -427,7 +428,7 @@ class SVC(
             progress.fold_ended()
             return found
 
-        with quiet():  # what such a model may warn of, this one has
+        with quiet():  # this model has given the same warnings
             return fit_sigmoids(codes, check_random_state(self.random_state), outputs)
 
     def _resolve(self, X: Any, weights: Any) -> Activation:
@@ -438,7 +439,7 @@ class SVC(
 
     @staged("back and evaluate", "fitted attributes")
     def _keep(self, support: np.ndarray, vectors: Any, models: PairModels) -> None:
-        """Set the fitted attributes from the trained pairs and the samples that support them."""
+        """Set the fitted attributes from the trained pairs and their support vectors."""
         solutions = models.solutions
         self.support_ = support.astype(np.int32)
         self._n_support = models.n_support.astype(np.int32)
@@ -456,12 +457,12 @@ class SVC(
         self.backend_ = models.backend
         self.backend_info_ = models.description
         self._probA = self._probB = np.empty(0)
-        self._cache = {}  # what fills it changes no attribute
+        self._cache = {}  # filled in place, so predictions set no attribute
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
-        """Set the coefficients of predictions, and those that tell of them."""
+        """Set the coefficients that predictions use, and the public attributes that report them."""
         self._dual_coef_, self._intercept_ = dual_coef, intercept
-        # The first class is +1 inside; for two classes the second is in what users see.
+        # Internally the first class is +1; for two classes users see the second as +1.
         sign = -1.0 if len(self.classes_) == 2 else 1.0
         shown = sign * dual_coef
         self.dual_coef_ = sp.csr_matrix(shown) if self._sparse else shown
@@ -469,7 +470,7 @@ class SVC(
 
     @where_X_is
     def decision_function(self, X: Any) -> np.ndarray:
-        """Outputs of the pairs, or a score for each class made of them.
+        """Outputs of the pairs, or a score for each class computed from them.
 
         Parameters
         ----------
@@ -479,9 +480,9 @@ class SVC(
         Returns
         -------
         scores : ndarray of shape (n_samples,), (n_samples, n_pairs) or (n_samples, n_classes)
-            For two classes one number, positive for the second. For more, "ovo" gives the pairs'
-            outputs, positive for the first of the pair; "ovr" votes, plus their summed outputs
-            squeezed into (-1/3, 1/3).
+            For two classes one number, positive for the second class. For more, "ovo" gives the
+            pairs' outputs, positive for the first class of the pair; "ovr" gives each class its
+            votes, plus its summed outputs squeezed into (-1/3, 1/3).
         """
         outputs = self._outputs(X)
         if len(self.classes_) == 2:
@@ -517,7 +518,7 @@ class SVC(
     @available_if(_has_probabilities)
     @where_X_is
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities; there with ``probability=True`` only.
+        """Class probabilities; only available with ``probability=True``.
 
         Parameters
         ----------
@@ -542,7 +543,7 @@ class SVC(
         Returns
         -------
         model : sklearn.svm.SVC
-            With the same support vectors, and the same parameters as far as it has them.
+            With the same support vectors, and with those parameters that scikit-learn's class has.
 
         Raises
         ------
@@ -561,13 +562,13 @@ class SVC(
                 "sklearn.metrics.pairwise.laplacian_kernel."
             )
         parameters = _parameters(self, ScikitLearnSVC) | {"kernel": kernel}
-        if (activation := self._activation) is not None:  # parameters may have been set since
+        if (activation := self._activation) is not None:  # parameters may have changed since fit
             parameters |= {"coef0": activation.coef0, "degree": activation.degree}
         result = ScikitLearnSVC(**parameters)
         _copy(self, result)
         sparse = sp.issparse(self.dual_coef_)
-        # LIBSVM walks through these arrays by address. They are what predictions are made of:
-        # others may have changed dual_coef_ and intercept_, which only tell of them.
+        # LIBSVM reads these arrays by address. They are the coefficients that predictions use:
+        # users may have changed dual_coef_ and intercept_, which only report them.
         own = np.array(self._dual_coef_, np.float64, order="C")
         vectors: Any = self.support_vectors_
         if sparse:
@@ -577,7 +578,7 @@ class SVC(
         else:
             vectors = vectors.toarray() if sp.issparse(vectors) else vectors
             vectors = np.ascontiguousarray(vectors, np.float64)
-        # For two classes scikit-learn shows the negative of what LIBSVM has, as SVC does.
+        # For two classes scikit-learn shows the negative of LIBSVM's coefficients, as SVC does.
         sign = -1 if len(self.classes_) == 2 else 1
         result.support_ = np.ascontiguousarray(self.support_, np.int32)
         result.support_vectors_ = vectors
@@ -593,7 +594,7 @@ class SVC(
 
     @classmethod
     def from_sklearn(cls, model: ScikitLearnSVC) -> Self:
-        """A model that scikit-learn has fitted, evaluated by the hidden layer.
+        """Convert a model fitted by scikit-learn; the hidden layer evaluates it.
 
         Parameters
         ----------
@@ -609,11 +610,12 @@ class SVC(
         Raises
         ------
         TypeError
-            If it is another class.
+            If the model is of another class.
         ValueError
-            If it knows classes that it was not trained for, all of whose samples had weight 0.
+            If the model has classes that it was not trained on, because all their samples had
+            weight 0.
         NotFittedError
-            If it is not fitted.
+            If the model is not fitted.
 
         Examples
         --------
@@ -642,7 +644,7 @@ class SVC(
         result.support_, result._n_support = model.support_, model.n_support_
         result.support_vectors_ = model.support_vectors_
         result._sparse = sp.issparse(model.dual_coef_)
-        own = model._dual_coef_  # what it predicts with, whatever the public ones are by now
+        own = model._dual_coef_  # used in its predictions; users may have changed the public ones
         own = own.toarray() if sp.issparse(own) else own.copy()
         result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
@@ -693,7 +695,7 @@ class SVC(
         return self._probB
 
     def _has_matrix(self) -> bool:
-        """Whether fit is given, or makes, the matrix of all kernel values."""
+        """Whether fit gets or computes the matrix of all kernel values."""
         return callable(self.kernel) or self.kernel == "precomputed"
 
     def _given(self) -> bool:
@@ -708,7 +710,7 @@ class SVC(
     def _outputs(self, X: Any, copies: int = 2) -> np.ndarray:
         """Outputs of the pairs (N, n_pairs), positive for the first class of the pair.
 
-        So many ``copies`` of them there must be room for.
+        There must be room for ``copies`` arrays of them.
         """
         check_is_fitted(self)
         X = self._check_samples(X)
@@ -748,7 +750,7 @@ class SVC(
         return X
 
     def _prepared(self) -> _Prepared:
-        """The layer and weights of the model as it is, on the backend that is asked for now."""
+        """The layer and weights for predictions of the model, on the backend selected now."""
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
@@ -779,16 +781,16 @@ class SVC(
 
 
 def _parameters(model: Any, cls: type) -> dict[str, Any]:
-    """The parameters of a model that the other class has too."""
+    """The parameters of a model that class ``cls`` has too."""
     known = inspect.signature(cls).parameters
     own = model.get_params(deep=False)
-    if not with_probabilities(model):  # whose default differs between versions
+    if not with_probabilities(model):  # the default differs between versions
         own.pop("probability", None)
     return {name: value for name, value in own.items() if name in known}
 
 
 def _warn_deprecated(what: str) -> None:
-    """Say what scikit-learn says, if the installed version says it."""
+    """Give scikit-learn's deprecation warning, if the installed version gives it."""
     if _DEPRECATED:
         warn(
             f"{what} was deprecated in 1.9 and will be removed in version 1.11. "
@@ -804,7 +806,7 @@ def _copy(source: Any, target: Any) -> None:
 
 
 def _full(dense: np.ndarray) -> sp.csr_matrix:
-    """CSR that holds the zeros too: scikit-learn hands its numbers to LIBSVM as a dense matrix."""
+    """CSR with explicit zeros: scikit-learn passes its numbers to LIBSVM as a dense matrix."""
     rows, columns = dense.shape
     indptr = columns * np.arange(rows + 1, dtype=np.int32)
     indices = np.tile(np.arange(columns, dtype=np.int32), rows)
@@ -812,7 +814,7 @@ def _full(dense: np.ndarray) -> sp.csr_matrix:
 
 
 class _Prepared(NamedTuple):
-    """The layer and weights of predictions, and the objects that they were made of."""
+    """The layer and weights for predictions, and the objects that they were made from."""
 
     made_of: tuple[Any, ...]
     weights: Any  # as the layer takes them
@@ -820,11 +822,11 @@ class _Prepared(NamedTuple):
 
 
 class Progress:
-    """Hears of every solved pair and every fold, from the solver's threads.
+    """Reports every solved pair and every fold; the solver's threads call it.
 
-    Each is a task of scikit-learn's callbacks: a progress bar is one line for the whole fit. A
-    callback that asks to stop ends all pairs that have not begun. Where there is one pair alone,
-    its working sets are the tasks, and a callback can end it.
+    Each pair or fold is a task of scikit-learn's callbacks, so a progress bar is one line for the
+    whole fit. A callback that asks to stop ends all pairs that have not begun. If there is only one
+    pair and no fold, its working sets are the tasks, and a callback can end the pair.
 
     Parameters
     ----------
@@ -832,9 +834,9 @@ class Progress:
     pairs : list of (label, label)
         Class labels of each pair.
     X, y
-        For the callbacks.
+        Passed to the callbacks.
     n_folds : int, default=0
-        Models to be trained for probabilities.
+        Number of models to be trained for probabilities.
     """
 
     def __init__(
@@ -918,7 +920,7 @@ def check_parameters(estimator: Any) -> None:
     Raises
     ------
     ValueError, TypeError
-        Naming the parameter, what it got and what it takes.
+        The message names the parameter, its value and what is allowed.
     """
     if estimator.probability != "deprecated":
         if not isinstance(estimator.probability, (bool, np.bool_)):
@@ -928,7 +930,7 @@ def check_parameters(estimator: Any) -> None:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
     if not callable(estimator.kernel):
         check_option("kernel", estimator.kernel, (*KERNELS, "precomputed"), "or a function")
-    # 0 makes a constant kernel, but is scikit-learn's limit.
+    # 0 makes the kernel constant, but scikit-learn allows it.
     if not (isinstance(estimator.gamma, numbers.Real) and estimator.gamma == 0):
         check_gamma(estimator.gamma, ("scale", "auto"))
     check_number("degree", estimator.degree, numbers.Integral, 0)

@@ -5,6 +5,6 @@
     known.py     the pass and the hidden layer over known distances of a part of the data
     search.py    the search for the best radius, over known distances
 
-The center rules "fsvc" and "fsvc-class" (`gpurbf/centers/fsvc.py`) use the first two and
-``find_radius`` of the last one.
+The center rules "fsvc" and "fsvc-class" (`gpurbf/centers/fsvc.py`) use `units.py`, `passes.py` and
+``find_radius`` of `search.py`.
 """

@@ -6,17 +6,17 @@ import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
 
-# More than all activations below the smallest normal number, which tiles take for 0, add up to.
+# Above the sum of all activations that tiles flush to 0 (below the smallest normal number).
 _LOST = 1e-300
 
 
 class Rule(NamedTuple):
     """When a candidate becomes a center.
 
-    Novel is an activity below `overlap`; chosen is what is novel and whose lead over the best
-    other class is below ``margin * activity`` (infinity: whatever is novel). Within `doubt` of
-    a threshold the walk stops for a direct evaluation; `relative` is whether activities err by
-    `doubt` times themselves.
+    A candidate is novel if its activity is below `overlap`. A novel candidate becomes a center if
+    its class leads the best other class by less than ``margin * activity`` (infinity: always).
+    Within `doubt` of a threshold the walk stops for a direct evaluation; `relative` is whether the
+    error of an activity is `doubt` times the activity.
     """
 
     overlap: float
@@ -38,17 +38,17 @@ def walk(begin, A, K, labels, certain, rule, room, taken):
     labels : int64 array of shape (b,)
         Column of A that a candidate adds to.
     certain : bool array of shape (b,)
-        Candidates whose row of A is exact, so that no doubt is left.
+        Candidates whose row of A is exact, so that they cannot be in doubt.
     rule : Rule
     room : int
-        How many more centers there may be.
+        Maximum number of further centers.
     taken : bool array of shape (b,)
         Set for the candidates chosen.
 
     Returns
     -------
     position : int
-        Of the candidate in doubt, or b at the end.
+        Number of the candidate in doubt, or b at the end.
     room : int
     """
     b, k = A.shape
@@ -91,9 +91,9 @@ def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
     apart : bool
         Whether a center raises the activity of samples of its own class only.
     room : int
-        How many centers there may be.
+        Maximum number of centers.
     A : float64 array of shape (S, k), zeros
-        Activity by class of center, or of all (k = 1), filled.
+        Filled with the activity by class of center, or of all centers (k = 1).
     taken : bool array of shape (S,)
         Set for the samples chosen.
     """

@@ -20,7 +20,7 @@ from gpurbf.runtime.stages import count, stage, staged
 
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
-# Of each class, the share that decides between radii.
+# Fraction of each class that is held out to compare radii.
 _VALIDATION_SHARE = 0.2
 _ROWS_PER_BLOCK = 1024
 
@@ -37,11 +37,11 @@ class Sample(NamedTuple):
 
 
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
-    """The sample of a radius search from the distinct rows of X, within the memory budget."""
+    """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
     labels = y[stream]
     held = held_out(keys, labels, order.weights, _VALIDATION_SHARE)
-    # Half the budget for the distances; those with the smallest keys, in the order of the stream.
+    # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
     S = int(math.sqrt(working_bytes() / 2 / 4))
 
     def part(mask: np.ndarray, size: int) -> np.ndarray:
@@ -69,7 +69,7 @@ def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
     inside = "manhattan" if metric == "manhattan" else "euclidean"
     dtype = np.float32 if holds_squares(np.float32, X, C) else np.float64
     D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).activations(X)
-    D = D.astype(dtype, copy=False)  # a forced precision decides otherwise
+    D = D.astype(dtype, copy=False)  # a forced precision may give another dtype
     if not np.isfinite(D.max()):
         raise FloatingPointError("squared distances")
     return D if metric == "sqeuclidean" else np.sqrt(D, out=D)
@@ -111,12 +111,12 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
     return np.flatnonzero(taken)
 
 
-# Columns of targets, one a class, from which on most of their products would be with zeros.
+# From this many columns of targets (one per class) on, products skip the zeros of targets.
 _MANY_TARGETS = 100
 
 
 class KnownLayer(Layer):
-    """A hidden layer over known distances: samples are row numbers of D, centers columns."""
+    """A hidden layer over known distances: samples are row numbers of D, centers column numbers."""
 
     def __init__(self, D: np.ndarray, columns: np.ndarray, unit: Unit) -> None:
         self.D, self.unit, self.dtype = D, unit, D.dtype
@@ -145,7 +145,7 @@ class KnownLayer(Layer):
         out: tuple[np.ndarray, np.ndarray] | None = None,
         grid: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Add HᵀH and HᵀT of weighted rows, H less its mean, to the two arrays."""
+        """Add HᵀH and HᵀT of weighted rows, for H minus its mean, to the two arrays."""
         m = len(self.centers)
         G, B = out or (np.zeros((m, m)), np.zeros((m, T.shape[1])))
         H = self.activations(X)

@@ -1,4 +1,4 @@
-"""FSVC's centers: one pass over the samples that keeps each one no earlier center covers.
+"""FSVC's centers: one pass over the samples that keeps each sample that no earlier center covers.
 
 R. Dogaru and I. Dogaru, RBF-M and FSVC, 2007 to 2017. The first sample is a center; each next x
 becomes one if ``sum_c phi(d(x, c)) < overlap`` over the centers so far. The pass looks sequential,
@@ -13,9 +13,9 @@ threshold for that accuracy is decided by a direct float64 sum. So the centers a
 sequential pass for every backend, tile, block and number of threads.
 
 The order of the samples is drawn from their values (`Order`). A shuffle by position would make the
-model depend on the order of the file, and a sample that is repeated would not be where its weighted
-twin is. Sorted by a random hash of their values, samples come in random order, the same one however
-they were stored.
+model depend on the order of the file, and a repeated sample would come at another place than one
+sample of weight 2. Sorted by a random hash of their values, samples come in random order, which is
+the same however they were stored.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ from gpurbf.runtime.stages import staged
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
 SELECTIONS = ("pass", "per-class", "error")
-# "error": a novel sample whose class leads by less than this share of the activity is a center.
+# "error": a novel sample becomes a center if its class leads by less than this share of the
+# activity.
 MARGIN = 0.1
 
 _CENTERS_PER_LAYER = 1024
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 512, 16384
-_CANDIDATES_PER_BLOCK = 1024  # wanted: their mutual activations cost the square of it
+_CANDIDATES_PER_BLOCK = 1024  # target: the cost of their mutual activations is its square
 # Parameters of a pass, as they are pickled.
 _PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
 
 
 class Order(NamedTuple):
-    """How samples come.
+    """The order of the samples.
 
-    ``rows`` (N,) is the order in which outputs are trained; ``stream`` are those of them that the
-    pass sees, ``weights`` theirs or None; ``keys`` (N,) the hashes by which a part is drawn.
+    ``rows`` (N,) is the order in which outputs are trained. ``stream`` are the rows that the pass
+    sees, ``weights`` their weights or None. ``keys`` (N,) are the hashes by which a part of the
+    samples is drawn.
     """
 
     rows: np.ndarray
@@ -69,7 +71,7 @@ def as_given(keys: np.ndarray, weights: np.ndarray | None) -> Order:
 
 
 def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Order:
-    """The order of their keys; equal samples of a class (y) come once, with their weights' sum."""
+    """The order of their keys; equal samples of a class (y) come once, with their total weight."""
     rows = np.lexsort((y, keys))
     new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
     first = np.flatnonzero(np.concatenate([[True], new])[: len(rows)])
@@ -80,9 +82,9 @@ def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Ord
 def held_out(
     keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None, fraction: float
 ) -> np.ndarray:
-    """A mask of about `fraction` of each class's weight; equal samples stay on one side.
+    """A mask of about `fraction` of each class's weight; equal samples stay together.
 
-    At least one distinct sample of every class is left on the other side.
+    At least one distinct sample of every class is not in the mask.
     """
     mask = np.zeros(len(keys), bool)
     for c in np.unique(y):
@@ -96,7 +98,7 @@ def held_out(
 
 
 def pass_precision(precision: str) -> str:
-    """The precision of a pass: in float64 or exact, whatever a user asks for."""
+    """The precision of a pass: float64 or exact, whatever the user asks for."""
     return "auto" if precision in ("float32", "tf32") else precision
 
 
@@ -137,9 +139,9 @@ class Pass:
         More than 1: activity is kept by class, for `margin`.
     margin : float, default=inf
         A novel sample becomes a center if the activity of its class leads that of the best other
-        class by less than this share of the whole; infinity: always.
+        class by less than this share of the whole activity; infinity: always.
     max_centers : int, optional
-        The pass takes no more than so many.
+        Maximum number of centers.
 
     Attributes
     ----------
@@ -171,7 +173,7 @@ class Pass:
         return self._parts[0]
 
     def copy(self) -> Pass:
-        """A pass that goes on from here and leaves this one as it is."""
+        """A copy of the pass, which can continue without changing this one."""
         other = copy.copy(self)
         for name in ("indices", "labels", "_parts"):
             setattr(other, name, list(getattr(self, name)))
@@ -190,7 +192,7 @@ class Pass:
         order : int array of shape (N',)
             The rows of X that come, in this order.
         places : int array of shape (N,), optional
-            What `indices` calls the rows, by default their numbers.
+            Numbers of the rows in `indices`; by default their row numbers in X.
         """
         places = np.arange(X.shape[0]) if places is None else places
         layers: list[_SummedLayer] = []
@@ -225,7 +227,7 @@ class Pass:
         return len(candidates)
 
     def _activity(self, block: Samples, doubt: float, layers: list[_SummedLayer]) -> np.ndarray:
-        """Activity (b, k) over the centers before the block; rows once covered leave early."""
+        """Activity (b, k) over the centers before the block; covered rows are dropped early."""
         A = np.zeros((len(block), self.n_classes))
         open_ = np.arange(len(block))
         for layer, W in self._current_layers(layers):
@@ -258,12 +260,13 @@ class Pass:
     ) -> np.ndarray:
         """Mark the candidates (rows) that become centers, in order, from their activities.
 
-        ``A`` (b, k) are those over the centers before the block, ``K`` (b, b) those among them; see
-        :func:`gpurbf.fsvc._kernels.walk`. One in doubt is decided by the direct sum.
+        ``A`` (b, k) are the activities over the centers before the block, ``K`` (b, b) the
+        activations between candidates; see :func:`gpurbf.fsvc._kernels.walk`. A candidate in doubt
+        is decided by the direct sum.
         """
         taken, certain = np.zeros((2, len(rows)), bool)
         n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
-        # An error of d² moves exp(-d² / 2r²) by a part of itself, the same at any distance.
+        # An error of d² changes exp(-d² / 2r²) by the same relative amount at any distance.
         relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
         rule = kernels.Rule(float(self.overlap), self.margin, doubt, relative)
         position = 0
@@ -287,10 +290,11 @@ class Pass:
         return np.bincount(where.astype(np.int64), values, minlength=self.n_classes)
 
     def _doubt(self, block: np.ndarray) -> float:
-        """How far an activity near a threshold may be from the direct sum.
+        """Maximum difference of an activity near a threshold from the direct sum.
 
-        Distances by matrix product err by the rounding of |x|² at the spread of the data; the
-        triangular unit has a root, which makes an error of e at a center itself one of sqrt(e).
+        The error of squared distances by matrix product is the rounding of |x|² at the spread of
+        the data. The triangular unit takes a root, which turns an error e at a center itself into
+        sqrt(e).
         """
         low, high = block.min(axis=0), block.max(axis=0)
         if self._range is not None:
@@ -311,7 +315,7 @@ class Pass:
 
 
 class Selection:
-    """Centers chosen from a stream: by one pass, by one for each class, or by one that sees errors.
+    """Centers chosen from a stream: by one pass, by one for each class, or by one that uses errors.
 
     Parameters
     ----------
@@ -320,7 +324,7 @@ class Selection:
         See :class:`Pass`.
     n_classes : int
     max_centers : int or None
-        In all; with "per-class" each class gets an equal share of it.
+        Maximum number in all; with "per-class" each class gets an equal share of it.
     """
 
     def __init__(
@@ -346,7 +350,7 @@ class Selection:
         ]
 
     def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
-        """A selection that goes on from here, with another arithmetic if given."""
+        """A copy that can continue without changing this one, with another arithmetic if given."""
         other = copy.copy(self)
         other.passes = [one.copy() for one in self.passes]
         for one in other.passes:
@@ -359,8 +363,8 @@ class Selection:
     ) -> np.ndarray:
         """Take the next samples: rows of X in `order`; y (N,) are the class numbers of all rows.
 
-        `places` (N,) are what `indices` calls the rows, by default their numbers. Returns where the
-        centers that there were before are now.
+        `places` (N,) are the numbers of the rows in `indices`, by default their row numbers in X.
+        Returns the new places of the earlier centers.
         """
         before = [len(one.indices) for one in self.passes]
         for c, one in enumerate(self.passes):
@@ -370,7 +374,7 @@ class Selection:
         return np.concatenate([start + np.arange(n) for start, n in zip(starts, before)])
 
     def plain(self) -> dict[str, Any]:
-        """All that there is to keep, as arrays, numbers and names; see `from_plain`."""
+        """The state to keep, as arrays, numbers and names; see `from_plain`."""
         return {
             "kind": self.kind,
             "unit": tuple(self.unit),
@@ -387,12 +391,12 @@ class Selection:
 
     @classmethod
     def from_plain(cls, kept: dict[str, Any], arithmetic: Arithmetic) -> Selection:
-        """The selection that `plain` tells of."""
+        """Restore the selection from the result of `plain`."""
         self = object.__new__(cls)
         self.kind, self.unit, self.passes = kept["kind"], Unit(*kept["unit"]), []
         for one in kept["passes"]:
             made = Pass(arithmetic, self.unit, **{name: one[name] for name in _PARAMETERS})
-            made.indices, made.labels = one["places"][:2].tolist()  # a third row in 0.1.0
+            made.indices, made.labels = one["places"][:2].tolist()  # 0.1.0 wrote a third row
             made._parts = [] if one["centers"] is None else [one["centers"]]
             made._range = one["range"]
             self.passes.append(made)

@@ -1,8 +1,8 @@
 """The search for FSVC's radius: distances are computed once on a sample, then radii are tried.
 
 The 2007 paper tried radii on a grid, then around the best one, on its test set. Here the grid spans
-the radii that make 1 to 10 % of the samples centers (up to half of few samples), and a part of the
-training data that chose no center and trained no output decides.
+the radii that make 1 to 10 % of the samples centers (up to half, if there are few samples). A
+part of the training data, not used to choose centers or to train outputs, decides.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from gpurbf.solvers.one_hot import one_hot
 
 _N_COARSE_RADII = 9
 # Evaluation radii: the selection radius and multiples of the typical distance between samples,
-# the middle one with every radius, all of them with the best.
+# the middle one is tried with every radius, all of them with the best radius.
 _EVAL_RADII_PER_DISTANCE = (0.7, 0.5, 0.35, 0.25, 0.18)
 _EVAL_RADIUS_PER_DISTANCE = 0.5
 # Around the best radius: powers of the grid's step, and of 1.4 for the evaluation radius.
 _FINE_POWERS = tuple(i / 3 for i in range(-2, 3))
-# Few samples may need more than 10 % of them, but no more than half of them or so many centers.
+# If samples are few, more than 10 % may be needed: up to half of them or this many centers.
 _MAX_CENTERS_OF_FEW_SAMPLES = 1000
 # Output weights beyond which LMS is about to overflow.
 _MAX_WEIGHT = 1e18
 
 
 class Trial(NamedTuple):
-    """One radius tried: its centers in the sample and those to expect in all data, its results.
+    """A radius tried, its centers in the sample and those expected in all data, and its results.
 
-    ``score`` is the accuracy on the validation samples, ``loss`` what is left of their targets'
-    squares by the outputs times the best number (0 to 1), ``n_iter`` the epochs that were best.
+    ``score`` is the accuracy on the validation samples. ``loss`` (0 to 1) is the fraction of the
+    targets' sum of squares that is left after subtracting the outputs, scaled by the best factor.
+    ``n_iter`` is the best number of epochs.
     """
 
     radius: float
@@ -52,7 +53,7 @@ class Trial(NamedTuple):
 
 
 def best(trials: Iterable[Trial]) -> Trial:
-    """The most accurate one; of equal ones, which few samples make common, the least loss."""
+    """The most accurate trial; among equals, which are common with few samples, the least loss."""
     return max(trials, key=lambda trial: (trial.score, -trial.loss))
 
 
@@ -69,20 +70,21 @@ def tune(
     radius: float | None,
     eval_radius: float | str | None,
 ) -> list[Trial]:
-    """Search the radii that are open on the sample; returns the trials in order.
+    """Search for the radii that are not given, on the sample; returns the trials in order.
 
-    The grid spans the least to the most centers in all data that a search aims at.
+    The grid spans the minimum to the maximum number of centers that a search aims at in all data.
 
     Parameters
     ----------
     n_samples : int
-        Of all data.
+        Number of samples in all data.
     kind, kernel, overlap, solver, max_centers
-        FSVC's selection and the others; the sample's distances are those of its metric.
+        FSVC's parameters (`kind` is its `selection`); the sample's distances are those of its
+        metric.
     radius : float or None
-        Given: only evaluation radii are tried.
+        If given, only evaluation radii are tried.
     eval_radius : float, "auto" or None
-        None: the radius itself.
+        None: the same as the radius.
     """
     S = len(sample.y)
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
@@ -102,7 +104,7 @@ def tune(
         return float(w @ (predicted == sample.y_valid)), float(loss)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
-        unit = Unit(kernel, "", e)  # of whatever distance
+        unit = Unit(kernel, "", e)  # distances are given, so no metric
         layer = KnownLayer(sample.D, centers, unit)
         valid = KnownLayer(sample.D_valid, centers, unit)
         trial = functools.partial(Trial, r, e, len(centers), m)
@@ -110,7 +112,7 @@ def tune(
             with quiet():
                 found = iterates(solver, layer, rows, T, sample.weights, T[centers], rows)
                 return best(trial(*judged(valid, W), epoch) for epoch, W in enumerate(found, 1))
-        except DivergenceError:  # a radius that does not go with the learning rate
+        except DivergenceError:  # the learning rate is too high for this radius
             return trial(0.0, 1.0, 1)
 
     def choose(r: float) -> np.ndarray:
@@ -145,9 +147,9 @@ def _phases(grid: list[float], step: float, start: float, trained: bool) -> tupl
     """A grid of radii, evaluation radii for the best, radii around it, evaluation radii again.
 
     Each phase is a function of the best radius and evaluation radius so far and gives radii, each
-    with the evaluation radii to try. ``start`` is of the size of the distances. Outputs that are
-    ``trained`` want wide units, so on the grid the selection radius is not tried beside the wide
-    one.
+    with the evaluation radii to try. ``start`` is a typical distance. Outputs that are ``trained``
+    need wide units, so the grid tries only the wide evaluation radius, not the selection radius as
+    well.
     """
     wide = _EVAL_RADIUS_PER_DISTANCE * start
     every = tuple(factor * start for factor in _EVAL_RADII_PER_DISTANCE)
@@ -164,7 +166,7 @@ def _phases(grid: list[float], step: float, start: float, trained: bool) -> tupl
 def _grid(
     expected: Callable[[float], float], start: float, limits: tuple[float, float]
 ) -> tuple[list[float], float]:
-    """Radii from the one with the least centers to that with the most, and their ratio."""
+    """Radii from the one with the fewest centers to the one with the most, and their ratio."""
     low, high = limits
     small = find_radius(expected, 0.9 * high, high, start)
     large: float = max(small, find_radius(expected, low, 1.2 * low, start))
@@ -173,9 +175,9 @@ def _grid(
 
 
 def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:
-    """The least and the most centers that a search aims at: 1 to 10 % of the samples.
+    """Minimum and maximum number of centers that a search aims at: 1 to 10 % of the samples.
 
-    Small data may have more, half of the samples up to 1,000, and one of each class.
+    Small data may have more: half of the samples, up to 1,000, and one center per class.
     """
     high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), n_classes)
     if max_centers is not None:
@@ -184,12 +186,13 @@ def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> t
 
 
 def _extrapolate(centers: np.ndarray, n_sample: int, n_samples: int) -> float:
-    """Centers to expect of all samples: growth per doubling goes on to fall as in the sample."""
+    """Number of centers to expect in all samples, if growth per doubling falls as in the sample."""
     m = len(centers)
     half = max(int((centers < n_sample / 2).sum()), 1)
     quarter = max(int((centers < n_sample / 4).sum()), 1)
     growth, before = math.log2(m / half), math.log2(half / quarter)
-    # The root: half way between a growth that stays and one that falls so fast (measured on MNIST).
+    # The root: half way between constant growth and growth that falls this fast (measured on
+    # MNIST).
     fall = math.sqrt(min(max(growth / before, 0.25), 1.0)) if before > 0 else 1.0
     doublings = math.log2(n_samples / n_sample)
     terms = doublings if fall == 1.0 else fall * (1 - fall**doublings) / (1 - fall)
@@ -218,10 +221,10 @@ _MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5
 
 
 def find_radius(count: Callable[[float], float], low: float, high: float, start: float) -> float:
-    """A radius for which ``low <= count(radius) <= high``, if there is one, else one that is near.
+    """A radius for which ``low <= count(radius) <= high``, if there is one, else one close to it.
 
     The number of centers falls with the radius, nearly as a power of it: the bracket is narrowed by
-    secants in logarithms, kept off its ends.
+    secant steps in logarithms, which stay away from its ends.
     """
     small, large = 0.0, math.inf  # radii with too many and too few centers
     at_small = at_large = 0.0
@@ -233,7 +236,7 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
         if m > high:
             small, at_small = radius, math.log(m)
         else:
-            # Smaller radii that change nothing will not: all distinct samples are centers.
+            # If smaller radii no longer change the number, all distinct samples are centers.
             same = same + 1 if math.log(m) == at_large else 0
             large, at_large = radius, math.log(m)
         if same == _MAX_RADII_WITHOUT_CHANGE or (small and large / small < 1 + 1e-9):

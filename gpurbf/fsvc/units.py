@@ -23,7 +23,7 @@ class Unit(NamedTuple):
     radius: float
 
     def of_distance(self, d: Any, out: Any = None) -> Any:
-        """phi(d) for an array of distances, into `out`, which may be d itself, if given."""
+        """phi(d) for an array of distances, written to `out` if given, which may be d itself."""
         if self.kernel == "gaussian":
             H = np.multiply(d, d, out=out)
             H = np.divide(H, -2 * float(self.radius) * float(self.radius), out=H)

@@ -6,23 +6,23 @@
     one_hot.py      `OneHot`: no training, every center speaks for its own class
     calibration.py  probabilities of outputs
 
-A solver of ``SOLVERS`` is a small object that holds its parameters; ``needs`` says of what it makes
-the weights, and so which method it has:
+A solver of ``SOLVERS`` is a small object that holds its parameters; ``needs`` says what it computes
+the weights from, and so which methods it has:
 
 ``"sums"``
     ``solve(normal, keep=False)`` gives a `RidgeSolution` from `NormalEquations`, which are fed
-    batch by batch; ``keep``: they are needed again.
+    batch by batch; ``keep``: the sums are needed again.
 ``"products"``
     ``system(layer, X, T, weights, places)`` and ``iterations(system)``, which yields a `CGSolution`
-    after each; see `CG`.
+    after each iteration; see `CG`.
 ``"samples"``
     ``train(layer, X, T, weights, *, start, order)`` gives W (m, k). ``layer`` is a
-    :class:`gpurbf.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) theirs
-    or None. ``start`` (m, k) are the targets of centers that are samples, or what was learned
-    before; None if there is nothing to start from. ``order`` (N',) are the rows as a rule that
-    takes sample by sample should see them, None for all as they come.
+    :class:`gpurbf.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) their weights
+    or None. ``start`` (m, k) are the targets of centers that are samples, or weights learned
+    before; None if there are neither. ``order`` (N',) are the rows in the order for a rule that
+    learns sample by sample; None: all rows in their own order.
 ``"center targets"``
-    The same, and ``start`` is there.
+    The same, but ``start`` is required.
 
 ``check()``, if there is one, raises for a bad parameter before any work.
 """
@@ -94,7 +94,7 @@ def make_solver(solver: Any, **parameters: Any) -> Any:
     solver : str or object
         A name of ``SOLVERS``; an object is returned as it is.
     **parameters
-        Those of an estimator; a solver that is named gets the ones that it takes.
+        Parameters of an estimator; a solver given by name gets those that it takes.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def iterates(
     start: np.ndarray,
     order: np.ndarray,
 ) -> Iterable[np.ndarray]:
-    """The output weights after each epoch of a solver that has epochs, else those it finds.
+    """The output weights after each epoch of a solver that has epochs, else its only solution.
 
     For solvers that need sums, samples or center targets; sums are solved without an intercept.
 
@@ -141,14 +141,14 @@ def iterates(
         Targets.
     weights : ndarray of shape (N,) or None
     start : ndarray of shape (m, k)
-        Targets of the centers, or what was learned before.
+        Targets of the centers, or weights learned before.
     order : ndarray of shape (N',)
         Rows in the order in which they are to be learned.
 
     Returns
     -------
     iterates : iterable of ndarray of shape (m, k), float64
-        One W an epoch; the next epoch may change it.
+        One W per epoch; the next epoch may change it in place.
     """
     if solver.needs == "sums":
         normal = NormalEquations(*start.shape)

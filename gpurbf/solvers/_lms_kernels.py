@@ -1,10 +1,10 @@
-"""The on-line delta rule over rows of activations, a group of rows to a sweep of the weights.
+"""The on-line delta rule over rows of activations, with one sweep of the weights per group of rows.
 
-A step a row would read and write all weights for four operations on each, so memory decides. The
-outputs of a group of rows z_1 … z_4 for the weights before it, and the products z_p·z_q, give the
-group's steps in order (step p moves the output for z_q by step_p z_p·z_q); the update by these
-rows and the outputs for the next group then share a sweep. The result is the plain loop's, up to
-rounding.
+One step per row would read and write all weights for four operations on each, so memory would limit
+the speed. Instead, the steps of a group of rows z_1 … z_4 are computed in order from the outputs of
+its rows for the weights before the group and from the products z_p·z_q (step p moves the output for
+z_q by step_p z_p·z_q). One sweep then updates the weights by these rows and computes the outputs
+for the next group. The result is that of the plain loop, up to rounding.
 """
 
 import numpy as np
@@ -70,14 +70,15 @@ def _add_product(builder, total, a, b):
 
 
 def _sweep(n_outputs):
-    """The intrinsic for so many rows of weights at once, which share the loads of activations."""
+    """Make the intrinsic for ``n_outputs`` rows of weights, which share loads of activations."""
 
     @intrinsic
     def sweep(typing_context, w, w_stride, before, now, stride, chunks, like, steps, outputs):
         """w += Σ_p steps[p] before[p], outputs[q] += w·now[q], over `chunks` times 8 columns.
 
-        All arrays are addresses, which spare the vectors a proof that nothing overlaps; rows are
-        `stride` elements of the type of `like` apart, all else is float64.
+        All arrays are passed as addresses, so that vectorizing needs no proof that nothing
+        overlaps. Rows of activations are `stride` elements of the type of `like` apart; all else is
+        float64.
         """
 
         def generate(context, builder, signature, args):
@@ -132,7 +133,7 @@ def products(typing_context, z, stride, chunks, like, gram):
             starts = [builder.add(builder.mul(stride, _SIZE(r)), column) for r in range(ROWS)]
             ahead = builder.mul(stride, _SIZE(ROWS))
             rows = [_load(builder, z, start, element)[0] for start in starts]
-            for start in starts:  # rows end too often for the CPU to guess what comes next
+            for start in starts:  # rows are too short for the CPU to predict what comes next
                 _prefetch(builder, z, builder.add(start, ahead), element)
             for total, (p, q) in zip(sums, pairs):
                 _add_product(builder, total, rows[p], rows[q])
@@ -145,10 +146,10 @@ def products(typing_context, z, stride, chunks, like, gram):
 
 @cached(nogil=True, error_model="numpy")
 def effective_rate(square, learning_rate, weight):
-    """The rate whose one step does what the steps for a row of that weight do together.
+    """The rate of the one step that equals all steps for a row of that weight together.
 
-    A step of rate r at z leaves 1 - r z·z of the error (`square` is z·z); a step that leaves the
-    product of these has the rate (1 - product) / z·z.
+    A step of rate r at z leaves the fraction 1 - r z·z of the error (`square` is z·z). A step that
+    leaves the product of these fractions has the rate (1 - product) / z·z.
     """
     if weight == 1.0:
         return learning_rate
@@ -156,16 +157,16 @@ def effective_rate(square, learning_rate, weight):
         return learning_rate * weight
     whole = np.floor(weight)
     step, rest = learning_rate * square, learning_rate * square * (weight - whole)
-    if step < 0.5:  # beside 1 a small one would lose its digits
+    if step < 0.5:  # in 1 - step a small step loses its digits
         return -np.expm1(whole * np.log1p(-step) + np.log1p(-rest)) / square
     return (1 - (1 - step) ** whole * (1 - rest)) / square
 
 
 @cached(nogil=True, error_model="numpy")
 def sweep_rows(W, H, before, now, steps, outputs, gram):
-    """Update W by the group of rows that starts at `before`; write what that at `now` needs.
+    """Update W by the group of rows that starts at `before`; write what the group at `now` needs.
 
-    That is W·z for each output and row, and z_p·z_q, p <= q, for its rows.
+    These are W·z for each output and each row of that group, and z_p·z_q, p <= q, for its rows.
     """
     use_widest_vectors()
     k, m = steps.shape[0], H.shape[1]
@@ -206,7 +207,7 @@ def rows(H, T, W, learning_rate, weights):
     T : float64 array of shape (b, k)
         Targets.
     W : float64 array of shape (k, at least m), C-contiguous
-        Weights, a row an output; updated in place.
+        Weights, one row per output; updated in place.
     learning_rate : float
     weights : float64 array of shape (b,), or of length 0 for all ones
         A row of weight w counts as floor(w) equal rows in succession and one more that learns at

@@ -1,4 +1,4 @@
-"""Probabilities of outputs: a softmax whose temperature minimises the log-loss."""
+"""Probabilities from outputs: a softmax whose temperature minimises the log-loss."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
     Returns
     -------
     p : array of shape (N, n_classes), float64
-        Of the library of the scores.
+        In the array library of the scores.
     """
     p, xp = scores.astype(np.float64), library(scores)
     p /= temperature
     if scores.shape[1] == 1:
         positive = expit(p) if xp is np else 1 / (1 + xp.exp(-p))
         return xp.concatenate([1 - positive, positive], axis=1)
-    # In place: all of it may be half of the memory that there is.
+    # In place: the array may take half of the memory.
     p -= p.max(axis=1)[:, None]
     xp.exp(p, out=p)
     p /= p.sum(axis=1)[:, None]
@@ -41,7 +41,7 @@ def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | Non
     """Find the temperature that minimises the log-loss of scores.
 
     Temperature scaling of Guo et al., "On calibration of modern neural networks", 2017: one number,
-    so the order of the classes stays.
+    so the order of the classes does not change.
 
     Parameters
     ----------

@@ -24,28 +24,28 @@ kernels = lazy_module("gpurbf.solvers._lms_kernels")
 _ROWS_PER_BLOCK = 2048
 # Activations that are computed anew in every epoch should still be in cache when they are used.
 _MAX_TILE_BYTES = 1 << 24
-# A row of weights is a multiple of the vectors that the kernel takes.
+# Rows of weights are padded to a multiple of the vectors that the kernel takes.
 _VECTOR = 8
-# Updates of one weight that take longer than it takes to wake a thread.
+# This many updates of a weight take longer than waking a thread.
 _MIN_UPDATES_FOR_THREADS = 4_000_000
 
 
 class DivergenceError(ValueError):
-    """The learning rate is too high for the activations: the weights grew beyond all numbers."""
+    """The learning rate is too high for the activations: the weights overflowed."""
 
 
 class LMS(BaseEstimator):
     """W += learning_rate z (t - z W) for the activations z and target t of each sample in order.
 
-    No bias, as published. The activations are kept if they fit a quarter of the memory budget and
-    computed anew, tile by tile, in every epoch if not.
+    There is no bias, as published. The activations are kept if they fit a quarter of the memory
+    budget; otherwise they are computed anew, tile by tile, in every epoch.
 
     Parameters
     ----------
     learning_rate : float, optional
         >= 0; by default 1 / max z·z over the samples, which cannot diverge on them.
     n_epochs : int, default=10
-        How often all samples are seen.
+        Number of passes over all samples.
     """
 
     needs = "samples"
@@ -89,7 +89,7 @@ class LMS(BaseEstimator):
         start: np.ndarray | None = None,
         order: np.ndarray | None = None,
     ) -> Iterator[np.ndarray]:
-        """The weights after each epoch; whoever has seen enough takes no more.
+        """The weights after each epoch; the caller may stop after any of them.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class LMS(BaseEstimator):
             Targets.
         weights : ndarray of shape (N,) or None
             A sample of weight w is seen floor(w) times in succession, and once more with the
-            learning rate times what is left of w.
+            learning rate times w - floor(w).
         start : ndarray of shape (m, k) or None
             W at the start; None: zeros.
         order : ndarray of shape (N',), optional
@@ -109,7 +109,7 @@ class LMS(BaseEstimator):
         Yields
         ------
         W : ndarray of shape (m, k), float64
-            Changed by the next epoch.
+            The next epoch changes it in place.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class LMS(BaseEstimator):
         order = np.arange(X.shape[0]) if order is None else order
         m, k = len(layer.centers), T.shape[1]
         tiles = _Tiles(layer, X, order)
-        W = packing.aligned((k, _padded(m)), np.float64)  # a row an output
+        W = packing.aligned((k, _padded(m)), np.float64)  # one row per output
         W[:] = 0
         if start is not None:
             W[:, :m] = start.T
@@ -208,7 +208,7 @@ def lms_rows(
     T : ndarray of shape (b, k), float64
         Targets.
     W : ndarray of shape (k, at least m), float64, C-contiguous
-        Weights, a row an output.
+        Weights, one row per output.
     learning_rate : float
     weights : ndarray of shape (b,) or None
         See `LMS.epochs`.

@@ -1,4 +1,4 @@
-"""Output weights without training: every center speaks for its own class."""
+"""Output weights without training: every center votes for its own class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OneHot(BaseEstimator):
         start: np.ndarray,
         order: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Give the weights that there are at the start.
+        """Return the weights at the start.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""SVC's solver: sequential minimal optimization on two levels, one binary problem a class pair.
+"""SVC's solver: sequential minimal optimization on two levels, one binary problem per class pair.
 
 train.py            samples grouped, their kernel, the solver, the answer
     │

@@ -5,9 +5,9 @@
     inner    a block a pair: steps inside the set, as `_smo_kernels.solve_block` makes them
     update   what the members' changes do to f of all samples of the pair
 
-A pair that is its own working set takes the CPU's path to the bit, as far as that leaves no samples
-out (`binary.py`): the choice of samples is by the same keys, the last of equals wins, and no
-product is joined with a sum.
+A pair that is its own working set takes bit for bit the CPU's path, as long as the CPU leaves no
+samples out (`binary.py`): samples are chosen by the same keys, the last of equals wins, and no
+product is fused with a sum.
 """
 
 import math
@@ -19,11 +19,11 @@ from gpurbf.layer.backends.cuda.kernels.warps import WARPS, best, best_beside, p
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 from gpurbf.svm import _smo_kernels
 
-# Samples of a working set, and threads of a block, at most.
+# Maximum number of samples in a working set, and of threads in a block.
 SIZE, THREADS = 2048, 512
-# What is known of a pair, a column each.
+# Columns of the table of the pairs' progress.
 STATE, STEPS, VIOLATION, ROUNDS, SQUARES, STUCK = range(6)
-# States: what is not RUNNING is passed over. DOUBTED: f is to be evaluated again.
+# States: pairs that are not RUNNING are skipped. DOUBTED: f must be evaluated again.
 RUNNING, CONVERGED, ENDED, DOUBTED, NOT_FINITE = range(5)
 
 _LOWEST, _HIGHEST = np.int64(-(2**63)), np.int64(2**63 - 1)
@@ -35,10 +35,11 @@ _moved = jit(device=True)(_smo_kernels._moved.py_func)
 
 
 class Pairs(NamedTuple):
-    """All pairs' problems end to end: pair p is starts[p] to starts[p + 1] of the others.
+    """All pairs' problems end to end: pair p is at starts[p] to starts[p + 1] of the other arrays.
 
-    ``samples``: which samples of the kernel. ``bounds``: y C. ``beta``, ``f``: the state. ``keys``:
-    memory to sort out by. ``sizes``: of working sets; a pair that is no larger is its own.
+    ``samples``: numbers of samples in the kernel. ``bounds``: y C. ``beta``, ``f``: the state.
+    ``keys``: scratch memory for choosing samples. ``sizes``: sizes of working sets; a pair that is
+    no larger is its own set.
     """
 
     starts: Any
@@ -51,7 +52,7 @@ class Pairs(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Working sets: numbers of a pair's samples (pairs, `SIZE` or less), and how many there are."""
+    """Working sets: numbers of a pair's samples (pairs, `SIZE` or less), and their counts."""
 
     members: Any
     counts: Any
@@ -73,10 +74,11 @@ class Blocks(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Where to stop: violation, steps of a pair (-1: no limit), steps of a launch.
+    """When to stop: violation, steps of a pair (-1: no limit), steps of a launch.
 
-    Inside a set, at ``inner`` of the violation, at ``loose`` after so ``many`` rounds. f is in
-    doubt where ``doubt`` times the root of the squares of all changes is more than the violation.
+    Inside a set, steps end at ``inner`` times the violation, at ``loose`` times after ``many``
+    rounds. f is in doubt if ``doubt`` times the root of the sum of squares of all changes exceeds
+    the violation.
     """
 
     tol: float
@@ -90,7 +92,7 @@ class Rules(NamedTuple):
 
 @jit(device=True)
 def _number(key):
-    """The float64 that a key is of."""
+    """The float64 number that a key stands for."""
     return np.int64(key ^ ((key >> 63) & _HIGHEST)).view(np.float64)
 
 
@@ -103,10 +105,10 @@ def _ends(beta, bound):
 
 @jit
 def select(wave, pairs, sets, progress, rules):
-    """Judge each pair of a wave; for one that goes on, choose the members of its next set.
+    """Judge each pair of a wave; for a pair that goes on, choose the members of its next set.
 
-    The newer half of the last set, then those that may rise with the largest f, then those that
-    may fall with the smallest; of equals the first.
+    These are the newer half of the last set, then the samples of largest f that may rise, then the
+    samples of smallest f that may fall; the first among equals.
     """
     keys = cuda.shared.array(WARPS, np.int64)
     places = cuda.shared.array(WARPS, np.int32)
@@ -166,7 +168,7 @@ def select(wave, pairs, sets, progress, rules):
 
 @jit(device=True)
 def _keep(members, count):
-    """Move the newer half of the members to the front; how many these are."""
+    """Move the newer half of the members to the front; returns their number."""
     first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
     older = count // 2
     for begin in range(0, count - older, T):
@@ -182,10 +184,11 @@ def _keep(members, count):
 
 @jit(device=True)
 def _take(keys, members, count, wanted):
-    """Append the numbers of the largest keys but those that are lowest; how many there are then.
+    """Append the numbers of the largest keys, without `_LOWEST`; returns the new number of members.
 
-    A digit of eight bits after the other finds the smallest key to take; what is larger comes
-    first, each in ascending order, so that nothing depends on which thread is faster.
+    The smallest key to take is found digit by digit, eight bits each. Larger keys come first, then
+    equal ones, each in ascending order of their numbers, so that the result does not depend on the
+    timing of threads.
     """
     histogram = cuda.shared.array(256, np.int32)
     larger = cuda.shared.array(THREADS, np.int32)
@@ -234,7 +237,7 @@ def _take(keys, members, count, wanted):
 
 @jit
 def gather(wave, pairs, sets, values, blocks, progress):
-    """K between the members of each pair of a wave. Launched with any number of blocks a pair."""
+    """K between the members of each pair of a wave. Launched with any number of blocks per pair."""
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     if progress[p, STATE] != RUNNING:
         return
@@ -251,7 +254,7 @@ def gather(wave, pairs, sets, values, blocks, progress):
 @jit
 def inner(wave, pairs, sets, blocks, progress, rules):
     """Steps inside the sets of a wave; see :func:`gpurbf.svm._smo_kernels.solve_block`."""
-    # The simulator knows a shared array by its line.
+    # The simulator identifies a shared array by its line.
     beta = cuda.shared.array(SIZE, np.float64)
     f = cuda.shared.array(SIZE, np.float64)
     ends = cuda.shared.array(SIZE, np.uint8)
@@ -259,7 +262,7 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     places = cuda.shared.array((2, WARPS), np.int32)
     others = cuda.shared.array(WARPS, np.int64)
     squares = cuda.shared.array(THREADS, np.float64)
-    # Numbers that have no sign need no look whether they count from the end.
+    # Unsigned indices need no check whether they count from the end.
     first, T = np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     if progress[p, STATE] != RUNNING:
@@ -277,7 +280,7 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     if rules.max_iter >= 0:
         most = min(most, rules.max_iter - done)
     steps = np.int64(0)
-    # What others have written to their samples is read after a barrier only: that of `best`.
+    # What other threads have written is read only after a barrier: the one in `best`.
     while True:
         key, place = _LOWEST, np.int32(-1)
         k = first
@@ -345,7 +348,7 @@ def inner(wave, pairs, sets, blocks, progress, rules):
 def update(wave, pairs, sets, values, blocks, progress):
     """``f -= change @ K[members]`` of the pairs of a wave, in float64 and in the members' order.
 
-    Launched with any number of blocks a pair. A pair that is its own set has its f already.
+    Launched with any number of blocks per pair. A pair that is its own set has its new f already.
     """
     first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x

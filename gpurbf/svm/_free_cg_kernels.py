@@ -1,11 +1,11 @@
 """Conjugate gradients on the free samples of a kernel block, where single steps would creep.
 
-The dual that `_smo_kernels` solves, of the samples between their bounds alone, is a quadratic
-function on a plane, the one where the sum stays. Steps that move two of them at a time take
-thousands where conjugate gradients take tens, each a product with the kernel between free samples.
-Samples that come to a bound stay there and the rest begin anew, as in Moré and Toraldo, "On the
-solution of large quadratic programming problems with bound constraints", SIAM Journal on
-Optimization 1, 1991; there projected gradients free samples again, here steps of two do.
+Restricted to the samples between their bounds, the dual that `_smo_kernels` solves is a quadratic
+function on the plane of constant sum. Where steps of two samples take thousands, conjugate
+gradients take tens, each a product with the kernel between free samples. Samples that reach a bound
+stay there, and the iteration restarts with the rest, as in Moré and Toraldo, "On the solution of
+large quadratic programming problems with bound constraints", SIAM Journal on Optimization 1, 1991;
+there projected gradients free samples again, here steps of two samples do.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpurbf.runtime.jit.llvm import (
 )
 from gpurbf.svm._smo_kernels import ZERO, Rows, _row, subtract
 
-# The kernel between free samples is gathered again when fewer than this part of them are free.
+# The kernel between free samples is gathered again when less than this part of them is free.
 _MIN_FREE_PART = 0.75
 
 _inner = inner(error_model="numpy")
@@ -39,9 +39,9 @@ def _product(a, b):
 
 @_inner
 def _gradient(f, free, left, out):
-    """f of the free samples less its mean, the gradient in the plane; its largest part."""
+    """Write the gradient in the plane: f of the free samples minus its mean; its largest part."""
     use_widest_vectors()
-    # f is large beside its differences: what is lost of its mean would add up in the betas.
+    # f is large compared with its differences: rounding of its mean would add up in the betas.
     base, largest = f[0], 0.0
     for k in range(len(f)):
         out[k] = f[k] - base
@@ -54,7 +54,7 @@ def _gradient(f, free, left, out):
 
 @_inner
 def _room(beta, low, high, direction, out):
-    """How far each beta may go; the least of all."""
+    """Write how far each beta may go along the direction; returns the minimum."""
     use_widest_vectors()
     least = np.inf
     for k in range(len(beta)):
@@ -83,8 +83,8 @@ def _go(step, beta, f, low, high, free, direction, effect, room):
 
 @_inner
 def _ascend(K, places, state, goal, most):
-    """Conjugate gradients until few are left or nothing is to be done; whether it is the former."""
-    # Not unpacked at once: that would make arrays of any stride of them, and no vectors.
+    """Conjugate gradients until few samples are free or none can go on; True if few are free."""
+    # Not unpacked at once: that would give arrays of any stride, which are not vectorized.
     beta, low, high = state[0], state[1], state[2]
     f, free, gradient = state[3], state[4], state[5]
     direction, effect, room = state[6], state[7], state[8]
@@ -114,7 +114,7 @@ def _ascend(K, places, state, goal, most):
 
 @cached(nogil=True, error_model="numpy")
 def solve_free(rows, low, high, beta, f, goal, most, values):
-    """Move the free samples, while they are, to where their f differ by less than `goal`.
+    """Move the free samples, while they stay free, to where their f differ by less than `goal`.
 
     Parameters
     ----------
@@ -126,16 +126,16 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         Updated in place.
     goal : float
     most : int
-        Steps along conjugate directions.
+        Maximum number of steps along conjugate directions.
     values : int
-        Kernel values that may be read by them; none are if as many as there are free samples might
-        read more.
+        Maximum number of kernel values that they read. No step is made if as many steps as there
+        are free samples might read more.
 
     Returns
     -------
     steps : int
     read : int
-        Kernel values.
+        Number of kernel values.
     """
     use_widest_vectors()
     n, steps, read, again = len(f), 0, 0, True
@@ -160,7 +160,7 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         steps += done
         read += (done + 1) * m * m + m * n
         change = np.empty(m)
-        for i in range(m):  # a difference or an assignment of arrays compiles 1.5 s of messages
+        for i in range(m):  # array expressions would compile error messages for 1.5 s
             change[i] = state[0, i] - beta[members[i]]
             beta[members[i]] = state[0, i]
         subtract(rows.K, ZERO, members[:m], change, f, ZERO, n)

@@ -15,7 +15,7 @@ from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.svm import _smo_kernels as smo
 from gpurbf.svm import _working_set_kernels as working_sets
 
-# What Python does next: rounds of its own, whatever is done between two calls, or memory for rows.
+# What Python does next: a round of its own, what it does between two calls, or memory for rows.
 LOOK, PAUSE, GROW = range(3)
 
 _inner = inner(error_model="numpy")
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
 
 class ClassRows(NamedTuple):
-    """Rows of K over a class in memory: see `row_cache.RowCache`; and the layer that makes more."""
+    """Rows of K over a class in memory, see `row_cache.RowCache`, and the layer that makes more."""
 
     rows: np.ndarray
     slots: working_sets.Slots
@@ -57,15 +57,15 @@ class State(NamedTuple):
 
     steps: int
     sets: int
-    points: int  # how many were remembered, see `binary.TwoStep`
+    points: int  # number of points remembered, see `binary.TwoStep`
     squares: float  # of all changes
     members: np.ndarray  # of the last set; those from begin to end were new in it
     begin: int
     end: int
-    ready: int  # how many members have their kernel in the block, or -1 for others that do
+    ready: int  # how many members have their kernel in the block; -1: other members have
     changed: np.ndarray  # members that the last set changed
     change: np.ndarray
-    pending: bool  # f misses the changes yet
+    pending: bool  # f does not include the changes yet
 
 
 _M, _STRIP = (LayerWords._fields.index(name) for name in ("m", "columns"))
@@ -75,7 +75,7 @@ _OUT, _PLACES, _ROW_BYTES = (_PLAN + Store._fields.index(n) for n in ("out", "pl
 
 @_inner
 def _evaluate(layer, plan, chosen, out, row_bytes, places, memory):
-    """Rows of samples to an address, or to places there if there are some."""
+    """Evaluate rows of samples into memory at an address, or into the given places there."""
     plan[_CHOSEN], plan[_OUT], plan[_ROW_BYTES] = chosen.ctypes.data, out, row_bytes
     plan[_PLACES] = places.ctypes.data if len(places) else 0
     layer, plan = np.intp(layer.ctypes.data), np.intp(plan.ctypes.data)
@@ -84,7 +84,7 @@ def _evaluate(layer, plan, chosen, out, row_bytes, places, memory):
 
 @_inner
 def _between(block, samples, begin, end, before, memory):
-    """K between samples, of which all but those from begin to end stay where they were."""
+    """K between samples; all but those from begin to end have their places from the last call."""
     n = len(samples)
     if n != before:
         begin, end = 0, n
@@ -104,7 +104,7 @@ def _between(block, samples, begin, end, before, memory):
 
 @_inner
 def _subtract(own, samples, members, change, f, memory):
-    """``f -= change @ K[members]`` over the class; how many rows were evaluated."""
+    """``f -= change @ K[members]`` over the class; returns how many rows were evaluated."""
     start = evaluated = 0
     while start < len(members):
         places, missing, where = working_sets.place(members[start:], samples, own.slots)
@@ -131,15 +131,16 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
     a, b : ClassRows
     tol : float
     rounding : float
-        Times the root of the squares of all changes it is below the violation, or Python looks.
+        If this times the root of the sum of squares of all changes exceeds the violation, Python
+        checks f.
     size : int
-        Of a working set.
+        Size of a working set.
     limit : int
-        Of all steps.
+        Maximum number of all steps.
     state : State
-        If f misses changes, the rows that they need are made now.
+        If f lacks changes, the rows that they need are made now.
     memory : int
-        Address of a thread's own.
+        Address of the thread's own memory.
 
     Returns
     -------
@@ -190,7 +191,7 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         pending = final = False
         working_sets.remember(p.points[points % 3], p.beta, p.f)
         sets, points, outcome = sets + 1, points + 1, PAUSE
-        # As many steps inside a set as a problem that creeps takes do not fit into a call.
+        # The many steps inside a set that a creeping problem takes do not fit into a call.
         ended = sets >= smo.CREEPING_SETS
         if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break

@@ -1,4 +1,4 @@
-"""Sequential minimal optimization on a dense kernel block, and the update of all from its rows.
+"""Sequential minimal optimization on a dense kernel block, and the update of f from rows of K.
 
 The dual of a binary SVC in the variables ``beta_i = y_i alpha_i``: with ``f = y - K beta`` (minus
 y times LIBSVM's gradient), maximize ``y·beta - beta·K beta / 2`` for ``sum(beta) = 0`` and
@@ -24,21 +24,21 @@ from gpurbf.runtime.jit.llvm import (
     without_refcount,
 )
 
-# Steps that a call is allowed at least, one a sample if these are more, and kernel values that an
-# uninterrupted call may read: some 20 ms.
+# Minimum number of steps that a call may make (one per sample if that is more), and maximum number
+# of kernel values that an uninterrupted call may read: about 20 ms.
 MIN_STEPS_PER_CALL, MAX_VALUES_PER_CALL = 500, 50_000_000
 # The inner loop ends when the violation is this part of what it was over all samples. A problem
-# creeps along a valley if it is not solved by so many sets, or if its last set took so many steps
-# for each of its members: steps ahead do more for it than steps inside a set.
+# creeps along a valley if CREEPING_SETS sets do not solve it, or if its last set took
+# CREEPING_STEPS_PER_MEMBER steps per member: then steps ahead help more than steps inside a set.
 INNER_TOLERANCE, CREEPING_TOLERANCE = 0.05, 0.2
 CREEPING_SETS, CREEPING_STEPS_PER_MEMBER = 32, 3
-# What LIBSVM takes for a curvature that is not positive (indefinite kernels, equal samples).
+# LIBSVM's replacement for a curvature that is not positive (indefinite kernels, equal samples).
 TAU = 1e-12
-# A coefficient, a sum of many steps, is rounded by at most this part of the largest.
+# The rounding of a coefficient, a sum of many steps, is at most this part of the largest one.
 _ROUNDING = 2.0**-40
 _STRIP = 64
 COLUMNS = 2048
-# For an argument: of a 0 that is written out Numba compiles the function once more.
+# For arguments: for a literal 0, Numba would compile the function once more.
 ZERO = np.intp(0)
 
 _HIGHEST = 2**63 - 1
@@ -49,14 +49,14 @@ _inner = inner(error_model="numpy")
 
 
 class Rows(NamedTuple):
-    """K of a block (n, n), of whose rows some may not be there yet.
+    """K of a block (n, n); some of its rows may not be there yet.
 
-    A problem of few steps reads a fraction of its rows: the others of a pair whose classes are
-    parts of a larger matrix are not copied.
+    A problem of few steps reads a fraction of its rows. If the classes of a pair are parts of a
+    larger matrix, rows that are not read are not copied.
     """
 
     K: np.ndarray
-    there: np.ndarray  # uint8, of each row; empty: all are
+    there: np.ndarray  # uint8, whether each row is there; empty: all are
     source: np.ndarray  # the matrix that it is a part of:
     first: int  # `n_first` rows and columns from here on,
     n_first: int
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
 @_inner
 def _row(rows, i):
-    """A pointer to row i, copied before if it is not there."""
+    """A pointer to row i, which is copied first if it is not there."""
     rows = Rows(*rows)
     n, head = len(rows.K), rows.n_first
     line = pointer_to(rows.K, i * n)
@@ -81,7 +81,7 @@ def _row(rows, i):
 
 @_inner
 def _key(x):
-    """An integer ordered as the float64 x is: LLVM finds the largest of those in vectors."""
+    """An integer with the order of the float64 x: LLVM vectorizes the maximum of integers."""
     bits = bits_as(x, np.int64)
     return bits ^ ((bits >> 63) & np.int64(_HIGHEST))
 
@@ -105,7 +105,7 @@ def _receiver(f, closed_up, n):
             top = larger(top, g[k] + closed[k])
         if top >= best:
             best, strip = top, start
-    # Its place in the strip, in vectors too: no branch that nobody can predict.
+    # Its place in the strip, vectorized too: there is no unpredictable branch.
     g, closed = moved(f, strip), moved(closed_up, strip)
     for k in range(_STRIP if strip + _STRIP < n else n - strip):
         place = k if g[k] + closed[k] == best else -1
@@ -155,7 +155,7 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
 
 @_inner
 def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
-    """The steps of `solve_block`, whose arrays are pointers; at `up` is room for 2 n numbers."""
+    """The steps of `solve_block`, with pointers for arrays; `up` has room for 2 n numbers."""
     use_widest_vectors()
     down = moved(up, n)
     for k in range(n):
@@ -205,7 +205,7 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     rows : plain tuple of a `Rows`
         Kernel between the samples of the block.
     diagonal, low, high : float64 array of shape (n,)
-        Of the kernel; bounds of beta.
+        Diagonal of the kernel; bounds of beta.
     beta, f : float64 array of shape (n,)
         Updated in place, so that a call goes on where the last one ended.
     goal : float
@@ -243,10 +243,10 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
     Parameters
     ----------
     rows : plain tuple of a `Rows`
-        The pair's part of a kernel matrix of N samples: memory, of which no row is there, or the
-        matrix itself where that is all of it.
+        The pair's part of a kernel matrix of N samples: memory in which no row is there, or the
+        matrix itself if the pair is all of it.
     diagonal, C : float64 array of shape (N,)
-        Of the matrix; upper bounds of alpha.
+        Diagonal of the matrix; upper bounds of alpha.
     points : float64 array of shape (2, n)
         Becomes beta and f.
     memory : float64 array of shape (7, n)
@@ -320,9 +320,9 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
 
 @_short
 def kkt_violation(beta, low, high, f, up, down):
-    """f of those that may rise (else -inf) and of those that may fall (inf); the violation.
+    """Write f of samples that may rise (else -inf) and of those that may fall (else inf).
 
-    It is not a number if an f is not finite.
+    Returns the violation, which is not a number if an f is not finite.
     """
     use_widest_vectors()
     top, bottom = -np.inf, np.inf
@@ -337,7 +337,7 @@ def kkt_violation(beta, low, high, f, up, down):
 
 @_short
 def objective_gain(before, after):
-    """Twice what the objective gains between points (2, n) of beta and f; the move's square."""
+    """Twice the gain of the objective between points (2, n) of beta and f; the move's square."""
     gain, square = 0.0, 0.0
     for k in range(before.shape[1]):
         move = after[0, k] - before[0, k]
@@ -348,7 +348,7 @@ def objective_gain(before, after):
 
 @_inner
 def _summary(beta, f, y, C, n):
-    """See `kkt_summary`; these are pointers."""
+    """See `kkt_summary`; arrays are pointers."""
     total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
     product_y, product_f, largest = 0.0, 0.0, 0.0
     for k in range(n):
@@ -363,7 +363,7 @@ def _summary(beta, f, y, C, n):
         if more and less:
             total += f[k]
             n_free += 1
-        # Both classes may rise towards their own side: +1 by more alpha, -1 by less.
+        # Beta rises by more alpha in class +1, by less alpha in class -1.
         if more if y[k] > 0 else less:
             top = f[k] if f[k] > top else top
         if less if y[k] > 0 else more:
@@ -382,8 +382,8 @@ def _summary(beta, f, y, C, n):
 def kkt_summary(beta, f, y, C):
     """Intercept, objective and duality gap of a binary problem with the upper bounds C.
 
-    The intercept is LIBSVM's: the mean over free samples, else the middle of what is allowed. The
-    output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
+    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
     """
     return _summary(
         pointer_to(beta, 0), pointer_to(f, 0), pointer_to(y, 0), pointer_to(C, 0), len(f)

@@ -1,8 +1,8 @@
 """Decomposition for SVC's solver: working sets, places of kernel rows in memory, extrapolation.
 
-What takes some microseconds, less than a thread takes to wake up, keeps the GIL (`_short`): two
-pairs of classes side by side would wait for each other more often than they work here. A set is
-chosen without it, all in one call.
+Functions that take some microseconds, less than a thread takes to wake up, keep the GIL (`_short`):
+without it, two pairs of classes side by side would wait for each other more often than they work
+here. A set is chosen without the GIL, in one call.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from gpurbf.runtime.jit.llvm import transpose4, use_widest_vectors
 from gpurbf.svm import _smo_kernels
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_TILE = 16  # 32 rows of 2 KiB would be in each other's way in the first cache
+_TILE = 16  # 32 rows of 2 KiB would evict each other from the first-level cache
 
 _key = _smo_kernels._key  # an integer ordered as a float64 is
 _compiled = cached(nogil=True, error_model="numpy")
@@ -24,7 +24,7 @@ _inner = inner(error_model="numpy")
 
 @inner()
 def _largest(keys, n, out):
-    """Places of the n largest keys but those that are the least integer, equals in order."""
+    """Write the places of the n largest keys, without `_LOWEST`, equals in order; their number."""
     use_widest_vectors()
     low, high, positive = np.int64(_HIGHEST), np.int64(_LOWEST), 0
     for k in range(len(keys)):
@@ -61,9 +61,9 @@ def _largest(keys, n, out):
 
 @_inner
 def _worst(up, down, kept, n):
-    """The n largest of `up`, then the n smallest of `down`, at other places than kept ones.
+    """Places of the n largest of `up`, then of the n smallest of `down`, without kept places.
 
-    Infinite ones, -inf of `up` and inf of `down`, are not there.
+    Infinite numbers, -inf in `up` and inf in `down`, are left out.
     """
     use_widest_vectors()
     keys, found = np.empty(len(up), np.int64), np.empty(2 * n, np.intp)
@@ -86,8 +86,8 @@ def _worst(up, down, kept, n):
 def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     """The working set after the previous one: its newer half, and the worst of all others.
 
-    Keeping half stops the sets from alternating: what one solves the next would undo. It stays
-    where it is, and the others take the place of the older half.
+    Keeping half stops the sets from alternating: each would undo what the last one solved. The
+    newer half stays where it is, and new members take the place of the older half.
 
     Parameters
     ----------
@@ -96,11 +96,11 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     previous : intp array
         The members of the last set.
     last : bool
-        Whether its newer half are the last of them.
+        Whether its newer half is at the end.
     size : int
         Maximum number of members.
     goal : float
-        None is chosen if the violation is below.
+        No set is chosen if the violation is below this.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
         Of all samples; not a number if an f is not finite.
     members : intp array
     begin, end : int
-        Which of them are not from the previous set.
+        Members from begin to end are not from the previous set.
     values : float64 array of shape (5, len(members))
         Their diagonal, low, high, beta and f.
     """
@@ -122,7 +122,7 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     begin = 0 if last else len(kept)
     end = begin + len(others)
     members = np.empty(len(kept) + len(others), np.intp)
-    # Slices assigned would compile messages about shapes that do not match: longer than all else.
+    # Assigning slices would compile error messages for shapes, which takes longer than all else.
     for k in range(len(others)):
         members[begin + k] = others[k]
     for k in range(len(kept)):
@@ -145,7 +145,7 @@ def remember(point, beta, f):
 
 @_compiled
 def mirror_rows(K, begin, end, first, last):
-    """Write columns begin … end of rows first … last of K (n, n), which are rows begin … end.
+    """Write columns begin … end of rows first … last of K (n, n), copied from rows begin … end.
 
     Written tile by tile, so that both sides stay in the first cache.
     """
@@ -167,7 +167,7 @@ def mirror_rows(K, begin, end, first, last):
 
 @_short
 def scatter(members, inside, beta):
-    """Write beta of the members; those whose beta changes, by how much, and the sum of squares."""
+    """Write beta of the members; returns those that change, their changes, the sum of squares."""
     changed, change, n = np.empty_like(members), np.empty_like(inside), 0
     squares = 0.0
     for k in range(len(members)):
@@ -191,7 +191,7 @@ class Slots(NamedTuple):
 
 @_short
 def slots_wanted(members, own):
-    """How many slots (`Slots`) are missing for the members' rows, if none is to give way."""
+    """How many slots (`Slots`) are missing for the members' rows, if none is to be evicted."""
     absent = 0
     for i in members:
         absent += own.slot_of[i] < 0
@@ -200,10 +200,10 @@ def slots_wanted(members, own):
 
 @_short
 def place(members, samples, own):
-    """Rows of the members in memory, of as many as there are slots (`Slots`).
+    """Find rows in memory for the members, for as many as there are slots (`Slots`).
 
-    Vacant slots are taken in order, then the longest unused. The other results are the samples of
-    those members that were in no slot, and their rows.
+    Vacant slots are taken in order, then the longest unused. Returns the rows of these members, the
+    samples of those members that were in no slot, and the rows of those.
     """
     row, owner, used, slot_of, counts = own
     counts[0] += 1
@@ -216,7 +216,7 @@ def place(members, samples, own):
         else:
             used[s] = clock
     where, missing, found = np.empty(n, np.intp), np.empty(n, np.intp), 0
-    # Of those used last at this time some give way, of those before it all; vacant ones: -1.
+    # Some of the slots last used at this time are evicted, and all used before it; vacant ones: -1.
     last, equal = -1, n
     if n > vacant:
         low, high = -1, clock
@@ -254,10 +254,11 @@ def place(members, samples, own):
 
 @_short
 def look_ahead(new, old, oldest, low, high, ridge, point, back):
-    """The best point of the plane through three, (2, n) of beta and f, within the bounds.
+    """Find the best point, within the bounds, of the plane through three (2, n) of beta and f.
 
-    Written to `point`, but its f does not know by how much samples were put back to the bounds,
-    which is `back`. Returns how many were, and the sum; -1 where none is better than `new`.
+    It is written to `point`. Samples beyond their bounds are put back to them, by `back`, which f
+    of the point does not include. Returns how many were put back, and the sum of `back`; -1 if no
+    point is better than `new`.
     """
     use_widest_vectors()
     first, second = _plane_factors(new, old, oldest, ridge)
@@ -294,7 +295,7 @@ def _plane_factors(new, old, oldest, ridge):
 
 @inner(error_model="numpy")
 def _go_along(new, old, oldest, first, second, low, high, point, back):
-    """Write the point so far along both changes; how many were put back, and the sum of that."""
+    """Write the point that far along both changes; number of samples put back, sum of `back`."""
     left, count = 0.0, 0
     for k in range(new.shape[1]):
         b, g = new[0, k], new[1, k]

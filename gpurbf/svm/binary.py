@@ -1,4 +1,4 @@
-"""One binary SVC: a working set of the worst violators, solved inside, then everyone's gradient."""
+"""One binary SVC: a working set of the worst violators, steps inside it, the gradient of all."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # A pair up to this size is its own working set on a ready matrix: LIBSVM's algorithm. After the
-# steps of a call those go on alone that may still move, if they are this part of all.
+# steps of a call, samples that may still move go on alone if they are at most this part of all.
 MAX_SINGLE_SET, _MAX_UNSETTLED_PART = 2048, 0.6
-# Samples of a working set: a twelfth of all, within these limits. Smaller ones take more sets, and
-# larger ones' blocks cost more than the rows that they save (docs/svc.md).
+# Samples of a working set: a twelfth of all, within these limits. Smaller sets need more rounds,
+# and blocks of larger sets cost more than the rows that they save (docs/svc.md).
 WORKING_SET_LIMITS = 512, 2048
 _SAMPLES_PER_MEMBER = 12
-# f is evaluated again, in float64, where four standard deviations of what rounding may have done to
-# it are more than this part of the violation; after so many times all that follows is float64.
+# f is evaluated again, in float64, if four standard deviations of its rounding error are more than
+# this part of the violation. After _MAX_EVALUATIONS times, everything that follows is float64.
 MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
-# A step ahead may need rows, by this part of those of the set before it.
+# A step ahead may need at most this part of the rows of the set before it.
 _MAX_ROWS_AHEAD = 1 / 4
 # The ridge of the 2 × 2 system for the best point of a plane, for changes that are nearly parallel.
-# At most so many samples share the correction that makes the sum of beta 0 again.
+# Maximum number of samples that share the correction that makes the sum of beta 0 again.
 _AHEAD_RIDGE, _AHEAD_SHARERS = 1e-6, 16
-# After steps, free samples are solved for together if that costs no more: values that it reads in
-# the time in which a step reads one; the most directions; its tolerance as a part of the goal.
+# After steps, free samples are solved for together if that costs no more. Kernel values that this
+# reads in the time in which a step reads one; maximum number of directions; tolerance as a part of
+# the goal.
 _FREE_VALUES_PER_STEP_VALUE, _MAX_FREE_DIRECTIONS, _FREE_TOLERANCE = 50, 1000, 0.5
 
 
@@ -47,7 +48,7 @@ class Solution:
     """The state of a binary problem when its solver stops.
 
     ``beta`` are the dual coefficients y_i alpha_i. ``objective`` is the dual's in LIBSVM's sign (it
-    is minimised), ``gap`` primal minus dual, both from the gradient that was stepped on.
+    is minimised), ``gap`` primal minus dual, both from the gradient that the steps updated.
     """
 
     beta: np.ndarray
@@ -68,7 +69,7 @@ def begin_on_matrix(
     tol: float,
     max_iter: int,
 ) -> tuple[Solution, np.ndarray, bool]:
-    """The first steps of a pair of classes in a ready matrix, in one call: most need no more.
+    """The first steps of a pair of classes in a ready matrix, in one call: most pairs need no more.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def begin_on_matrix(
     solution : Solution
         Where these steps end.
     f : ndarray of shape (n,)
-        What is left of y there.
+        y - K beta there.
     ended : bool
         Whether no step can follow.
     """
@@ -110,11 +111,11 @@ def begin_on_matrix(
 
 
 def rounding_is_small(rounding: float, squares: float, violation: float) -> bool:
-    """Whether what rounding of kernel values does to f is small beside the violation.
+    """Whether the effect of rounded kernel values on f is small compared with the violation.
 
     ``squares`` is the sum of squares of all changes of beta.
     """
-    # As compiled rounds do: a power of 1/2 has another last digit than the root in some numbers.
+    # As in compiled rounds: for some numbers ``** 0.5`` has another last digit than the root.
     return ROUNDING_DEVIATIONS * rounding * math.sqrt(squares) <= MAX_ROUNDING_PART * violation
 
 
@@ -137,14 +138,14 @@ def solve_binary(
     C : ndarray of shape (n,)
         Upper bounds, positive; infinity is allowed.
     tol : float
-        Stop when no pair of samples violates the optimality conditions by so much.
+        Stop when no pair of samples violates the optimality conditions by this much.
     max_iter : int
-        Steps at most, -1 for no limit.
+        Maximum number of steps; -1 for no limit.
     check : callable
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
     begun : (beta, f, steps), optional
-        Where the first steps of a pair of up to `MAX_SINGLE_SET` samples have led.
+        The state after the first steps of a pair of up to `MAX_SINGLE_SET` samples.
 
     Raises
     ------
@@ -179,12 +180,12 @@ class _Problem:
     max_iter: int
     check: Callable[[int, float], bool]
     steps: int
-    # Of all changes of beta since f was last evaluated; and how often it was.
+    # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
     squares: float
     evaluated: int = 0
 
     def whole(self, kernel: MatrixPair) -> float:
-        """Step with all samples as the working set, until rounding of K is of no concern either.
+        """Step with all samples as the working set, until rounding of K does not matter either.
 
         Returns the violation, as `by_working_sets` does.
         """
@@ -203,7 +204,7 @@ class _Problem:
                 rows = kernel.rows()
 
     def _on_matrix(self, kernel: MatrixPair, rows: Any) -> float:
-        """Between looks at all samples, those that may move go on alone."""
+        """Between checks of all samples, the samples that may still move go on alone."""
         n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
         pause = max(smo_kernels.MIN_STEPS_PER_CALL, n)
@@ -223,13 +224,13 @@ class _Problem:
             kernel.subtract(members[changed], change[changed], self.f)
 
     def _unsettled(self) -> np.ndarray:
-        """All but those at a bound that no pair could leave by a step now: LIBSVM's shrinking."""
+        """All samples except those at a bound that no step could leave now: LIBSVM's shrinking."""
         f, rises, falls = self.f, self.beta < self.high, self.beta > self.low
         largest, smallest = f[rises].max(), f[falls].min()
         return np.flatnonzero(rises & (f >= smallest) | falls & (f <= largest) | rises & falls)
 
     def by_working_sets(self) -> float:
-        """Working sets until no pair of all samples violates by tol, or no step is left."""
+        """Solve working sets until no pair of samples violates by tol, or no step is possible."""
         sets, plane, rounds = _Sets(len(self.f)), TwoStep(len(self.f)), self.kernel.rounds
         while True:
             if rounds is not None and rounds.needs_no_help():
@@ -242,7 +243,7 @@ class _Problem:
                 self._go_ahead(plane, int(_MAX_ROWS_AHEAD * sets.changed))
 
     def _compiled_rounds(self, rounds: Rounds, sets: _Sets, plane: TwoStep) -> bool:
-        """Rounds in one call on this thread; whether the next ones may be so, too."""
+        """Make rounds in one compiled call on this thread; whether the next may be compiled too."""
         arrays = self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch
         limits = (
             self.tol,
@@ -256,8 +257,8 @@ class _Problem:
         sets.last = tuple(last)
         if outcome == round_kernels.LOOK:
             return False
-        sets.note(0, len(changed))  # fewer steps than a member each, or Python had made them
-        self.check(self.steps, np.inf)  # nobody is told of single sets, but all may be stopped
+        sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
+        self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
         return True
 
     def _round(self, sets: _Sets, plane: TwoStep) -> float | None:
@@ -292,12 +293,12 @@ class _Problem:
     def _subtract(
         self, members: np.ndarray, change: np.ndarray, squares: float, f: np.ndarray
     ) -> None:
-        """``f -= change @ K[members]``; squares of changes are summed: each may be wrong."""
+        """``f -= change @ K[members]``; the squares of changes are summed, for the error of f."""
         self.kernel.subtract(members, change, f, wide=self.evaluated >= _MAX_EVALUATIONS)
         self.squares += squares
 
     def _go_ahead(self, plane: TwoStep, most: int) -> None:
-        """Go on where the last two changes lead, if it is better there and takes few rows."""
+        """Go on where the last two changes lead, if that point is better and takes few rows."""
         ahead = plane.ahead(self.low, self.high, most)
         if ahead is None:
             return
@@ -311,7 +312,7 @@ class _Problem:
             plane.add(self.beta, self.f)
 
     def _trusted(self, violation: float) -> bool:
-        """Whether rounding of kernel values has moved f by little beside the violation."""
+        """Whether rounding of kernel values has moved f by little compared with the violation."""
         if self.evaluated >= _MAX_EVALUATIONS:
             return True
         return rounding_is_small(self.kernel.rounding, self.squares, violation)
@@ -340,7 +341,7 @@ class _Problem:
         Parameters
         ----------
         rows : Rows
-            Of the kernel between the samples of the set.
+            Rows of the kernel between the samples of the set.
         arrays : sequence of ndarray
             Their diagonal, low, high, beta and f; the last two change in place.
         goal : float
@@ -352,7 +353,7 @@ class _Problem:
         -------
         violation : float
         ended : bool
-            Whether no step can follow: False where as many were made as may be.
+            Whether no step can follow; False if ``most`` steps were made.
         """
         n, plain_rows, since = len(arrays[0]), tuple(rows), 0
         most_values = smo_kernels.MAX_VALUES_PER_CALL
@@ -386,10 +387,10 @@ class _Problem:
 
 
 class _Sets:
-    """The working sets until now.
+    """The working sets so far.
 
-    ``last`` are the members of the last one, of which those from one place to another were new in
-    it, and how many of them have their kernel in the block of compiled rounds.
+    ``last`` holds the members of the last set, begin and end of those that were new in it, and how
+    many of them have their kernel in the block of compiled rounds.
     """
 
     def __init__(self, n: int) -> None:
@@ -412,12 +413,12 @@ class _Sets:
 
 
 class TwoStep:
-    """The plane through the last three points: what a change did to f says what more of it does.
+    """The plane through the last three points: the last changes of f tell f on all of it.
 
-    Where C is large, a working set undoes a part of what the sets before it did, and the sets
-    creep along a valley. As with conjugate gradients the best point of the plane that the last
-    two changes span is far ahead (inside SMO: Torres-Barrán, Alaíz, Dorronsoro, "Faster SVM
-    training via conjugate SMO", 2021); samples that are beyond their bounds there are put back.
+    If C is large, a working set undoes a part of what the sets before it did, and the sets creep
+    along a valley. As with conjugate gradients, the best point of the plane that the last two
+    changes span is far ahead (inside SMO: Torres-Barrán, Alaíz, Dorronsoro, "Faster SVM training
+    via conjugate SMO", 2021); samples that are beyond their bounds there are put back.
     """
 
     def __init__(self, n: int) -> None:
@@ -441,14 +442,14 @@ class TwoStep:
     def ahead(
         self, low: np.ndarray, high: np.ndarray, most: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """The best point within the bounds, if there is one that takes at most so many rows.
+        """The best point within the bounds, if there is one that takes at most ``most`` rows.
 
         Returns
         -------
         point : ndarray of shape (2, n)
-            Beta and f, but f misses what the members' changes do to it.
+            Beta and f, but f does not include the effect of the members' changes.
         members, change : ndarray
-            Samples that were put back, and by how much.
+            Samples that were put back, and the changes of their beta.
         """
         if self.added - self._first < 3:
             return None
@@ -475,6 +476,6 @@ class TwoStep:
 
 
 def working_set_size(n: int) -> int:
-    """Samples of a working set where there are n, a multiple of 128."""
+    """Size of a working set for n samples, a multiple of 128."""
     least, most = WORKING_SET_LIMITS
     return min(most, max(least, n // _SAMPLES_PER_MEMBER // 128 * 128))

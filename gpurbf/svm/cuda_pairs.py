@@ -23,19 +23,20 @@ cuda_smo_kernels = lazy_module("gpurbf.svm._cuda_smo_kernels")
 pairs_on_host = lazy_module("gpurbf.svm.pairs")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
-# Rounds between two looks of the host, steps of a pair between them, and of a launch at least. A
-# step takes 1.5 to 2 µs by estimate, not measured on a GPU: looks are 0.2 s apart at most.
+# Rounds between two looks of the host, maximum number of steps of a pair between them, minimum
+# number of steps of a launch. A step takes an estimated 1.5 to 2 µs, not measured on a GPU: looks
+# are at most 0.2 s apart.
 _ROUNDS_PER_LOOK, _STEPS_PER_LOOK, _MIN_STEPS_PER_LAUNCH = 4, 100_000, 500
-# Threads of a block that steps or selects, and of one that gathers or updates; these are so many a
-# pair, or as many as have work.
+# Threads of a block that steps or selects, and of one that gathers or updates; maximum number of
+# the latter blocks per pair.
 _STEP_THREADS, _UPDATE_THREADS, _MAX_BLOCKS_PER_PAIR = 512, 256, 64
-# Of the memory that is left, for kernel values and for blocks between members; the rest is for
+# Parts of the free memory for kernel values and for blocks between members; the rest is for
 # evaluating values.
 _MATRIX_PART, _BLOCKS_PART = 0.5, 0.25
 
 
 def steps_on_device(backend: Backend) -> tuple[bool, str]:
-    """Whether `Rounds` can step on a backend's arrays, and why not where they are on a device."""
+    """Whether `Rounds` can step on a backend's arrays; if not and they are on a device, why."""
     if backend.xp is np:
         return False, ""
     try:
@@ -49,12 +50,12 @@ def steps_on_device(backend: Backend) -> tuple[bool, str]:
 
 @once
 def _wrong_steps(backend: Backend) -> str:
-    """Check the steps on a device, once a process: the failure in words, or nothing."""
+    """Check the steps on a device, once per process; returns the failure in words, or nothing."""
     return next((case.why for case in step_cases(backend) if case.why), "")
 
 
 def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
-    """Cases of `check.case`: the CPU's path to the bit, and of larger pairs the CPU's objective."""
+    """Cases of `check.case`: bit for bit the CPU's path; for larger pairs the CPU's objective."""
     kernels, rng = "select, gather, inner, update", np.random.default_rng(0)
 
     def solved(there: Backend | None, X: np.ndarray, starts: np.ndarray) -> list[Solution]:
@@ -134,7 +135,7 @@ def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]])
 
 
 def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> int:
-    """How many problems are at work at a time beside all of K (N, N), 0 if that does not fit."""
+    """Maximum number of problems at work at a time besides all of K (N, N); 0 if K does not fit."""
     size, n_problems = int(problems.sizes.max()), len(problems.sizes)
     left = room - 40 * len(problems.samples) - 4 * size * n_problems - 16 * N
     if itemsize * N * N > _MATRIX_PART * left:
@@ -152,7 +153,7 @@ def solve_side_by_side(
 ) -> list[Solution] | None:
     """The pairs' solutions, None where the device's memory is too small; see :func:`solve_pairs`.
 
-    All pairs have begun before any is done, so there are none that ``solved`` could leave out.
+    All pairs have begun before any is done, so ``solved`` cannot leave out any.
     """
     with kernel.allocator():
         N = len(kernel.diagonal)
@@ -205,7 +206,7 @@ def solve_side_by_side(
 
 
 def _correct(kernel: KernelMatrix, problems: Problems, rounds: Rounds, p: int) -> None:
-    """f = y - K beta in float64, where rounding of kernel values may have moved it."""
+    """Evaluate f = y - K beta in float64, as rounding of kernel values may have moved it."""
     part = slice(problems.starts[p], problems.starts[p + 1])
     samples, f = problems.samples[part], problems.y[part].copy()
     ((beta, _),) = rounds.states([p])
@@ -229,15 +230,15 @@ def _solution(
 
 
 class Rounds:
-    """The state of all problems on the device, and what a round does to it.
+    """The state of all problems on the device, and the rounds that change it.
 
     Parameters
     ----------
     kernel : KernelMatrix
-        Whose arrays are on the device.
+        The kernel; its arrays are on the device.
     problems : Problems
     width : int
-        Problems at work at a time.
+        Number of problems at work at a time.
     rules : Rules
         See :class:`gpurbf.svm._cuda_smo_kernels.Rules`.
     """
@@ -275,7 +276,7 @@ class Rounds:
         return self.xp.asarray(problems.astype(np.int32))
 
     def step(self, wave: Any) -> None:
-        """Judge each problem, choose working sets, step inside these, then f of all samples."""
+        """Judge each problem, choose working sets, step inside these, update f of all samples."""
         stream, table, given = cuda_api.current_stream(), self._table, cuda_api.argument(wave)
         pairs, sets, values, blocks = self._pairs, self._sets, self._values, self._blocks
         cuda_smo_kernels.select[len(wave), _STEP_THREADS, stream](
@@ -316,13 +317,13 @@ class Rounds:
         return list(zip(beta, f))
 
     def correct(self, p: int, f: np.ndarray) -> None:
-        """Give a problem that was in doubt its f: it goes on from there."""
+        """Set f of a problem that was in doubt; the problem goes on from there."""
         self.f[self.starts[p] : self.starts[p + 1]] = self.xp.asarray(f)
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.RUNNING
         self._progress[p : p + 1, cuda_smo_kernels.SQUARES] = 0.0
 
     def end(self, p: int) -> None:
-        """Pass over a problem that shall not go on."""
+        """End a problem; later rounds skip it."""
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.ENDED
 
 

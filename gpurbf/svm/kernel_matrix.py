@@ -29,16 +29,17 @@ from gpurbf.svm.rounding import float32_error
 _NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place.
 _COPIED_ROWS = 256
-# Integers that float32 holds, and the deviation of a value rounded to it, as a part of the largest.
+# Integers that float32 holds, and the standard deviation of rounding to it, as a part of the
+# largest value.
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
-# float32 tiles are used up to this error of a value; what it does to f is the solver's business.
+# float32 tiles are used up to this error of a value; the solver handles its effect on f.
 _MAX_FLOAT32_ERROR = 1e-5
 # Why "auto" does not take a GPU.
 _ON_HOST = "SVC takes a GPU only by name, for it was measured on none"
 
 
 class GivenKernel:
-    """A kernel matrix (N, N) that is there already, precomputed or by a function of the user."""
+    """A kernel matrix (N, N) that is given: precomputed, or made by a function of the user."""
 
     allocator = staticmethod(nullcontext)
     rounding, on_device, backend = 0.0, False, "none"
@@ -64,11 +65,11 @@ class KernelRows:
     backend, precision : str
         As of :class:`HiddenLayer`.
     n_samples : int, optional
-        Of all data, where X is a part that is to be treated as in it.
+        Number of samples in all data, if X is a part of them that is to be treated in the same way.
     """
 
     matrix = None
-    # Of a sparse X, which no backend takes.
+    # For a sparse X, which no backend takes.
     backend, on_device = "scipy", False
     xp: ModuleType = np
     allocator: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
@@ -86,19 +87,19 @@ class KernelRows:
         self.X = self._there = X
         self.activation, self.precision = activation, precision
         self.n_samples = len(X) if n_samples is None else n_samples
-        # A layer for each class, its samples the centers; other columns are asked for once.
+        # A layer for each class, with its samples as centers; other columns are needed only once.
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
         steps = "" if self._sparse else self._choose_backend(backend)
-        # Codes meet in less time as 8-bit products, a value for each pair of them.
+        # With codes, evaluating each value by 8-bit products takes less time.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.diagonal = self._diagonal()
         self.dtype, self.rounding, why = self._arithmetic()
         whole = self.n_samples <= MAX_MATRIX
         probe = self._layer(X if whole else X[:1])
         if whole:
-            # Asked for once, and for all of it: a first small fit compiles nothing more.
+            # All of K is asked for in one call: a first small fit compiles nothing more.
             self._layers[0, len(X)] = probe
         else:
             self._among = self._layers_among()
@@ -106,20 +107,20 @@ class KernelRows:
         self.description = probe.describe() + why + (steps and f"; {steps}")
 
     def _choose_backend(self, backend: str) -> str:
-        """Take the backend and, on a device, all samples there; why steps are made on the CPU."""
+        """Choose the backend, move samples to its device; returns why steps are made on the CPU."""
         self._chosen = get_backend(backend, on_host=_ON_HOST)
         self.on_device, steps = steps_on_device(self._chosen[0])
         chosen, X = self._chosen[0], self.X
         self.xp, self.backend = chosen.xp, chosen.name
         self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
         if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
-            # Rows are gathered where they are needed: samples cross once.
+            # Rows are gathered on the device: samples are copied there once.
             with self.allocator():
                 self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
         return steps
 
     def _layers_among(self) -> LayersAmong[Any] | None:
-        """Layers whose rows and centers the backend takes out of X by itself, if it does."""
+        """Layers whose rows and centers the backend itself takes out of X, if it can."""
         values, quantization = self.X.values, self.X.quantization
         if self._sparse or self._chosen[0].among is None or not values.flags.c_contiguous:
             return None
@@ -128,11 +129,11 @@ class KernelRows:
         return self._chosen[0].among(values, self.activation, self.dtype, quantization)
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
-        """The dtype of values, the error that the solver shall look after, and why.
+        """The dtype of values, the error that the solver must handle, and the reason.
 
-        Rows are kept in float32, as LIBSVM's: exact distances deserve no wider activations, and
-        others are float32 too, whatever the data's dtype, unless they are so far apart that this
-        loses too much, or so few that the whole matrix is kept.
+        Rows are kept in float32, as in LIBSVM. With exact distances, wider activations would bring
+        nothing. Other values are float32 too, whatever the data's dtype, unless samples are so far
+        apart that this loses too much, or so few that the whole matrix is kept.
         """
         X, wide = self.X, np.dtype(np.float64)
         if self.precision in FORCED:
@@ -157,10 +158,10 @@ class KernelRows:
         return np.dtype(np.float32), rounding, f"; {said}, corrected in float64 where it matters"
 
     def _cost(self) -> float:
-        """The cost of a kernel value; that of an activation is 1.
+        """The cost of a kernel value, relative to that of an activation.
 
-        It takes as long as the products of 64 inputs in float32, or of 256 codes. Where activations
-        go through memory it takes about four times as long.
+        An activation takes as long as the products of 64 inputs in float32, or of 256 codes. If
+        activations go through memory, a value takes about four times as long.
         """
         if self._sparse:
             return math.inf
@@ -180,7 +181,7 @@ class KernelRows:
         )
 
     def _diagonal(self) -> np.ndarray:
-        """K[i, i]: 1 where a sample has distance 0 to itself, else of its squared norm."""
+        """K[i, i]: 1 for kernels of a distance, else a function of the squared norm."""
         N = len(self.X)
         if self.activation.metric != "dot":
             return np.ones(N)
@@ -192,7 +193,7 @@ class KernelRows:
                 squares[rows] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
             else:
                 squares[rows] = np.einsum("ij,ij->i", part, part)
-        with np.errstate(over="ignore", invalid="ignore"):  # seen in what is solved
+        with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
             return FORMULAS[str(self.activation.profile)](squares, self.activation)
 
     @staged("prepare", "samples gathered")
@@ -204,7 +205,7 @@ class KernelRows:
     def weighted(
         self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
     ) -> np.ndarray:
-        """K[rows, samples] @ weights; in float64 if it is to be wide."""
+        """K[rows, samples] @ weights; in float64 if ``wide``."""
         if self.linear:
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], np.float64 if wide else None)
@@ -230,7 +231,8 @@ class KernelRows:
     def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
         """The layer whose centers are those samples, for :meth:`values`.
 
-        Made of the one `before`, which changes, if that had the same but for the fresh ones.
+        It is made from the layer `before`, which changes, if that had the same samples except the
+        fresh ones.
         """
         if self._among is None:
             return self._layer(self.X[samples])
@@ -242,7 +244,7 @@ class KernelRows:
         return self._among if self.dtype == np.float32 else None
 
     def class_layer(self, columns: slice) -> Any:
-        """The layer whose centers are a class, which is kept."""
+        """The layer whose centers are a class; it is kept."""
         key = columns.start, columns.stop
         with self._lock:
             layer = self._layers.get(key)
@@ -257,9 +259,10 @@ class KernelRows:
         out: Any,
         places: np.ndarray | None = None,
     ) -> None:
-        """Write K[samples, columns] into out, or into those rows of it.
+        """Write K[samples, columns] into out, or into its rows ``places``.
 
-        A slice of columns is a class, whose layer is kept; else they are what :meth:`over` gave.
+        A slice of columns is a class, whose layer is kept; otherwise columns are a result of
+        :meth:`over`.
         """
         layer = self.class_layer(columns) if isinstance(columns, slice) else columns
         if self._among is None:
@@ -272,7 +275,7 @@ class KernelRows:
             out[slice(None) if places is None else places] = H
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
-        """Evaluate a layer for samples that are copied before, a few at a time."""
+        """Evaluate a layer for samples that are copied first, a few at a time."""
         if places is not None and (np.diff(places) == 1).all():
             out, places = out[places[0] : places[-1] + 1], None
         rows = max(1, len(samples)) if places is None else _COPIED_ROWS

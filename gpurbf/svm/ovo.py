@@ -19,10 +19,10 @@ from gpurbf.runtime.arrays import beside, is_resident
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.rounding import arithmetic
 
-# Products that a BLAS makes without waking its threads, which spin after their work for longer
-# than a prediction takes (OpenBLAS asks them for twice as many).
+# Up to this many products, a BLAS does not wake its threads, which spin after their work for longer
+# than a prediction takes (OpenBLAS wakes them from twice as many).
 _MAX_PRODUCTS_ALONE = 1 << 17
-# Up to so many classes each is in most of the pairs.
+# Up to this many classes, each class is in most of the pairs.
 _MAX_DENSE_CLASSES = 3
 
 
@@ -37,15 +37,15 @@ def support_layer(
     quantizations: tuple[Quantization, ...] | None,
     tol: float,
 ) -> tuple[HiddenLayer | SparseLayer, np.ndarray | OutputWeights]:
-    """The hidden layer whose centers are the support vectors, and W as its scores take it.
+    """The hidden layer whose centers are the support vectors, and W in the form for its scores.
 
-    On a CPU each class is summed for its own pairs alone, in float64. Where all are summed in
-    float32, support vectors are taken from the classes in turn: those of one class have weights of
-    one sign in a pair, whose sums would grow to hundreds before the other class takes them back,
-    and rounding with them.
+    On a CPU each class is summed for its own pairs alone, in float64. If all classes are summed in
+    float32, support vectors are taken from the classes in turn. In a pair, all weights of one class
+    have the same sign: their sum, and its rounding error, would grow to hundreds before the other
+    class reduces it.
 
-    Else a linear kernel needs no more than one center a pair, the weighted sum of its
-    support vectors: products with 8-bit codes are so fast that there it would gain little.
+    A linear kernel needs only one center per pair, the weighted sum of its support vectors. This is
+    not done with 8-bit codes: their products are so fast that it would gain little.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def support_layer(
     activation, backend, precision, quantizations
         See :class:`HiddenLayer`.
     tol : float
-        Of the training, which the rounding of predictions stays below.
+        Tolerance of the training; the rounding of predictions stays below it.
 
     Returns
     -------
@@ -98,10 +98,10 @@ def support_layer(
 
 @staged("prepare", "pair weights")
 def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
-    """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV) of them."""
+    """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV)."""
     n_classes, stops = len(n_support), np.cumsum(n_support)
     groups = [
-        # A row of the layout is one of the other classes.
+        # Each row of the layout belongs to one of the other classes.
         (int(stop - n), dual_coef[:, stop - n : stop].T.copy(), own)
         for own, n, stop in zip(pairs_by_class(n_classes), n_support, stops)
         if n
@@ -110,7 +110,7 @@ def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights
 
 
 def pairs_by_class(n_classes: int) -> np.ndarray:
-    """Numbers of the pairs of each class (n_classes, n_classes - 1), by the other class."""
+    """Numbers of the pairs of each class (n_classes, n_classes - 1), ordered by the other class."""
     pair = np.zeros((n_classes, n_classes), np.intp)
     first, second = np.triu_indices(n_classes, 1)
     pair[first, second] = pair[second, first] = np.arange(len(first))
@@ -128,7 +128,7 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
-    """Pairs won by each class where the first class of its pair wins what is true in by_first."""
+    """Number of pairs won by each class; by_first: whether the first class wins its pair."""
     # A class is the second of as many pairs as there are classes before it.
     wins, change = by_first.astype(np.float32), _changes(n_classes)
     points = np.empty((len(wins), n_classes), np.float32)
@@ -140,7 +140,7 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
 
 @functools.cache
 def _changes(n_classes: int) -> np.ndarray:
-    """Points of classes that a pair won by its first class changes (n_pairs, n_classes)."""
+    """Changes of the classes' points (n_pairs, n_classes) if a pair is won by its first class."""
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))
     change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact

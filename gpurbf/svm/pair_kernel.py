@@ -16,9 +16,9 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
-# Of a step, for each sample: one to find the receiver, seven the giver, four to update f.
+# Operations of a step per sample: one to find the receiver, seven for the giver, four to update f.
 OPERATIONS_PER_VALUE = 12
-# Below so many products one thread is done before a second has started.
+# Below this many products, one thread is done before a second has started.
 _MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows of a block that are mirrored at a time: fewer are done before a thread has started.
 _MIRRORED_ROWS = 512
@@ -29,20 +29,20 @@ _DEVICE_ROWS = 512
 class KernelMatrix(Protocol):
     """K[i, j] between all N samples in the solver's order: class by class.
 
-    ``diagonal`` (N,) is float64. Where ``matrix`` is not None, it is all of K and no values are
-    asked for; otherwise they are evaluated block by block, in `dtype`, by a backend whose arrays
-    are those of the library `xp` (NumPy or a device's) and count against its memory in
-    ``allocator()``.
+    ``diagonal`` (N,) is float64. If ``matrix`` is not None, it is all of K, and no values are asked
+    for. Otherwise values are evaluated block by block, in `dtype`, by a backend. Its arrays are
+    those of the library `xp` (NumPy or a device's), and in ``allocator()`` they count against its
+    memory.
 
-    ``cost`` is that of evaluating a value, 1 for one of no inputs; a ``linear`` kernel is weighted
-    without values. ``rounding`` is the error of a value, root mean square, beside that of exact
-    distances: 0 where nobody shall look after it.
+    ``cost`` is that of evaluating a value, 1 for a value without inputs. Weighted sums of a
+    ``linear`` kernel are made without values. ``rounding`` is the root mean square error of a value
+    compared with exact distances; 0 if the solver need not handle it.
 
-    ``tiles`` are the layers among all samples, float32, where compiled code can evaluate them, and
-    ``class_layer(columns)`` is that of a class; otherwise it is None.
+    ``tiles`` are the float32 layers among all samples, if compiled code can evaluate them, else
+    None; ``class_layer(columns)`` is the layer of a class.
 
     ``on_device`` tells whether steps are made on the device of `xp`, not on the CPU;
-    ``description`` is told if there is no memory for them.
+    ``description`` then says if there is no memory for them.
     """
 
     diagonal: np.ndarray
@@ -59,7 +59,7 @@ class KernelMatrix(Protocol):
     def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
         """Samples as columns of :meth:`values`.
 
-        ``before`` are columns that are not needed any more, of the same samples but for a slice of
+        ``before`` are columns that are not needed any more, of the same samples except a slice of
         fresh ones.
         """
 
@@ -69,9 +69,9 @@ class KernelMatrix(Protocol):
     def values(
         self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
     ) -> None:
-        """Write K[samples, columns] into ``out``, or into those rows of it.
+        """Write K[samples, columns] into ``out``, or into its rows ``places``.
 
-        A slice of columns is a class; any others are what :meth:`over` gave.
+        A slice of columns is a class; otherwise columns are a result of :meth:`over`.
         """
 
     def gathered(self, samples: np.ndarray) -> Any:
@@ -89,16 +89,16 @@ class KernelMatrix(Protocol):
         """A context for work with `xp`."""
 
     def free_bytes(self) -> float:
-        """Bytes of memory that are left for such work; infinite where nobody counts."""
+        """Bytes of memory that are left for such work; infinite if they are not counted."""
 
 
 class MatrixPair:
     """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
 
-    Values in float64 come from the ``kernel`` that the matrix was made of, if it was rounded.
+    If the matrix was rounded, values in float64 come from the ``kernel`` that it was made of.
     """
 
-    rounds: Any = None  # what makes compiled rounds
+    rounds: Any = None  # runs compiled rounds
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class MatrixPair:
         self.diagonal = diagonal[self.samples]
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members]; in float64 if it is to be wide."""
+        """K[members][:, members]; in float64 if ``wide``."""
         samples = self.samples[members]
         if wide and self.kernel is not None:
             return self.kernel.between(samples)
@@ -132,7 +132,7 @@ class MatrixPair:
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
-        """``f -= change @ K[members]``, in float64 past the matrix if it is to be wide."""
+        """``f -= change @ K[members]``, if ``wide`` in float64 and without the matrix."""
         n_a, slots = self.a.stop - self.a.start, self.samples[members]
         if wide and self.kernel is not None:
             f -= self.kernel.weighted(self.kernel.gathered(self.samples), slots, change, wide)
@@ -142,13 +142,14 @@ class MatrixPair:
 
 
 class EvaluatedPair:
-    """Kernel of a pair, class a first, evaluated when it is asked for: only sums are stored.
+    """Kernel of a pair, class a first, evaluated when it is asked for.
 
-    But the block of a working set is kept and changed in place: members that stay from one set to
-    the next are not evaluated again. To evaluate it is faster than to gather it from rows.
+    Only sums are stored, except for the block of a working set. It is kept and changed in place:
+    members that stay from one set to the next are not evaluated again. Evaluating the block is
+    faster than gathering it from rows.
     """
 
-    rounds: Any = None  # what makes compiled rounds, where rows are kept
+    rounds: Any = None  # runs compiled rounds, where rows are kept
 
     def __init__(self, kernel: KernelMatrix, a: slice, b: slice) -> None:
         self.kernel, self.n_a = kernel, a.stop - a.start
@@ -165,8 +166,8 @@ class EvaluatedPair:
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members], valid until the next call.
 
-        All but the fresh members, which are the first or the last ones, are those of the last
-        call, in their places. In float64 if it is to be wide, and so are the next ones then.
+        Fresh members are the first or the last ones; all others are those of the last call, in
+        their places. In float64 if ``wide``; then all later calls are wide too.
         """
         n, samples = len(members), self.samples[members]
         if wide:
@@ -176,7 +177,7 @@ class EvaluatedPair:
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
         begin, end = fresh.start, fresh.stop
-        kept = 0 if begin else end  # the first row of those that stay
+        kept = 0 if begin else end  # the first row of the members that stay
 
         def mirror(rows: slice) -> None:
             first, last = kept + rows.start, kept + rows.stop
@@ -188,12 +189,12 @@ class EvaluatedPair:
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
-        """``f -= change @ K[members]``, in float64 if it is to be wide."""
+        """``f -= change @ K[members]``, in float64 if ``wide``."""
         f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide)
 
 
 def _joined(a: slice, b: slice) -> np.ndarray:
-    """The samples of two classes; several times faster than np.r_, for small problems' sake."""
+    """The samples of two classes; several times faster than np.r_, for small problems."""
     return np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
 
 
@@ -212,7 +213,7 @@ def subtract_rows(
 ) -> None:
     """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
 
-    Where the rows are on a device, of library xp, the sums are made there and only they cross.
+    If the rows are on a device, of library xp, the sums are made there, and only they are copied.
     """
     if xp is not np:
         total = xp.zeros(len(f))

@@ -19,15 +19,15 @@ from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
-# Up to so many samples the whole kernel matrix is evaluated at once, and of more if every pair is
-# solved on all of its own; in both cases if the budget holds it.
+# Up to this many samples the whole kernel matrix is evaluated at once; of more samples too, if
+# every pair is its own working set; in both cases if the budget holds it.
 MAX_MATRIX = 1024
-# Below so many samples a second thread costs more than it brings.
+# Below this many samples, a second thread costs more than it brings.
 _MIN_THREADED = 400
-# The cost of reading a kernel value, and of writing one, where that of an activation is 1.
+# The cost of reading a kernel value, and of writing one, relative to that of an activation.
 _READ_COST, _WRITE_COST = 0.25, 0.5
 # The part of a set's rows expected in memory: half if one and a half sets fit, and 0.35 more if a
-# third of all rows fits, as many as there are support vectors.
+# third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
 
@@ -66,8 +66,8 @@ def solve_pairs(
     solved : callable
         Called with pair number and solution; True ends all pairs that have not begun.
     sizes : ndarray, optional
-        Of all classes of the whole problem, where the kernel's are a part that is to be solved as
-        in it.
+        Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
+        to be solved in the same way.
 
     Returns
     -------
@@ -106,17 +106,18 @@ def solve_pairs(
         task = functools.partial(problems.solve_next_in_blocks, memory)
         parallel_for(task, len(pairs), workers, stop=problems.stop)
     finally:
-        # Caches know their budget and it knows them: else they would wait for the collector.
+        # Caches and budget refer to each other: this cycle would wait for the garbage collector.
         budget.clear()
     return problems.solutions
 
 
 def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
-    """All of K if it is there or, for classes of such sizes, to be made."""
+    """All of K if it is given or, for classes of such sizes, is to be made; else None."""
     if kernel.matrix is not None:
         return kernel.matrix
     n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
-    # Of a linear kernel working sets alone need values; pairs as large as that are their own.
+    # With a linear kernel, only working sets need values; otherwise pairs up to this size are their
+    # own sets.
     most = MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
     wanted = n_samples <= MAX_MATRIX or largest <= most
     if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
@@ -228,10 +229,10 @@ class _Problems:
             self.budget.park(c, cache)
 
     def _needs_no_help(self) -> bool:
-        """Whether other pairs run too, if there are threads for them.
+        """Whether other pairs run at the same time, if there are threads for them.
 
-        Compiled rounds of two take less time than rounds in Python with the help of all threads,
-        by the model of docs/benchmarks/scaling.md.
+        By the model of docs/benchmarks/scaling.md, compiled rounds of two pairs take less time than
+        rounds in Python with the help of all threads.
         """
         return self._schedule.running >= min(thread_limit(), 2)
 
@@ -240,7 +241,7 @@ class _Problems:
         return self.classes[a], self.classes[b]
 
     def _limit(self) -> int:
-        """Steps of a pair that begins now."""
+        """Maximum number of steps of a pair that begins now."""
         return 0 if self._quit_early else self.max_iter
 
     def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
@@ -267,18 +268,18 @@ class Stopped(Exception):
 
 
 class Schedule:
-    """Hands out pairs whose classes nobody works on, those whose classes have the most left first.
+    """Hands out pairs whose classes are not in use, first those of classes with most pairs left.
 
     Pairs of one class find each other's kernel rows if they run one after the other. Among equals,
-    those with the most rows in memory come first. Where somebody works on a class of every pair
-    that is left, those whose classes have the most left are handed out all the same.
+    those with the most rows in memory come first. If a class of every remaining pair is in use, a
+    pair of the classes with most pairs left is handed out all the same.
 
     Parameters
     ----------
     pairs : list of (int, int)
     n_classes : int
     in_memory : callable
-        How much is kept for a class that nobody works on.
+        Returns how much is kept for a class that is not in use.
     """
 
     def __init__(
@@ -288,7 +289,8 @@ class Schedule:
         self.stopped = False
         self.running = 0  # pairs that have been taken and not released
         self._in_memory = in_memory
-        # Of each class with whom it is to be paired yet, and the numbers of these pairs.
+        # For each class: the classes that it is still to be paired with, and the numbers of these
+        # pairs.
         self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
         for p, (a, b) in enumerate(pairs):
             self._pending[a][b] = self._pending[b][a] = p
@@ -332,11 +334,11 @@ class Schedule:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """A context that stops everyone when what is inside it raises."""
+        """A context that stops all threads if its body raises."""
         try:
             yield
         except Stopped:
-            # The one who raised first has the error to report.
+            # The thread that raised first reports the error.
             pass
         except BaseException:
             self.stop()

@@ -18,11 +18,11 @@ from gpurbf.svm.ovo import pairs_by_class
 
 # Parts of the samples that are left out in turn.
 N_FOLDS = 5
-# A pair's probabilities are no nearer to 0 and 1, as in LIBSVM.
+# Minimum distance of a pair's probabilities from 0 and 1, as in LIBSVM.
 _CERTAIN = 1e-7
-# Outputs that differ by no more than this part of them differ by rounding.
+# Outputs whose relative difference is at most this differ only by rounding.
 _ROUNDING = 1e-9
-# Numbers of the systems of linear equations that are solved together.
+# Maximum number of coefficients in the systems of linear equations that are solved together.
 _MAX_NUMBERS = 1 << 22
 
 
@@ -33,8 +33,8 @@ def fit_sigmoids(
 ) -> np.ndarray:
     """A and B (2, n_pairs) of every pair, from outputs of models that did not see the sample.
 
-    Folds are drawn class by class. A pair whose class is not in the training part has the output 1
-    or -1 for its other class, as in LIBSVM.
+    Folds are drawn class by class. If one class of a pair is not in the training part, the pair's
+    output is 1 or -1, for the other class, as in LIBSVM.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def fit_sigmoids(
     pairs = pairs_by_class(n_classes)
     fold = np.empty(N, np.intp)
     fold[np.lexsort((random_state.permutation(N), codes))] = np.arange(N) % N_FOLDS
-    held_out = np.empty((N, n_classes - 1))  # a sample's outputs of the pairs of its class
+    held_out = np.empty((N, n_classes - 1))  # a sample's outputs for the pairs of its class
     for k in range(N_FOLDS):
         train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         known = np.bincount(codes[train], minlength=n_classes) > 0
@@ -108,13 +108,13 @@ def coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
     """Probabilities of the classes (N, n_classes) from those of the first class of each pair.
 
     They minimise the sum over all pairs (i, j) of (r_ji p_i - r_ij p_j)², and sum to 1. LIBSVM ends
-    its iterations at differences of 0.005 / n_classes; these solve the equations.
+    its iterations at differences of 0.005 / n_classes; here the equations are solved exactly.
     """
     p = np.empty((len(r), n_classes))
     rows = max(1, _MAX_NUMBERS // (n_classes + 1) ** 2)
     for start in range(0, len(r), rows):
         p[start : start + rows] = _coupled(r[start : start + rows], n_classes)
-    p = np.maximum(p, np.finfo(float).tiny)  # none is negative but by rounding
+    p = np.maximum(p, np.finfo(float).tiny)  # only rounding makes them negative
     return p / p.sum(axis=1, keepdims=True)
 
 

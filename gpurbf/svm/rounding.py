@@ -2,10 +2,10 @@
 
 Kernel values in float32 have errors e that are small, of either sign and nearly independent, so a
 sum of n of them with coefficients up to C is off by about e C sqrt(n), not by e C n (Higham and
-Mary, "A new approach to probabilistic rounding error analysis", 2019). e is not bounded a priori,
-which would be pessimistic by orders of magnitude: it is measured between some of the samples at
-hand, those farthest from their mean among them, where float32 is worst. A sample and itself, whose
-distance loses the most, are one term of a sum and are measured on their own.
+Mary, "A new approach to probabilistic rounding error analysis", 2019). An a priori bound of e would
+be pessimistic by orders of magnitude. So e is measured between some of the samples, including those
+farthest from their mean, where float32 is worst. The kernel value of a sample with itself, whose
+distance loses the most, is only one term of a sum and is measured separately.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import parallel_rows
 
-# Below so many samples float64 takes no time either.
+# Below this many samples, float64 takes hardly any time either.
 _MIN_FLOAT32_SAMPLES = 1000
 # Rows of each kind that are compared, and columns.
 _PROBED_ROWS, _PROBED_COLUMNS = 32, 256
 # Rows whose distances from the mean are taken at a time.
 _NORM_ROWS = 1024
-# Standard deviations that errors are taken for, and the part of the tolerance that they may be.
+# Errors are taken as this many standard deviations; the part of the tolerance that they may be.
 _DEVIATIONS, _MAX_TOLERANCE_PART = 3.0, 0.25
 
 
@@ -37,16 +37,16 @@ def arithmetic(
     Parameters
     ----------
     X : Samples
-        On one side of the kernel; those on the other are taken to be alike.
+        Samples on one side of the kernel; those on the other side are assumed to be similar.
     activation, backend
         See :class:`HiddenLayer`.
     size : float
-        Euclidean norm that the coefficients of a sum may have.
+        Maximum Euclidean norm of the coefficients of a sum.
     largest : float
-        What one of them may be.
+        Maximum of one coefficient.
     tol : float
-        float32 does where three times the error of a sum, and that of the term of a sample with
-        itself, are below a quarter of this.
+        float32 is enough if three times the error of a sum, plus the error of the term of a sample
+        with itself, is below a quarter of this.
     """
     if len(X) < _MIN_FLOAT32_SAMPLES:
         return np.float64, "few samples"
@@ -61,7 +61,7 @@ def arithmetic(
 
 
 def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[float, float]:
-    """Errors of float32 kernel values between samples X, and of one with itself.
+    """Errors of float32 kernel values between samples X, and of a sample with itself.
 
     The first is the root mean square over columns for the worst row, the second the largest.
     """
@@ -82,7 +82,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
         HiddenLayer(X[columns], activation, backend=backend, dtype=dtype).activations(X[rows])
         for dtype in (np.float32, np.float64)
     )
-    with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, and nothing is below it
+    with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, below no limit
         error = np.subtract(single, double, dtype=np.float64)
     same = rows[:, None] == columns
     between = np.where(same, 0.0, error)[:, : len(spread)]

@@ -23,20 +23,21 @@ working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Rows that a cache may hold whatever the budget says.
 MIN_ROWS = 64
-# Rows of the longest class in a piece of memory, at the least, and pieces of each class before
-# there are more rows in one: of shorter rows one or two in a piece have no room.
+# Minimum number of rows of the longest class in a piece of memory, and number of pieces per class
+# before a piece gets more rows. (Of shorter rows, one or two do not fit into a piece.)
 _MIN_ROWS_PER_PIECE, _PIECES_PER_CLASS = 8, 8
 
 
 class RowCache:
     """Rows of K over the samples of one class, as many as the budget allows.
 
-    A row belongs to a sample of the class itself and is kept for its other pairs, or to one of
-    the class that it is paired with now. float32 like LIBSVM's: quantized distances are exact
-    before, sums are float64 after. Rows stay where they are evaluated, on the host or a device.
+    A row belongs to a sample of the class itself, and is kept for the class's other pairs, or to a
+    sample of the class that it is paired with now. Rows are float32, as in LIBSVM, but quantized
+    distances are exact, and sums are float64. Rows stay where they are evaluated, on the host or a
+    device.
 
     Each row of the budget's memory that the cache has is a slot: it holds the row of a member of
-    the pair or is vacant, and the longest unused give way. Members are the n samples of the class
+    the pair or is vacant. The longest unused are evicted. Members are the n samples of the class
     and, before or after them, those of the class that it is paired with.
 
     Parameters
@@ -47,7 +48,7 @@ class RowCache:
     budget : Budget
         Grants pieces of memory when they are first needed.
     memory : ndarray
-        Of the budget's size.
+        Memory of the budget's size.
     """
 
     def __init__(self, kernel: KernelMatrix, columns: slice, budget: Budget, memory: Any) -> None:
@@ -64,9 +65,9 @@ class RowCache:
         self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
-        """Members are a pair's samples from now on, the class's first or not; forgets the others.
+        """Make a pair's samples the members; ``first``: whether the class's own samples come first.
 
-        Rows of the class's own samples stay, those of its last partner's are vacant.
+        Rows of the class's own samples stay; slots of its last partner's samples become vacant.
         """
         self._samples = samples
         slots, slot_of = self._slots, self._slots.slot_of
@@ -95,7 +96,7 @@ class RowCache:
             start += len(places)
 
     def _places(self, members: np.ndarray) -> np.ndarray:
-        """Where the rows of as many of the members, from the first on, as fit are now."""
+        """Places of the rows of the members, from the first on, as many as fit."""
         self.make_room(members)
         places, missing, where = working_set_kernels.place(members, self._samples, self._slots)
         if len(missing):
@@ -103,7 +104,7 @@ class RowCache:
         return places
 
     def make_room(self, members: np.ndarray) -> None:
-        """Ask the budget for slots where vacant ones do not suffice for the members' rows."""
+        """Ask the budget for slots if vacant ones do not suffice for the members' rows."""
         row, owner, used, slot_of, counts = self._slots
         wanted = working_set_kernels.slots_wanted(members, self._slots)
         if not wanted:
@@ -146,7 +147,7 @@ class CachedPair(EvaluatedPair):
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
-        """``f -= change @ K[members]``, in float64 and past the rows if it is to be wide."""
+        """``f -= change @ K[members]``, if ``wide`` in float64 and without the rows."""
         if wide:
             super().subtract(members, change, f, wide)
             return
@@ -160,7 +161,7 @@ class Rounds:
     Parameters
     ----------
     tiles : TilesAmong
-        Of float32 values.
+        Layers of float32 values.
     needs_no_help : callable
         Whether other threads do more by solving other pairs than by helping with this one.
     """
@@ -170,7 +171,7 @@ class Rounds:
         self._K = np.empty(0, np.float32)
 
     def _make_room(self, samples: np.ndarray) -> None:
-        """Memory for working sets of as many samples, and a layer with as many centers."""
+        """Make memory for working sets of this many samples, and a layer with as many centers."""
         self._layer = self._tiles.layer(samples)
         columns, layer, plan, n_bytes = self._tiles.words(self._layer)
         self._K = np.empty(len(samples) ** 2, np.float32)
@@ -184,7 +185,7 @@ class Rounds:
         limits: tuple[Any, ...],
         state: Any,
     ) -> Any:
-        """See `_round_kernels.rounds`; rows get the memory that they ask for."""
+        """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
         caches, size = (pair.over_a, pair.over_b), limits[2]
         problem = round_kernels.Problem(pair.samples, *arrays)
         state = round_kernels.State(*state, np.empty(0, np.intp), np.empty(0), False)
@@ -209,11 +210,11 @@ class Rounds:
 
 
 class Budget:
-    """Memory of all caches in equal pieces; caches that nobody uses give theirs to the others.
+    """Memory of all caches in equal pieces; caches that are not in use give theirs to the others.
 
-    Whoever has rows of n numbers sees the memory as a matrix of n columns. A cache's rows are
-    those that lie within its pieces; one that crosses into another piece is nobody's. In pieces of
-    14 numbers, a cache with pieces 0 and 2 and rows of 5 has rows 0, 1, 6 and 7::
+    A cache with rows of n numbers sees the memory as a matrix of n columns. Its rows are those that
+    lie within its pieces; a row that crosses into another piece is not used. In pieces of 14
+    numbers, a cache with pieces 0 and 2 and rows of 5 has rows 0, 1, 6 and 7::
 
         pieces   |      0      |      1      |      2      |
         rows     |  0 |  1 |  2 |  3 |  4 |  5 |  6 |  7 |
@@ -221,9 +222,9 @@ class Budget:
     Parameters
     ----------
     sizes : sequence of int
-        Of the classes whose rows are kept.
+        Sizes of the classes whose rows are kept.
     n_bytes : float
-        What caches may take together, but for `MIN_ROWS` rows of those in use.
+        Memory that all caches may take, without `MIN_ROWS` rows of each cache in use.
     in_use : int
         How many caches are in use at once.
     """
@@ -241,7 +242,7 @@ class Budget:
         self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
         self.size = n_pieces * self.piece
-        # The one given back last is taken first: its memory is there.
+        # The piece given back last is taken first: its memory is there.
         self._free = list(range(n_pieces))[::-1]
         # With their classes, the longest unused first.
         self._idle: list[tuple[int, Any]] = []
@@ -251,9 +252,9 @@ class Budget:
         return -(-n_rows // (self.piece // n - 1))
 
     def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], np.ndarray]:
-        """Pieces for so many rows of n numbers, or for as many as there is room for, and the rows.
+        """Take pieces for ``n_rows`` rows of n numbers, or for as many as fit; pieces and rows.
 
-        There is room for `least`.
+        There is always room for ``least`` rows.
         """
         pieces: list[int] = []
         rows = np.empty(0, np.intp)
@@ -269,7 +270,7 @@ class Budget:
         return pieces, rows
 
     def park(self, key: int, cache: Any) -> None:
-        """Keep a cache (it has ``pieces``) that nobody uses now, while nobody needs the room."""
+        """Keep a cache (it has ``pieces``) that is not in use, until its memory is needed."""
         with self._lock:
             self._idle.append((key, cache))
 

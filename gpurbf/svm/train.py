@@ -1,4 +1,4 @@
-"""Composition for SVC: samples grouped and sorted, their kernel, the solver, the answer."""
+"""Training of SVC from its parts: samples grouped and sorted, kernel, solver, result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPARED_ROWS = 2048
 
 @dataclass
 class Groups:
-    """Samples in the solver's order, equal ones (same x, same class) as one.
+    """Samples in the solver's order; equal samples (same x, same class) form a group.
 
     ``members`` are sample numbers sorted by group. Group g is members[starts[g] : starts[g + 1]],
     its first member stands for it, and class c has groups class_starts[c] to class_starts[c + 1].
@@ -64,11 +64,11 @@ def group_samples(
 ) -> Groups:
     """Group equal samples, and sort the groups by class.
 
-    A sample given twice and one of weight 2 are the same term of the primal problem; made one,
-    they are the same dual problem too, which otherwise has many solutions. Where there are equal
-    samples or unequal weights, groups are sorted by a key of their values, so that the solver
-    takes the same path however the data were stored; otherwise samples keep their order, and the
-    path is LIBSVM's.
+    A sample given twice and a sample of weight 2 are the same term of the primal problem. Grouped,
+    they are the same dual problem too, which otherwise has many solutions. If there are equal
+    samples or unequal weights, groups are sorted by a key of their values, so that the solver takes
+    the same path however the data were stored; otherwise samples keep their order, and the path is
+    LIBSVM's.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def group_samples(
         Class numbers, each of 0 … max present.
     weights : ndarray of shape (N,), optional
     by_key : bool, default=False
-        Sort them by key in any case: they are a part of such data.
+        Sort groups by key in any case, for samples that are a part of such data.
     """
     n_classes = int(y.max()) + 1
-    same = np.zeros(len(y) + 1, bool)  # as the one before; the last is the end
+    same = np.zeros(len(y) + 1, bool)  # equal to the sample before; the last element is the end
     order = np.argsort(y, kind="stable")
     if X is not None:
         keys = row_hashes(X, 0)
@@ -90,7 +90,7 @@ def group_samples(
         same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
         positions = np.flatnonzero(same)
         if len(positions):
-            # Equal keys are a hint, equal values the fact.
+            # Keys may be equal by chance, so values are compared.
             same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
         uniform = weights is None or (weights == weights[0]).all()
         if by_key or not uniform or same.any():
@@ -142,7 +142,7 @@ def train_pairs(
     sizes, **options
         See :func:`solve_pairs`.
     pairs : sequence of (int, int), optional
-        Those to solve, if not all, and in which order.
+        Pairs to solve, in this order; by default all.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
     sizes = np.diff(groups.starts)
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     own, sums = C[groups.members], groups.sums(C)[group_of]
-    # Infinite bounds are equal bounds; a bound that is reached is reached exactly by everyone.
+    # Infinite bounds count as equal. If a group is at its bound, its samples are exactly at theirs.
     share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
     wide = table[:, group_of]
     result[:, groups.members] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)

@@ -18,10 +18,10 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
 from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
 
-# Parts of the samples to leave out one at a time, and of each the iterations without it at most and
-# the part of a residual at which they end.
+# Number of parts of the samples that are left out one after the other; for each part, the maximum
+# number of iterations without it and the relative residual at which they end.
 _N_PARTS, _MAX_ITERATIONS_WITHOUT, _RESIDUAL_WITHOUT = 10, 10, 0.2
-# The part of the penalty that rounding of K may add to it, and the same as a multiple of `tol`.
+# Maximum fraction of the penalty that rounding of K may add to it; the same as a multiple of `tol`.
 _MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
 
 
@@ -60,8 +60,9 @@ class CGSolution:
     ) -> np.ndarray:
         """Outputs for some of the samples, nearly as if they had not been trained on.
 
-        Each by itself if there is a closed form. If not, up to a tenth of the samples are left out
-        together, and some iterations more bring the solution near that of the others.
+        If there is a closed form, each sample is left out by itself. If not, up to a tenth of the
+        samples are left out together, and some more iterations bring the solution close to that of
+        the other samples.
 
         Parameters
         ----------
@@ -71,7 +72,7 @@ class CGSolution:
         rows : int array of shape (r,)
             Numbers of the samples.
         mass : ndarray of shape (r,), optional
-            Weights with which they are left out, all copies of a sample together.
+            Weights of these samples, all copies of a sample together.
 
         Returns
         -------
@@ -95,10 +96,10 @@ class CGSolution:
 class CG(BaseEstimator):
     """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
 
-    The matrix of the system is not made: a product of it with a few vectors is one pass over H,
-    which is kept, in 16 bits if rounding adds less than a tenth to the penalty, if three quarters
-    of ``config_context(memory=...)`` have room for it, and is made anew in every iteration if not.
-    ``solver_info_`` says which.
+    The matrix of the system is not formed: its product with a few vectors is one pass over H. H is
+    kept if three quarters of ``config_context(memory=...)`` have room for it, in 16 bits if
+    rounding to them adds less than a tenth to the penalty. Otherwise it is made anew in every
+    iteration. ``solver_info_`` says which.
 
     Where all samples are centers and the kernel is positive definite (Gaussian, Laplacian and
     inverse multiquadric of Euclidean distances, Laplacian of Manhattan ones), this is kernel ridge
@@ -111,23 +112,23 @@ class CG(BaseEstimator):
     alpha : float, default=1e-6
         Penalty relative to the mean diagonal of HᵀH, or to the trace of K, > 0.
     fit_intercept : bool, default=True
-        Whether the outputs have a constant, which is not penalised.
+        Whether the outputs have an intercept, which is not penalised.
     tol : float, default=1e-2
-        The iteration ends when no output's residual is larger than this part of its right-hand
-        side, > 0. The system is that of H as it is kept: as all samples are centers, 16 bits may
-        add ten times `tol` to the penalty, and a tenth at most; elsewhere H is rounded as
-        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. On a
-        GPU H is made anew in every iteration and multiplied in its dtype: in float32 no `tol` below
-        some 1e-6 is reached.
+        The iteration ends when the residual of every output is at most this fraction of its
+        right-hand side, > 0. The system is that of H as it is kept. If all samples are centers, 16
+        bits may add ten times `tol` to the penalty, and a tenth at most. Otherwise H is rounded as
+        :class:`Ridge` rounds it, whatever `tol` is, unless ``precision="float64"``. On a GPU H is
+        made anew in every iteration and multiplied in its dtype: float32 does not reach a `tol`
+        below about 1e-6.
     max_iter : int, default=100
         Maximum number of iterations.
     preconditioner : int or None, default=None
-        How many of the centers the preconditioner is made of. None: all of up to 24,000, or up to
-        10,000 where all samples are centers, whose kernel is factorised, in m²/2 numbers; of more
-        2,000.
+        Number of centers that the preconditioner is made of. None: all centers if there are up to
+        24,000, or up to 10,000 if all samples are centers; their kernel is factorised, in m²/2
+        numbers. With more centers, 2,000 of them.
     start : array-like of shape (m, n_outputs) or None, default=None
-        Output weights to start from: ``coef_.T`` of a model with the same centers, trained with
-        another penalty, say.
+        Output weights to start from, for example ``coef_.T`` of a model with the same centers that
+        was trained with another penalty.
     """
 
     needs = "products"
@@ -177,7 +178,8 @@ class CG(BaseEstimator):
             Targets.
         weights : ndarray of shape (N,) or None
         places : ndarray of shape (N,) or None
-            The centers that the samples are, if all are some and the kernel is positive definite.
+            The number of the center equal to each sample, if every sample is a center and the
+            kernel is positive definite.
 
         Returns
         -------
@@ -191,7 +193,7 @@ class CG(BaseEstimator):
         return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
-        """Iterate; whoever has seen enough takes no more.
+        """Iterate; the caller may stop after any iteration.
 
         Parameters
         ----------
@@ -200,7 +202,7 @@ class CG(BaseEstimator):
         Yields
         ------
         solution : CGSolution
-            Its V is changed by the next iteration.
+            The next iteration changes its V in place.
 
         Warns
         -----
@@ -232,9 +234,10 @@ class CG(BaseEstimator):
 
 
 def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray) -> Iterator[float]:
-    """The largest residual beside its norm after each step of V, which is changed, as is R of it.
+    """The largest relative residual after each step; V and its residual R change in place.
 
-    Each column has its own steps (Hestenes and Stiefel, 1952), and the products are of all.
+    Each column has its own steps (Hestenes and Stiefel, 1952); products are made for all columns
+    together.
     """
     P, before = np.zeros(V.shape), np.ones(V.shape[1])
     while True:
@@ -252,7 +255,7 @@ def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray)
 
 
 def _norms(B: np.ndarray) -> np.ndarray:
-    """Norms of the columns; 1 for those that are zero."""
+    """Norms of the columns; 1 for columns of zeros."""
     norms = np.linalg.norm(B, axis=0)
     return np.where(norms == 0, 1, norms)
 

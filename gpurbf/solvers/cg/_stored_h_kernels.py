@@ -1,7 +1,8 @@
 """Products with rows of H that are kept: as 16-bit multiples of a step, or as numbers.
 
-Few vectors, as a solver has them, leave little to do for each number of H: a tile of them is made
-float64, which meets all vectors in the micro-kernels while it is in the first cache.
+With few vectors, as in a solver, there is little to compute for each number of H. So a tile of H is
+converted to float64 and multiplied with all vectors in the micro-kernels while it is in the
+first-level cache.
 
     H V     rows of a tile meet columns of V, eight partial sums an output (`scores`, "partial")
     Hᵀ U    panels of 16 columns meet columns of U as H meets W in `microkernels`, "score"
@@ -28,10 +29,10 @@ _TOP, _DEPTH, _STRIP = 12, 256, 128
 
 @cached(nogil=True, error_model="numpy")
 def round_rows(begin, end, H, shift, step, Q):
-    """Write the nearest multiples of the step to rows begin … end of H - shift, Q of them in int16.
+    """Write rows begin … end of H - shift to Q, as the nearest multiples of the step, in int16.
 
-    Rows of Q are as long as, or shorter than, those of H. The largest multiple there was, NaN where
-    one is.
+    Rows of Q are as long as, or shorter than, those of H. Returns the largest multiple, infinity if
+    a number is NaN.
     """
     use_widest_vectors()
     real = H.dtype.type
@@ -51,8 +52,8 @@ def round_rows(begin, end, H, shift, step, Q):
 def _widen(Q, rows, top, left, n, tile, stride, step, ahead):
     """Write n columns of some rows of Q from (top, left) on as float64, 16 at a time, into a tile.
 
-    Bytes of the tile from row to row are its ``stride``, from 16 columns to the next its ``step``.
-    What lacks of the last 16 is 0. Memory ``ahead`` bytes further on in Q is fetched meanwhile.
+    In the tile, rows are ``stride`` bytes apart, and groups of 16 columns ``step`` bytes apart. The
+    last group is padded with 0. Memory ``ahead`` bytes further on in Q is fetched meanwhile.
     """
     whole = n // LANES * LANES
     for r in range(rows):
@@ -113,7 +114,7 @@ def add_times(begin, end, Q, W, k, some, single, S):
 def add_transposed(begin, end, Q, U, k, kernel, Z):
     """Add Uᵀ Q to columns begin … end of Z (k, m), for Q (N, m).
 
-    U is in blocks (·, k', BLOCK): of BLOCK rows all columns, k' of them, with zeros beyond k.
+    U is in blocks (·, k', BLOCK), each with k' columns of BLOCK rows; columns beyond k are zero.
     """
     use_widest_vectors()
     panels = aligned_like(U, _STRIP * _DEPTH).reshape(_STRIP // LANES, _DEPTH, LANES)

@@ -16,9 +16,9 @@ from gpurbf.solvers.cg.stored_h import StoredH
 
 # Columns of the kernel that are multiplied at a time.
 _COLUMNS_PER_BLOCK = 4096
-# How often a δ is tried, each ten times the one before.
+# Number of values of δ that are tried, each ten times the one before.
 _N_TRIES = 3
-# A penalty of so many times the rounding of the trace is told from it.
+# A penalty must be at least this many times the rounding of the trace to differ from it.
 _MIN_RIDGE_PER_ROUNDING = 4
 
 
@@ -30,7 +30,7 @@ class Cholesky:
     Raises
     ------
     numpy.linalg.LinAlgError
-        If K is not positive definite: there are profiles that are not.
+        If K is not positive definite, as for some profiles.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Cholesky:
         raise np.linalg.LinAlgError("the kernel of the centers is not positive definite")
 
     def _fill(self, layer: Layer, delta: float, roots: np.ndarray | None) -> None:
-        """The panels of the matrix, whose columns are its rows."""
+        """Fill the panels of the matrix, which is symmetric: columns are computed as rows."""
         self.panels.clear()
         w = panel_width(self.m)
         for top in range(0, self.m, w):
@@ -78,19 +78,20 @@ class Cholesky:
 
 
 class Falkon:
-    """An inverse of HᵀDH + λI, where the m centers are to each other as the samples are to them.
+    """An approximate inverse of HᵀDH + λI, for m centers that are distributed like the samples.
 
-    Then HᵀDH is about n/m K², for the kernel K (m, m) of the centers and the samples' weight n, and
+    Then HᵀDH is about n/m K², for the kernel K (m, m) of the centers and the total weight n of the
+    samples, and
 
         P⁻¹ = m/n (K + δI)⁻²,   δ² = λ m/n
 
-    as in Falkon (Rudi, Carratino, Rosasco, 2017), whose penalty is another. Where H is ``centred``,
-    the mean of K's rows is taken off as well, which for q = (K + δI)⁻¹ K 1/√m, of a norm below 1,
-    makes it
+    as in Falkon (Rudi, Carratino, Rosasco, 2017), whose penalty differs. If H is ``centred``, the
+    mean of K's rows is subtracted as well. With q = (K + δI)⁻¹ K 1/√m, whose norm is below 1, this
+    gives
 
         P⁻¹ = m/n (K + δI)⁻¹ (I + q qᵀ / (1 - |q|²)) (K + δI)⁻¹
 
-    It raises what `Cholesky` raises.
+    It raises the errors of `Cholesky`.
     """
 
     def __init__(self, layer: Layer, ridge: float, weight: float, centred: bool) -> None:
@@ -102,7 +103,8 @@ class Falkon:
             delta = self.root.delta
             lost = delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
             self.q = (1 - lost) / np.sqrt(m)
-            # 1 - |q|², of which that leaves no digits; K's eigenvalues are below its trace m.
+            # 1 - |q|², which would lose all digits if subtracted; K's eigenvalues are below its
+            # trace m.
             self.denominator = max(float(lost @ (2 - lost)) / m, delta / (m + delta))
 
     def solve(self, V: np.ndarray) -> np.ndarray:
@@ -119,10 +121,10 @@ class Falkon:
 
 
 class Direct:
-    """The inverse of D K D + λI itself, as well as the dtype can tell it.
+    """The inverse of D K D + λI itself, up to the rounding of its dtype.
 
-    That is the layer's, or float64 where the rounding of a matrix of that ``trace`` would be felt.
-    It raises what `Cholesky` raises.
+    The dtype is the layer's, or float64 if the rounding of a matrix of that ``trace`` would matter.
+    It raises the errors of `Cholesky`.
     """
 
     def __init__(self, layer: Layer, ridge: float, roots: np.ndarray, trace: float) -> None:
@@ -144,20 +146,20 @@ class Nystrom:
     """An inverse of A + λI, for A (m, m) that is known on the span of a few rows of the kernel.
 
     With E (s, m) the activations of s of the centers, E Eᵀ = L Lᵀ and U = Eᵀ L⁻ᵀ, an orthonormal
-    basis of their span, A is taken as U B Uᵀ there and as its mean diagonal elsewhere:
+    basis of their span, A is approximated by U B Uᵀ there and by its mean diagonal elsewhere:
 
         P⁻¹ = U (B + λI)⁻¹ Uᵀ + (I - U Uᵀ) / τ,   τ = λ + (tr A - tr B) / (m - s)
 
-    This is the randomized Nyström preconditioner of Frangella, Tropp and Udell (2023), for columns
-    of a kernel matrix in the place of random ones, as in Falkon (Rudi, Carratino, Rosasco, 2017).
+    This is the randomized Nyström preconditioner of Frangella, Tropp and Udell (2023), with columns
+    of a kernel matrix instead of random ones, as in Falkon (Rudi, Carratino, Rosasco, 2017).
 
     Parameters
     ----------
     E : ndarray of shape (s, m)
     own : ndarray of shape (s,)
-        Which of the centers they are.
+        Numbers of these centers.
     roots : ndarray of shape (m,) or None
-        What scales the columns of E; None: nothing.
+        Factors of the columns of E; None: 1.
     middle : ndarray of shape (s, s) or None
         G such that A ≈ Eᵀ K⁺ G K⁺ E, for the square K (s, s) of E; None: K itself.
     ridge, trace : float
@@ -200,10 +202,10 @@ class Nystrom:
         return V / self.rest + self._from_basis(self._in_basis(self.rows.matvec(scaled)))
 
     def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
-        """P⁻¹ where those unknowns are held at 0, and what V becomes when they are.
+        """P⁻¹ with the unknowns ``some`` held at 0, and V with these unknowns set to 0.
 
-        With C the square of P⁻¹ of them, P⁻¹ of the others is that of all less P⁻¹ C⁻¹ P⁻¹, and
-        the V of the least Vᵀ P V beside the given one is V - P⁻¹ C⁻¹ V.
+        With C the block of P⁻¹ for these unknowns, P⁻¹ of the others is that of all minus P⁻¹ C⁻¹
+        P⁻¹. The V nearest to the given one, in the norm Vᵀ P V, is V - P⁻¹ C⁻¹ V.
         """
         assert self.roots is not None
         (E,) = self.rows.blocks

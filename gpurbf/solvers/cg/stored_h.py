@@ -23,7 +23,7 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 kernels = lazy_module("gpurbf.solvers.cg._stored_h_kernels")
 
 _MAX_TILE_ROWS = 1024
-# Parts of the memory that is set that H may take, and a tile of it.
+# Maximum fractions of the configured memory for H, and for a tile of H.
 _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
 # Rows, and columns, that a thread takes at a time.
 _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
@@ -32,7 +32,7 @@ _Place = tuple[int, np.ndarray]
 
 
 class DeviceH:
-    """H less a shift, computed on a device for every product; see `StoredH`."""
+    """H minus a shift, computed on a device for every product; see `StoredH`."""
 
     def __init__(self, layer: Layer, X: Any, shift: np.ndarray) -> None:
         self.layer, self.X, self.shift = layer, X, shift
@@ -61,13 +61,13 @@ class DeviceH:
         return np.concatenate(parts)
 
     def columns(self, which: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Those columns of H - shift in float64, part by part."""
+        """The columns ``which`` of H - shift in float64, part by part."""
         for rows, H in tiles(self.layer, self.X):
             yield rows, H[:, which].astype(np.float64) - self.shift[which]
 
 
 def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """Rows of H on the host, each tile in the memory of the one before."""
+    """Rows of H on the host, tile by tile; each tile overwrites the one before."""
     N, m = X.shape[0], len(layer.centers)
     budget = _TILE_SHARE * working_bytes()
     n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
@@ -85,9 +85,9 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
 def rows_of(
     layer: Layer, X: Any, shift: np.ndarray, step: float | None, *, triangle: bool = False
 ) -> tuple[StoredH | DeviceH, str]:
-    """H less the shift for X (N, n), in multiples of the step where there is one; and how.
+    """H minus the shift for X (N, n), in multiples of the step if given; and how H is kept.
 
-    On a device, which computes H faster than a host reads it, it is made anew.
+    On a device H is made anew: a device computes H faster than a host reads it.
     """
     if layer.xp is not np:
         return DeviceH(layer, X, shift), "H made anew in every iteration"
@@ -106,20 +106,20 @@ def rows_of(
         fits = step is None or anew.fit()
     if fits:
         return rows, info
-    return rows_of(layer, X, shift, None, triangle=triangle)  # beyond 16 bits
+    return rows_of(layer, X, shift, None, triangle=triangle)  # H does not fit into 16 bits
 
 
 class StoredH:
-    """H (N, m) less a shift, in blocks of rows that are given one by one.
+    """H (N, m) minus a shift, in blocks of rows that are given one by one.
 
     Parameters
     ----------
     shift : ndarray of shape (m,)
-        What every row loses before it is kept.
+        Subtracted from every row before it is kept.
     step : float or None
         Rows are kept as the nearest multiples of it in 16 bits; None: in their own dtype.
     triangle : bool, default=False
-        H is symmetric: of a block of rows the columns up to its last row are kept.
+        H is symmetric: a block of rows keeps only the columns up to its last row.
     """
 
     def __init__(self, shift: np.ndarray, step: float | None, triangle: bool = False) -> None:
@@ -128,7 +128,7 @@ class StoredH:
         self.n_rows = 0
 
     def add(self, H: np.ndarray) -> bool:
-        """Keep the next rows H (b, m); whether 16 bits hold them."""
+        """Keep the next rows H (b, m); returns whether 16 bits hold them."""
         Q, fits = self._rounded(H, self.n_rows)
         self.blocks.append(Q)
         self.n_rows += len(H)
@@ -186,7 +186,7 @@ class StoredH:
         return total
 
     def _matvec(self, V: np.ndarray, S: np.ndarray) -> Callable[[list[_Place]], None]:
-        """Work that adds products of some rows with V to those of S."""
+        """Make a function that adds the products of some rows with V to S."""
         m, k = V.shape
         some = cpu_kernel.micro_kernel("partial", np.float64)
         single = cpu_kernel.micro_kernel("single", np.float64)
@@ -208,7 +208,7 @@ class StoredH:
         return work
 
     def _rmatvec(self, U: np.ndarray, Z: np.ndarray) -> Callable[[list[_Place]], None]:
-        """Work that adds transposed products of some rows with theirs of U to Z (k, m)."""
+        """Make a function that adds the transposed products of some rows with U to Z (k, m)."""
         kernel = cpu_kernel.micro_kernel("score", np.float64)
 
         def work(places: list[_Place]) -> None:
@@ -217,7 +217,7 @@ class StoredH:
             def task(n: int) -> None:
                 left = n * _COLUMNS_PER_TASK
                 for (top, Q), own in zip(places, owns, strict=True):
-                    # Of a triangle the square on the diagonal has been met by its rows.
+                    # In a triangle, the products of rows include the square on the diagonal.
                     right = min(left + _COLUMNS_PER_TASK, top if self.triangle else Q.shape[1])
                     if left < right:
                         kernels.add_transposed(left, right, Q, own, len(Z), kernel, Z)
@@ -239,13 +239,13 @@ class StoredH:
         return sums if self.step is None else sums * self.step**2
 
     def columns(self, which: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Those columns of H - shift in float64, block by block."""
+        """The columns ``which`` of H - shift in float64, block by block."""
         for places in self._passes():
             for top, Q in places:
                 yield slice(top, top + len(Q)), self._in_units(Q[:, which].astype(np.float64))
 
     def _passes(self) -> Iterator[list[_Place]]:
-        """All rows, in lists of blocks that there are at a time, each with its first row."""
+        """All rows, in lists of blocks that exist at the same time, each with its first row."""
         tops = accumulate(map(len, self.blocks), initial=0)
         yield list(zip(tops, self.blocks, strict=False))
 

@@ -21,24 +21,24 @@ from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
 
-# Centers whose kernel is factorised to precondition least squares, and where all samples are
-# centers, in m²/2 numbers; centers that stand for all of them beyond that.
+# Maximum number of centers whose kernel is factorised, in m²/2 numbers, to precondition least
+# squares, and if all samples are centers; number of centers that represent all of them beyond that.
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
-# Centers for which `Ridge` leaves samples out: few may lie unlike the samples.
+# Up to this many centers `Ridge` leaves samples out: few may be distributed unlike the samples.
 _MAX_SUMMED_CENTERS = 512
-# Samples whose leave-one-out outputs are made at a time, and the leverage that one may have of its
-# own.
+# Samples whose leave-one-out outputs are made at a time, and the maximum leverage of a sample.
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 512, 0.99
 # The step of 16 bits over the numbers from 0 to 1.
 _STEP_OF_16_BITS = 1 / 65534
-# Twice that of float32 there, for what the exponential function rounds.
+# Twice the step of float32 there, as the exponential function rounds too.
 _STEP_OF_FLOAT32 = 2.0**-23
 
 
 class Penalty(NamedTuple):
-    """The relative penalty of the weights, and whether there is an intercept, which has none.
+    """The relative penalty of the weights, and whether there is an intercept (not penalised).
 
-    Rounding of the kernel of all samples to 16 bits may add that part of the penalty to it.
+    ``rounding`` is the maximum fraction that rounding of the kernel of all samples to 16 bits may
+    add to the penalty.
     """
 
     alpha: float
@@ -57,7 +57,7 @@ class System(ABC):
     ridge : float
         λ.
     preconditioner : object
-        ``solve(V)`` is P⁻¹ V for a P that is much like A + λI.
+        ``solve(V)`` is P⁻¹ V for a P that is close to A + λI.
     info : str
         Whether and how H is kept.
     n_samples : int
@@ -77,10 +77,10 @@ class System(ABC):
     def _precondition(
         self, n_landmarks: int | None, max_factorised: int, trace: float
     ) -> Falkon | Direct | Nystrom:
-        """Make the preconditioner, of A's trace: a factor of all of the kernel, else `Nystrom`.
+        """Make the preconditioner, given A's trace: a factor of the whole kernel, else `Nystrom`.
 
-        All centers are to be in it if they are no more than ``n_landmarks``, or ``max_factorised``
-        by default, and their kernel allows it.
+        All centers are used if there are at most ``n_landmarks`` (by default ``max_factorised``)
+        and their kernel is positive definite.
         """
         layer, m = self.layer, len(self.layer.centers)
         if m <= (n_landmarks or max_factorised):
@@ -109,7 +109,7 @@ class System(ABC):
 
     @abstractmethod
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Output weights W (m, k) and intercept b (k,) of a solution, or of a V that is not yet."""
+        """Output weights W (m, k) and intercept b (k,) of a solution, or of an intermediate V."""
 
     def start(self, W: np.ndarray) -> np.ndarray:
         """The V that is nearest to output weights W."""
@@ -117,7 +117,7 @@ class System(ABC):
 
     @abstractmethod
     def _samples(self, rows: np.ndarray) -> Any:
-        """Those of the samples, as the layer takes them."""
+        """The samples with these numbers, as the layer takes them."""
 
     def outputs(self, V: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Outputs of a solution for those samples."""
@@ -134,21 +134,22 @@ class System(ABC):
 
         ``mass`` are the weights of all their copies, which are left out too.
 
-        With the preconditioner in the place of the inverse of A + λI; None if it is not near
-        enough to it, as one of landmarks is not.
+        The closed forms use the preconditioner instead of the inverse of A + λI. None if it is not
+        close enough to it, as one of landmarks.
         """
 
     @abstractmethod
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
-        """The system without those samples, λ as it is, and V of this one as a start there."""
+        """The system without those samples, with the same λ, and the V of this one as its start."""
 
 
 class LeastSquares(System):
     """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
 
-    Where there is a b, H and T are less their means, and b follows from them. λ is alpha times the
-    mean diagonal of A, and H is rounded to the grid of `NormalEquations`, so the solution is the
-    same. Rows of H are kept less a shift: kernels that are wide are nearly the same number.
+    If there is a b, the means of H and T are subtracted, and b follows from them. λ is alpha times
+    the mean diagonal of A, and H is rounded to the grid of `NormalEquations`, so the solution is
+    the same. Rows of H are kept minus a shift: the values of wide kernels are nearly the same
+    number.
     """
 
     name = "least squares"
@@ -180,31 +181,31 @@ class LeastSquares(System):
         self.preconditioner = self._precondition(n_landmarks, _MAX_FALKON_CENTERS, trace)
 
     def _keep(self) -> None:
-        """Keep the rows of the layer, or see to it that they can be made, in 16 bits at best."""
+        """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
         target = float(np.abs(self.T).max(initial=1))
         found = fixed_point(self.layer, self.alpha, target, 1.0, 1.0)
         shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
         self._keep_in(shift, step)
-        step = getattr(self.rows, "step", None)  # where they are kept in multiples of it
+        step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
         if step and not self._tolerable(step):
             self._keep_in(shift, None)
             self.info += ", as 16 bits would add to the penalty"
 
     def _keep_in(self, shift: np.ndarray, step: float | None) -> None:
-        self.__dict__.pop("rows", None)  # two of them may be more than there is room for
+        self.__dict__.pop("rows", None)  # there may be no room for two of them
         self.rows, self.info = rows_of(self.layer, self.X, shift, step)
         self.squares = float(weighted_sum(self.w, self.rows.squares()))
         self._average()
 
     def _average(self) -> None:
-        """Find the mean of the rows as they are kept, of samples of these weights."""
+        """Find the weighted mean of the rows as they are kept."""
         self.mean = self.rows.rmatvec(self.w[:, None])[:, 0] / self.w.sum()
 
     def _centre(self) -> None:
         """Find B, and the ``offset`` that products subtract from the rows as they are kept.
 
-        It is their mean; without a b it is minus the shift, so that H is not centred.
+        The offset is their mean; without a b it is minus the shift, so that H is not centred.
         """
         self.offset, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
         if self.fit_intercept:
@@ -252,7 +253,7 @@ class LeastSquares(System):
         return self.X[rows]
 
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
-        """See `System`; with them go the samples that are equal to them."""
+        """See `System`; samples that are equal to them are left out too."""
         other = copy.copy(self)
         other.w = self.w.copy()
         other.w[np.isin(row_hashes(self.X, 0), row_hashes(self.X[rows], 0))] = 0
@@ -266,10 +267,10 @@ class LeastSquares(System):
     ) -> np.ndarray | None:
         """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
 
-        Few centers take little time to be summed for, so their leverages are ridge's. Of more,
-        `Falkon` takes all samples for equally heavy, so the leverage ℓ that it tells is that of one
-        of mean weight, and f + ℓ / (1 - ℓ) (f - t) its output without it. How far that is from f
-        is proportional to the weight.
+        With few centers, sums take little time, so `Ridge` computes the leverages. With more,
+        `Falkon` assumes that all samples have the same weight. So its leverage ℓ is that of a
+        sample of mean weight, whose output without it is f + ℓ / (1 - ℓ) (f - t). The difference
+        from f is proportional to the weight.
         """
         mass = self.w[rows] if mass is None else mass
         if len(W) <= _MAX_SUMMED_CENTERS:
@@ -289,7 +290,7 @@ class LeastSquares(System):
                 outputs[part] = H @ W + b
                 H -= self.offset + self.rows.shift
                 leverage[part] = self.preconditioner.squares(H.T)
-        mean = mass[mass > 0].mean() if mass.any() else 1.0  # those of none are no part of it
+        mean = mass[mass > 0].mean() if mass.any() else 1.0  # samples of weight 0 do not count
         leverage += self.fit_intercept / self.w.sum()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
@@ -304,10 +305,12 @@ def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
 class KernelSystem(System):
     """Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV for f = KV, samples that are the centers in their order.
 
-    With D = diag(√w) and V = D U it is (D K D + λI) U = D (T - 1b), and λ is alpha times the trace
-    of D K D. That 1ᵀV is zero gives b: the system is solved for the ones besides.
+    With D = diag(√w) and V = D U, the system is (D K D + λI) U = D (T - 1b), and λ is alpha times
+    the trace of D K D. b follows from 1ᵀV = 0; for it, the system is also solved with D 1 on the
+    right.
 
-    ``places`` (N,) are the centers that samples are; samples of one place are taken together.
+    ``places`` (N,) are the numbers of the centers equal to the samples; equal samples are taken
+    together.
     """
 
     name = "kernel ridge regression"
@@ -357,7 +360,7 @@ class KernelSystem(System):
         return self.roots[:, None] * S + self.ridge * U
 
     def start(self, W: np.ndarray) -> np.ndarray:
-        """The U of W, and nothing for the constant."""
+        """The U of W, and zeros for the column of the intercept."""
         U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
         return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
 
@@ -374,20 +377,20 @@ class KernelSystem(System):
         return self.layer.centers[self.places[rows]]
 
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
-        """See `System`; with them go the samples that are equal to them."""
+        """See `System`; samples that are equal to them are left out too."""
         other, some = copy.copy(self), np.unique(self.places[rows])
         other.roots, other.B = self.roots.copy(), self.B.copy()
         other.roots[some], other.B[some] = 0, 0
-        assert isinstance(self.preconditioner, Nystrom)  # the other has leave_one_out
+        assert isinstance(self.preconditioner, Nystrom)  # the other has a closed form
         other.preconditioner, U = self.preconditioner.without(some, U)
         return other, U
 
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), less what a b does to it.
+        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), corrected for b.
 
-        With s = (K + λ/D²)⁻¹ 1 a b takes s sᵀ / 1ᵀs from that inverse.
+        With s = (K + λ/D²)⁻¹ 1, an intercept b subtracts s sᵀ / 1ᵀs from that inverse.
         """
         if isinstance(self.preconditioner, Nystrom):
             return None
@@ -405,8 +408,8 @@ class KernelSystem(System):
             rest = diagonal - s[some] ** 2 / s.sum()
             diagonal = np.maximum(
                 rest, (1 - _MAX_LEVERAGE) * diagonal
-            )  # also of all the weight there is
+            )  # also if it has all the weight
         outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
-        # Those of no weight have not been trained on.
+        # Samples of weight 0 have not been trained on.
         outputs[weightless] = self._outputs(W, b, rows[weightless])
         return outputs

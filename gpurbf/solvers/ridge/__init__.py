@@ -26,11 +26,11 @@ from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# How often a hundred times larger ridge is tried before the eigenvalues are.
+# Number of retries, each with a hundred times larger ridge, before eigenvalues are used.
 _N_RETRIES = 2
 # Rows that a thread leaves out at a time.
 _ROWS_LEFT_OUT = 200
-# A row whose outputs are its own doing has nothing left when it is left out.
+# Minimum of 1 - leverage: it is 0 for a row that alone determines its outputs.
 _MIN_LEFT = 1e-9
 
 
@@ -42,7 +42,7 @@ class Ridge(BaseEstimator):
     alpha : float, default=1e-6
         Penalty relative to the mean diagonal of HᵀH, > 0.
     fit_intercept : bool, default=True
-        Whether the outputs have a constant, which is not penalised.
+        Whether the outputs have an intercept, which is not penalised.
     """
 
     needs = "sums"
@@ -60,7 +60,7 @@ class Ridge(BaseEstimator):
     def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
         """Minimise Σ wᵢ ‖tᵢ - hᵢ W - b‖² + λ ‖W‖².
 
-        λ is alpha times the mean diagonal of HᵀH, of the centred H where there is an intercept:
+        λ is alpha times the mean diagonal of HᵀH, of the centred H if there is an intercept:
         scaling the weights or the activations changes nothing.
 
         Parameters
@@ -81,7 +81,8 @@ class Ridge(BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            If the matrix was not positive definite in floating point; it says what was done.
+            If the matrix was not positive definite in floating point; the warning says what was
+            done.
         """
         with normal.allocator():
             system = normal.system(self.fit_intercept, keep=keep)
@@ -92,17 +93,17 @@ class Ridge(BaseEstimator):
 
 
 class OwnCenters(NamedTuple):
-    """Rows that are centers themselves: their places, and of each a column, 1 for these centers.
+    """Rows that are centers themselves: their places, and for each a column, 1 at equal centers.
 
-    Equal centers are left out together: they have one weight, in parts, and the inverse of HᵀH has
-    no digits left for one of them beside its twin where the penalty is small.
+    Equal centers are left out together: they share one weight, and if the penalty is small, the
+    inverse of HᵀH has no correct digits for one of them alone.
     """
 
     rows: np.ndarray
     units: np.ndarray
 
     def within(self, part: slice) -> OwnCenters:
-        """Those of some of the rows, by their places there."""
+        """Those of the rows in ``part``, with places from its start."""
         some = (part.start <= self.rows) & (self.rows < part.stop)
         return OwnCenters(self.rows[some] - part.start, self.units[:, some])
 
@@ -118,11 +119,11 @@ class RidgeSolution:
     mean : ndarray of shape (m,), float64
         Subtracted from H; zero without an intercept.
     intercept_leverage : float
-        The part of the intercept in the leverage of a row of weight 1.
+        The contribution of the intercept to the leverage of a row of weight 1.
     whiten : callable
-        Maps V (m, N), of the library that solved, to L⁻¹ V, where L Lᵀ is the matrix solved.
+        Maps V (m, N), an array of ``xp``, to L⁻¹ V, where L Lᵀ is the matrix of the system.
     xp : module
-        The library that solved.
+        The array library that the solver used.
     """
 
     W: np.ndarray
@@ -140,19 +141,19 @@ class RidgeSolution:
         weights: np.ndarray | None = None,
         own: OwnCenters | None = None,
     ) -> np.ndarray:
-        """Outputs for training rows, each as if not trained on.
+        """Outputs for training rows, each as if it had not been trained on.
 
-        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64). A row
-        that is a center is left out with it, as in `RidgePath.leave_one_out`.
+        The closed form of ridge regression (Hastie, Tibshirani, Friedman, 2009, eq. 7.64). If a row
+        is a center, this center is left out too, as in `RidgePath.leave_one_out`.
 
         Parameters
         ----------
         H : array of shape (N, m), of the library that solved
-            The rows as they were summed.
+            The rows as they were added to the sums.
         T : ndarray of shape (N, k)
             Targets that the rows were trained on.
         weights : ndarray of shape (N,), optional
-            Weights that they were trained with, all copies of a row together; by default 1.
+            Weights of the rows in training, all copies of a row together; by default 1.
         own : OwnCenters, optional
             Rows that are centers.
 
@@ -173,7 +174,7 @@ class RidgeSolution:
     def _left_out(
         self, H: Any, T: np.ndarray, weights: np.ndarray | None, own: OwnCenters | None
     ) -> np.ndarray:
-        """See `leave_one_out`; of rows that are evaluated together."""
+        """See `leave_one_out`; for rows that are evaluated together."""
         xp = self.xp
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
@@ -197,8 +198,8 @@ class RidgeSolution:
 def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.ndarray:
     """Outputs (..., N, k) of rows as if not trained on, from those trained on targets T (N, k).
 
-    (f - ℓt) / (1 - ℓ) for the leverage ℓ (..., N) of all of a row's weight (Hastie, Tibshirani,
-    Friedman, 2009, eq. 7.64).
+    (f - ℓt) / (1 - ℓ) for the leverage ℓ (..., N) of a row with all of its weight (Hastie,
+    Tibshirani, Friedman, 2009, eq. 7.64).
     """
     leverage = leverage[..., None]
     return (outputs - leverage * T) / np.maximum(1 - leverage, _MIN_LEFT)

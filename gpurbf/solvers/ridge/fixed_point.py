@@ -14,17 +14,17 @@ from gpurbf.layer import Layer, activations
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
 
-# Centers whose activations tell mean and range.
+# Maximum number of centers whose activations determine mean and range.
 _MAX_CENTERS_EVALUATED = 1024
-# Rows whose mean is the shift where there is no grid.
+# Rows whose mean is the shift if there is no grid.
 _SHIFT_ROWS = 1024
-# The part of the ridge that rounding may add to it.
+# Maximum fraction of the ridge that rounding may add to it.
 _MAX_NOISE = 0.1
 
 
 def first_mean(layer: Layer, X: Any) -> np.ndarray:
-    """The mean of H over the first rows of X, in numbers of float32."""
-    # Any shift is right; one that float32 holds exactly is the same number everywhere.
+    """The mean of H over the first rows of X, rounded to float32."""
+    # Any shift is correct; one that float32 holds exactly is the same number everywhere.
     H = activations(layer, X[:_SHIFT_ROWS])
     return to_host(H.mean(axis=0, dtype=np.float64)).astype(np.float32).astype(np.float64)
 
@@ -32,8 +32,9 @@ def first_mean(layer: Layer, X: Any) -> np.ndarray:
 def tolerable(noise: float, spread: float, alpha: float) -> bool:
     """Whether rounding that adds ``noise`` to the diagonal of HᵀH adds little to the penalty.
 
-    The penalty is alpha times that diagonal, which is at least the ``spread``, of H less its mean.
-    Errors are independent only where columns differ by steps or more, so alpha counts up to 1.
+    The penalty is alpha times that diagonal, which is at least the ``spread``, the diagonal for H
+    minus its mean. Errors are independent only where columns differ by a step or more, so an alpha
+    above 1 counts as 1.
     """
     return noise <= _MAX_NOISE * min(alpha, 1.0) * spread
 
@@ -43,12 +44,13 @@ def fixed_point(
 ) -> tuple[np.ndarray, Grid] | None:
     """Find the shift of H and the grid it is then rounded to; None if that is too coarse.
 
-    H rounded is another H: its errors, independent and step²/12 each on average, add that much to
-    the mean diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, alpha
-    times the mean diagonal. Both means, and the range that is to fit into 15 bits, are taken from
-    the activations of up to 1,024 of the centers, so that every batch and every machine
-    with these centers finds the same. The largest target and weight scale it, and the mean weight.
-    Samples may differ by less than centers do: who sums them checks that `tolerable` holds of them.
+    Rounding errors of H, independent and step²/12 each on average, add that much to the mean
+    diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, which is alpha
+    times the mean diagonal. Both means, and the range that must fit into 15 bits, are taken from
+    the activations of up to 1,024 of the centers, so that every batch and every machine with these
+    centers finds the same. The result also depends on the largest target, the largest weight and
+    the mean weight. Samples may differ by less than centers do, so the caller that sums them must
+    check `tolerable` for them.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ def fixed_point(
     if not np.isfinite(largest):
         return None
     grid = Grid.of(largest, target, weight)
-    V[np.arange(len(rows)), rows] = 0  # a center answers to itself as to no other sample
+    V[np.arange(len(rows)), rows] = 0  # the activation of a center for itself is not typical
     spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
     if not tolerable(grid.step**2 / 12, spread, alpha):
         return None

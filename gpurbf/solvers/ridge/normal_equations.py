@@ -27,16 +27,16 @@ from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
-# Of the squares of H less its shift, a spread that is nothing but their rounding.
+# A spread below this fraction of the squares of H minus its shift is only their rounding.
 _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 class System(NamedTuple):
     """The normal equations A W = B of a least-squares problem, before any ridge.
 
-    A (m, m) and B (m, k) are of centred H and T where there is an intercept, and of the library
-    ``xp``; ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without one, and
-    ``scale`` is the mean diagonal of A; of HᵀH where no more is left in A than rounding.
+    A (m, m) and B (m, k) are arrays of the library ``xp``, for centred H and T if there is an
+    intercept. ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without an
+    intercept. ``scale`` is the mean diagonal of A, or of HᵀH if only rounding is left in A.
     """
 
     A: Any
@@ -54,17 +54,18 @@ class System(NamedTuple):
 class NormalEquations:
     """The sums HᵀH, HᵀT, Hᵀ1, 1ᵀT and 1ᵀ1 of a least-squares problem, in float64.
 
-    H is taken relative to ``shift``, its mean over the first rows: where kernels are wide all of H
-    is nearly the same number, and sums of its squares would keep no digits of the differences.
-    Where a ridge is told and it allows that, the sums are exact on a ``grid``; see `fixed_point`.
-    Whoever has added the rows asks whether they are `coarse`, and makes them again if so.
+    H is taken relative to ``shift``, its mean over the first rows: with wide kernels all of H is
+    nearly the same number, and sums of its squares would lose the digits of the differences. If
+    ``alpha`` is given and large enough for it, the sums are exact on a ``grid``; see `fixed_point`.
+    The caller that has added the rows checks whether they are `coarse`, and then makes the sums
+    again.
 
     Parameters
     ----------
     n_centers, n_outputs : int
         m and k.
     alpha : float, optional
-        The least relative ridge that the sums are to be solved with.
+        The smallest relative ridge that the sums will be solved with.
     """
 
     def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
@@ -74,12 +75,12 @@ class NormalEquations:
             "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
         )
         self.alpha = alpha
-        # Where the layer computes; NumPy's before the first rows and in a pickle.
+        # The layer decides where the sums are; None, before the first rows and in a pickle: NumPy.
         self.layer: Layer | None = None
         self.shift: np.ndarray | None = None
         self.grid: Grid | None = None
         self.n_rows = 0
-        # Sums on the CPU are those of the lower triangle.
+        # On the CPU only the lower triangle is summed.
         self.G: Any = np.zeros((n_centers, n_centers))
         # The last column is (H - shift)ᵀ 1.
         self.B: Any = np.zeros((n_centers, n_outputs + 1))
@@ -88,14 +89,14 @@ class NormalEquations:
         self.weight: Any = 0
 
     def copy(self) -> NormalEquations:
-        """Copy the sums, to be added to while these stay as they are."""
+        """Copy the sums: rows can be added to the copy while these stay as they are."""
         other = copy.copy(self)
         with self.allocator():
             other.G, other.B = self.G.copy(), self.B.copy()
         return other
 
     def grown(self, m: int, places: np.ndarray) -> NormalEquations:
-        """The sums for m centers, of which these are at `places`: new ones were silent before."""
+        """The sums for m centers, with these at `places`; new ones had no activation before."""
         larger = NormalEquations(m, len(self.targets))
         G = to_host(self.G)
         mirror(G)  # places need not be in order
@@ -119,8 +120,8 @@ class NormalEquations:
 
         Rounding, to the grid and to the dtype of the layer, is measured on some of the rows added,
         X with these weights, for which ``double`` gives H in float64. Errors of many rows or
-        centers may be alike, so what counts is the norm of all: beside that of as many independent
-        errors, whose squares add as much to the diagonal as the promise allows.
+        centers may be correlated, so the norm of all errors counts. It is compared with the norm of
+        as many independent errors, whose squares add as much to the diagonal as is allowed.
 
         Parameters
         ----------
@@ -139,23 +140,23 @@ class NormalEquations:
             diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
         spread = float((diagonal - sums * sums / n).sum())
         if self.grid is not None and weights is not None and float(sums @ sums) > n * spread:
-            # Sums with targets round these, √w among them: too little is left of the mean of
-            # rows that lie farther from the shift than from each other.
+            # Sums with targets round the targets, √w included: this leaves too few digits of the
+            # mean if rows lie farther from the shift than from each other.
             return True
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
         with layer.allocator():
             H = to_host(activations(layer, X))
-        # Few rows: threads of BLAS would bring little and spin on through what comes next.
+        # Few rows: BLAS threads would help little and keep spinning during the next step.
         with single_threaded_blas():
             errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
             if not np.isfinite(spread) or not np.isfinite(errors).all():
-                return False  # `system` says so
+                return False  # `system` raises the error
             s = len(errors)
             largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
         return not tolerable(largest * m * self.n_rows, spread, self.alpha)
 
     def no_grid(self, layer: Layer) -> bool:
-        """Whether sums that could be exact are not: the grid is too coarse for the centers."""
+        """Whether sums that could be exact are not, as the grid is too coarse for the centers."""
         return bool(self.alpha) and self.grid is None and len(self.G) >= FEW and layer.exact_sums
 
     @staged("output training", "sums")
@@ -198,7 +199,7 @@ class NormalEquations:
         ----------
         layer : Layer
         X : ndarray or CSR of shape (N, n)
-            The first of them are seen.
+            Only the first rows are used.
         target, weight, mean : float, default=1.0
             The largest target, the largest weight and the mean weight of all rows, as far as they
             are known.
@@ -226,7 +227,7 @@ class NormalEquations:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
 
     def plain(self) -> dict[str, Any]:
-        """All of it as arrays and numbers."""
+        """The state as arrays and numbers."""
         return self.__getstate__() | {
             "grid": None if self.grid is None else tuple(self.grid),
             "targets": [total.as_integer_ratio() for total in self.targets],
@@ -235,7 +236,7 @@ class NormalEquations:
 
     @classmethod
     def from_plain(cls, kept: dict[str, Any]) -> NormalEquations:
-        """The sums that `plain` tells of."""
+        """Restore the sums from the result of `plain`."""
         self = object.__new__(cls)
         self.__dict__.update({"n_rows": 0} | kept)
         self.grid = None if kept["grid"] is None else Grid(*kept["grid"])
@@ -280,7 +281,7 @@ class NormalEquations:
         return System(A, B, mean, target_mean, relative_to(scale, squares), xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
-        """Make a function that rounds H (N, m) as it was summed.
+        """Make a function that rounds H (N, m) as in the sums.
 
         Parameters
         ----------
@@ -296,16 +297,16 @@ class NormalEquations:
         return partial(self.grid.nearest, mean=self.shift, roots=roots)
 
     def summed_copies(self, H: Any, copies: tuple[np.ndarray, np.ndarray] | None) -> Any:
-        """Rows H (N, m) as their copies were summed: their mean, as unequal weights round anew.
+        """Rows H (N, m) as summed, each the mean of its copies: each weight is rounded differently.
 
-        All of a row's weight at that mean is what leave-one-out takes off.
+        Leave-one-out subtracts the total weight of a row at that mean.
 
         Parameters
         ----------
         H : array of shape (N, m)
         copies : (places, weights) or None
-            Of each copy, the row itself among them, which of the rows it is and its weight; None:
-            of weight 1.
+            For each copy, the row itself included: the number of its row, and its weight. None: no
+            copies, all weights 1.
         """
         if self.grid is None or copies is None:
             return self.summed()(H)
@@ -321,9 +322,9 @@ class NormalEquations:
 
 
 def relative_to(scale: float, squares: float) -> float:
-    """The number that alpha multiplies: A's mean diagonal, or the squares if that is rounding.
+    """The number that alpha multiplies: A's mean diagonal, or the squares if that is only rounding.
 
-    It is nothing but rounding where every center has one activation for all samples.
+    It is only rounding if every center has the same activation for all samples.
     """
     return scale if scale > _ROUNDING * squares else squares or 1.0
 
@@ -335,5 +336,5 @@ def _add_outer(A: Any, u: Any, v: Any) -> None:
         rows = slice(i * _ROWS_PER_BLOCK, (i + 1) * _ROWS_PER_BLOCK)
         A[rows] += u[rows, None] * v
 
-    # One thread gives a device its work.
+    # On a device, one thread launches the work.
     parallel_for(task, -(-len(A) // _ROWS_PER_BLOCK), None if isinstance(A, np.ndarray) else 1)

@@ -1,8 +1,8 @@
 """Ridge regression for many penalties from one decomposition, and outputs of rows left out.
 
-HᵀH is brought to Q T Qᵀ with T tridiagonal, after which every shift of it is easy to solve. That
-takes a fraction of the time of the eigenvalues and -vectors, which start from it. LAPACK does it on
-the CPU; libraries of devices have no such function but the eigenvalues, a T that is diagonal.
+HᵀH is reduced to Q T Qᵀ with T tridiagonal, after which it is easy to solve for every shift. This
+takes a fraction of the time of eigenvalues and eigenvectors, which start from it. LAPACK does it on
+the CPU. Device libraries have no such function, so eigenvalues are used there: T is diagonal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 kernels = lazy_module("gpurbf.solvers.ridge._path_kernels")
 
-# Eigenvalues of T, as a part of its norm, below which they are rounding.
+# Eigenvalues of T below this fraction of its norm are rounding.
 _ROUNDING = 8 * np.finfo(np.float64).eps
-# Rows that are rotated, or meet all weights, at a time.
+# Rows that are rotated, or multiplied with all weights, at a time.
 _ROWS_PER_TASK = 128
-# From so many rows on BLAS's threads help LAPACK: half of its work is a product with a vector for
-# each row, after which threads meet. Two of OpenBLAS's take half the time of one, but spin on for
-# longer than that saves below (1,000 centers: a fit in 1.21 instead of 1.18 of the time that a
-# reduction of our own took, up to 1.54).
+# From this many rows on, BLAS threads help LAPACK: half of its work is a product with a vector for
+# each row, after which threads synchronize. Two OpenBLAS threads take half the time of one, but
+# below this number they keep spinning for longer than that saves (1,000 centers: a fit took 1.21
+# instead of 1.18 of the time with a reduction of our own, up to 1.54).
 _MIN_ROWS_FOR_BLAS_THREADS = 2000
 
 
@@ -56,9 +56,9 @@ class RidgePath:
     normal : NormalEquations
         The sums, which are overwritten.
     alphas : ndarray of shape (p,)
-        Penalties relative to the mean diagonal of HᵀH, > 0, as of `Ridge`.
+        Penalties relative to the mean diagonal of HᵀH, > 0, as in `Ridge`.
     fit_intercept : bool
-        Whether there is a constant, which is not penalised.
+        Whether there is an intercept, which is not penalised.
     """
 
     def __init__(self, normal: NormalEquations, alphas: np.ndarray, fit_intercept: bool) -> None:
@@ -68,12 +68,12 @@ class RidgePath:
                 self.form = tridiagonal(system.xp, system.A)
                 turned = self.form.turn(system.B.T)
         self.shifts = alphas * system.scale + self._lacking(alphas.min() * system.scale)
-        # Of each penalty the weights (k, m), turned.
+        # For each penalty the weights (k, m), times Q.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
         self.intercept_leverage = 1 / float(normal.weight) if fit_intercept else 0.0
 
     def _lacking(self, least: float) -> float:
-        """Shift by which all penalties are positive definite in floating point; 0 if none."""
+        """Shift that makes T positive definite in floating point for all penalties, or 0."""
         lacking = max(0.0, _ROUNDING * self.form.norm() - self.form.lowest())
         if lacking > least:
             warn(
@@ -90,7 +90,7 @@ class RidgePath:
         Parameters
         ----------
         i : int
-            The penalty's place among them.
+            Number of the penalty.
 
         Returns
         -------
@@ -104,19 +104,19 @@ class RidgePath:
     def leave_one_out(
         self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters
     ) -> np.ndarray:
-        """Outputs for training rows with each penalty, each row as if not trained on.
+        """Outputs for training rows with each penalty, each row as if it had not been trained on.
 
-        With a row that is a center this center is left out too: no new sample is one, so
-        the outputs without it are those that tell what new samples will get.
+        If a row is a center, this center is left out too: new samples are not centers, so the
+        outputs without it are like those for new samples.
 
         Parameters
         ----------
         H : array of shape (N, m), of the library that solved
-            The rows as they were summed.
+            The rows as they were added to the sums.
         T : ndarray of shape (N, k)
             Targets that the rows were trained on.
         weights : ndarray of shape (N,)
-            Weights that they were trained with, all copies of a row together.
+            Weights of the rows in training, all copies of a row together.
         own : OwnCenters
             Rows that are centers.
 
@@ -126,10 +126,10 @@ class RidgePath:
 
         Notes
         -----
-        Let A be the matrix solved, h the row and e the ones of its centers. Without the
-        center the output is f - (β / γ) W_e and its leverage α - β² / γ, where α = hᵀA⁻¹h + 1/n, β
-        = hᵀA⁻¹e and γ = eᵀA⁻¹e; without the row then (f - ℓt) / (1 - ℓ), ℓ the leverage times the
-        weight (Hastie, Tibshirani, Friedman, 2009, eq. 7.64).
+        Let A be the matrix of the system, h the row and e the column with ones at its centers.
+        Without the center the output is f - (β / γ) W_e and its leverage α - β² / γ, where α =
+        hᵀA⁻¹h + 1/n, β = hᵀA⁻¹e and γ = eᵀA⁻¹e; without the row then (f - ℓt) / (1 - ℓ), ℓ the
+        leverage times the weight (Hastie, Tibshirani, Friedman, 2009, eq. 7.64).
         """
         p, k, m = self.weights.shape
         xp = self.system.xp
@@ -156,9 +156,10 @@ class RidgePath:
 
 @dataclass
 class Tridiagonal:
-    """T, by its ``diagonal`` (m,) and the m - 1 numbers ``beside`` it, and the rotation Q.
+    """T, given by its ``diagonal`` (m,) and the m - 1 numbers ``beside`` it, and the rotation Q.
 
-    ``turn`` maps rows V (n, m), of the library that A was of, to V Q and ``back`` to V Qᵀ, NumPy's.
+    ``turn`` maps rows V (n, m), in the array library of A, to V Q; ``back`` maps rows to V Qᵀ. Both
+    return NumPy arrays.
     """
 
     diagonal: np.ndarray
@@ -167,7 +168,7 @@ class Tridiagonal:
     back: Callable[[Any], np.ndarray]
 
     def lowest(self) -> float:
-        """The least eigenvalue."""
+        """The smallest eigenvalue."""
         found = scipy.linalg.eigh_tridiagonal(
             self.diagonal,
             self.beside[: len(self.diagonal) - 1],
@@ -204,13 +205,13 @@ class Tridiagonal:
 
 
 def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
-    """The form of a symmetric A (m, m) of that library, which is overwritten."""
+    """Reduce a symmetric A (m, m), an array of ``xp``, which is overwritten."""
     m = len(A)
     if xp is not np or m == 1:
         values, vectors = factorizations(xp).eigh(A)
         return Tridiagonal(
             to_host(values),
-            np.zeros(max(m - 1, 1)),  # LAPACK wants something to point at
+            np.zeros(max(m - 1, 1)),  # LAPACK needs a pointer to something
             lambda V: to_host(V @ vectors),
             lambda V: to_host(xp.asarray(V) @ vectors.T),
         )
@@ -226,7 +227,7 @@ def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
 
 
 def _rotated(reflectors: np.ndarray, taus: np.ndarray, trans: str, V: np.ndarray) -> np.ndarray:
-    """Rows V (n, m) times Q, or with "N" times Qᵀ, of Q as LAPACK's dsytrd leaves it."""
+    """Rows V (n, m) times Q, or with "N" times Qᵀ, for Q as LAPACK's dsytrd stores it."""
     rotated = np.array(V, np.float64)
     parts = [rotated[i : i + _ROWS_PER_TASK, 1:] for i in range(0, len(rotated), _ROWS_PER_TASK)]
 
