@@ -1,12 +1,12 @@
-"""RBF networks and kernel machines for scikit-learn, as fast as the machine allows.
+"""RBF networks and kernel machines (SVC) for scikit-learn, on CPUs and NVIDIA GPUs.
 
     X, y ─► estimators ─► centers ─► layer ──────► solvers
             labels,       which      H, tile by     H, y → W
             parameters,   points     tile, on a     svm
             validation               backend        K, y → alpha
 
-Names below are imported when they are first used, so ``import gpurbf`` costs nothing and imports
-neither Numba nor a GPU library.
+Public names are imported on first use, so ``import gpurbf`` is fast and imports neither Numba nor
+a GPU library.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where each public name lives.
+# The module that defines each public name.
 _HOMES = {
     "RBFClassifier": "gpurbf.estimators.rbf",
     "RBFClassifierCV": "gpurbf.estimators.rbf_cv",

@@ -1,4 +1,4 @@
-"""Image data to classify: IDX files, and MNIST and Fashion-MNIST wherever they are."""
+"""Load image data for classification: IDX files, MNIST and Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
     Parameters
     ----------
     path : str or path-like
-        The file. Compression is seen from the content, not from the name.
+        The file. Compression is detected from the content, not from the name.
 
     Returns
     -------
@@ -100,13 +100,13 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
 def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     """MNIST: 60,000 and 10,000 images of digits, 28 × 28 pixels.
 
-    The first of these that holds it: `data_home` or its folder ``mnist``,
+    The data come from the first of these places that has them: `data_home` or its folder ``mnist``,
     ``/usr/share/datasets/mnist``, OpenML through scikit-learn (which keeps a copy).
 
     Parameters
     ----------
     data_home : str or path-like, optional
-        A folder with the four IDX files, and scikit-learn's cache for what it downloads.
+        A folder with the four IDX files; also scikit-learn's cache for downloads.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     Raises
     ------
     FileNotFoundError
-        If it is in none of these places; the message names each and what was wrong there.
+        If no place has the data; the message names each place and what was wrong there.
     """
     return _load("MNIST", "mnist", "mnist_784", data_home)
 
@@ -124,14 +124,14 @@ def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
 def load_fashion_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     """Fashion-MNIST: 60,000 and 10,000 images of clothes, 28 × 28 pixels.
 
-    The first of these that holds it: `data_home` or its folder ``fashion-mnist``,
-    ``/usr/share/datasets/fashion-mnist`` (Debian's package ``dataset-fashion-mnist``), OpenML
-    through scikit-learn (which keeps a copy).
+    The data come from the first of these places that has them: `data_home` or its folder
+    ``fashion-mnist``, ``/usr/share/datasets/fashion-mnist`` (Debian's package
+    ``dataset-fashion-mnist``), OpenML through scikit-learn (which keeps a copy).
 
     Parameters
     ----------
     data_home : str or path-like, optional
-        A folder with the four IDX files, and scikit-learn's cache for what it downloads.
+        A folder with the four IDX files; also scikit-learn's cache for downloads.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def load_fashion_mnist(data_home: str | os.PathLike[str] | None = None) -> Image
     Raises
     ------
     FileNotFoundError
-        If it is in none of these places; the message names each and what was wrong there.
+        If no place has the data; the message names each place and what was wrong there.
     """
     return _load("Fashion-MNIST", "fashion-mnist", "Fashion-MNIST", data_home)
 

@@ -3,10 +3,10 @@
     import gpurbf.onnx
     from skl2onnx import to_onnx
 
-    model = to_onnx(pipeline, X[:1])  # outputs "label" and "scores", as of decision_function
+    model = to_onnx(pipeline, X[:1])  # outputs "label" and "scores" (of decision_function)
 
-Everything is computed in float64, from samples less the mean of the centers, so that squares far
-from the origin keep their digits; scores are then of the input's type.
+Everything is computed in float64. The mean of the centers is subtracted first, so that squares far
+from the origin do not lose digits. Scores are converted to the input's type.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TINY = np.finfo(np.float64).tiny
 
 
 class _Graph:
-    """Shorthand for nodes: constants are float64 arrays, names of operators are attributes."""
+    """Shorthand for nodes: ``graph.Name(...)`` is the operator ``Name``; numbers become float64."""
 
     def __init__(self, operator: Any, scope: Any, container: Any) -> None:
         self.outputs, self.place = operator.outputs, (scope, container)
@@ -72,7 +72,7 @@ class _Graph:
         self.Cast(node, to=kind, output_names=names).add_to(*self.place)
 
     def distances(self, X: Any, C: np.ndarray, metric: str) -> Any:
-        """The metric's value (N, m): the product, the sum of differences, the squared distance."""
+        """The metric's value (N, m): dot product, Manhattan or squared Euclidean distance."""
         if metric == "manhattan":
             return onnx_cdist(X, C, metric="manhattan", dtype=np.float64, op_version=self.opset)
         shift = C.mean(axis=0) if metric == "euclidean" else np.zeros(C.shape[1])
@@ -80,13 +80,13 @@ class _Graph:
         products = self.MatMul(X, np.ascontiguousarray(V.T))
         if metric == "dot":
             return products
-        # The sum of squares as a product: operators for it change their form between opsets.
+        # Compute the sum of squares as a product: its own operators differ between opsets.
         norms = self.MatMul(self.Mul(X, X), np.ones((C.shape[1], 1)))
         squares = self.Add(self.Mul(products, -2.0), self.Add(norms, np.einsum("ij,ij->i", V, V)))
         return self.Max(squares, 0.0)
 
     def activations(self, distances: Any, activation: Any) -> Any:
-        """H from what `distances` gives."""
+        """H from the result of `distances`."""
         _, profile, gamma, coef0, degree = activation
         if callable(profile):
             raise ValueError("A kernel that is a function cannot be converted to ONNX.")
@@ -124,7 +124,8 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
         raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
     metric = activation.metric
     if isinstance(model, FSVC) and model.metric == "sqeuclidean":
-        # The square stands for the distance, as Manhattan's sum does: not one of the profiles.
+        # The kernel takes the squared distance as if it were the distance. No profile does that, so
+        # treat the squared distance like a Manhattan distance.
         radius = float(model.eval_radius_)
         kernel = profile_of(model.kernel)
         gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[kernel]
@@ -164,7 +165,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
-    """Points that decide the label, and scores as of `decision_function`."""
+    """Points whose maximum decides the label, and the scores of `decision_function`."""
     n_classes = len(model.classes_)
     W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
     outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
@@ -190,15 +191,16 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
 
 
 def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
-    """Outputs (N, k) of a linear layer, FSVC's rule for samples outside every radius applied."""
+    """Outputs (N, k) of the linear layer, with FSVC's rule for samples outside every radius."""
     W = np.ascontiguousarray(model.coef_.T, np.float64)
     scores = graph.MatMul(H, W)
     if isinstance(model, RBFOutputsMixin):
         return graph.Add(scores, np.asarray(model.intercept_, np.float64))
     if model.outside == "zero":
         return scores
-    # The model's exponentials are 0 below the smallest normal number of its dtype (a row off the
-    # quantization of its centers is float64 in any case: between the two it is outside here only).
+    # The model's exponentials are 0 below the smallest normal number of its dtype. (The model uses
+    # float64 for a row that is not on the quantization of its centers. If such a row's activations
+    # are between the limits of the two dtypes, it counts as outside here only.)
     least = float(np.finfo(model._layer().dtype).tiny)
     activity = graph.MatMul(graph.Where(graph.Less(H, least), 0.0, H), np.ones((len(W), 1)))
     nearest = graph.Gather(W, graph.ArgMin(D, axis=1, keepdims=0), axis=0)
@@ -206,7 +208,7 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
 
 
 def _classes(model: Any) -> np.ndarray:
-    """Labels as ONNX has them: 64-bit integers or strings."""
+    """Labels in a type that ONNX has: 64-bit integers or strings."""
     classes = model.classes_
     if classes.dtype.kind in "iub":
         return classes.astype(np.int64)
@@ -253,6 +255,6 @@ for _estimator in (SVC, RBFClassifier, RBFClassifierCV, FSVC, RBFLayer):
         _shapes,
         _convert,
         parser=None if _estimator is RBFLayer else _parse,
-        # What many pass to scikit-learn's classifiers: scores are an array here in any case.
+        # An option that many pass for scikit-learn's classifiers: here scores are always an array.
         options=None if _estimator is RBFLayer else {"zipmap": [False]},
     )

@@ -17,17 +17,17 @@ _log = logging.getLogger("gpurbf")
 _logged = False
 _ORIGINAL = sklearn.svm.SVC
 _HOMES = (sklearn.svm, sklearn.svm._classes)
-# What the layer of a fitted model is made of: set anew, it is made anew.
+# The layer of a fitted model is built from these attributes, and again if one of them is replaced.
 _LAYER = ("support_vectors_", "_dual_coef_", "_intercept_", "_gamma", "kernel", "degree", "coef0")
 
 
 def patch_sklearn() -> None:
     """Replace ``sklearn.svm.SVC`` by a subclass of it that is trained and evaluated here.
 
-    It has scikit-learn's parameters and fitted attributes, and is left to scikit-learn in what
-    :class:`SVC` does not do (sample weights of 0 or below); the logger "gpurbf" then says so, once,
-    as a warning. Models made before, and names imported before, stay as they are, so call it
-    first; ``python -m gpurbf run script.py`` does.
+    The subclass has scikit-learn's parameters and fitted attributes. It leaves to scikit-learn what
+    :class:`gpurbf.SVC` does not support (sample weights of 0 or below); the logger "gpurbf" warns
+    about this once. Existing models and names that are already imported do not change, so call this
+    function first, as ``python -m gpurbf run script.py`` does.
 
     Examples
     --------
@@ -51,14 +51,15 @@ def unpatch_sklearn() -> None:
 
 
 class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
-    """scikit-learn's SVC, its pairs trained and its kernel evaluated by :class:`gpurbf.SVC`.
+    """scikit-learn's SVC, trained and evaluated by :class:`gpurbf.SVC`.
 
-    As there, predictions are of ``_dual_coef_`` and ``_intercept_``; those without the first
-    underscore only tell of them. Changed numbers in these arrays are not seen, new arrays are.
+    As in scikit-learn, predictions use ``_dual_coef_`` and ``_intercept_``; the names without the
+    first underscore are only for reading. Assigning a new array to these attributes has an effect,
+    changing numbers in an array has none.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
-        """As scikit-learn's."""
+        """Same as in scikit-learn."""
         global _logged
         for name in ("_evaluator", "feature_names_in_"):
             self.__dict__.pop(name, None)
@@ -79,12 +80,12 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """As scikit-learn's."""
+        """Same as in scikit-learn."""
         model = self._evaluator_now()
         return model.predict(X) if model else super().predict(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """As scikit-learn's."""
+        """Same as in scikit-learn."""
         model = self._evaluator_now()
         return model.decision_function(X) if model else super().decision_function(X)
 
@@ -97,9 +98,9 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         return model.predict_proba(X) if model else super()._sparse_predict_proba(X)
 
     def _evaluator_now(self) -> svc.SVC | None:
-        """Our model of the support vectors, with the parameters of now.
+        """Our model of the support vectors, with the current parameters.
 
-        None where scikit-learn has trained fewer classes than it names, some having no weight.
+        None if scikit-learn trained fewer classes than ``classes_`` has: some have no weight.
         """
         if len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ())):
             return None
@@ -119,7 +120,10 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
 
 
 def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """Ours for the same problem: there, sample weights change no gamma and no class weight."""
+    """Parameters of gpurbf.SVC for the same problem.
+
+    In scikit-learn, sample weights change neither gamma nor balanced class weights.
+    """
     known = inspect.signature(svc.SVC).parameters
     own = estimator.get_params(deep=False)
     parameters = {name: value for name, value in own.items() if name in known}

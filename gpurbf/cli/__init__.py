@@ -1,4 +1,4 @@
-"""The command line: ``python -m gpurbf COMMAND``, one module a command."""
+"""The command line: ``python -m gpurbf COMMAND``, one module per command."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpurbf import __version__
 __all__ = ["COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_of"]
 
 
-# A command is a module here, with "_" for "-", imported when it is asked for:
-# add_arguments(parser), run(arguments), and a docstring that begins with these words.
+# Each command is a module of this package ("-" becomes "_"), imported only if it is used. It has
+# add_arguments(parser), run(arguments), and a docstring that begins with the text given here.
 COMMANDS = {
     "check-gpu": "Check every kernel of the GPU backends against NumPy, and time them.",
     "classify": "Classify images: fit, predict, show accuracy and times, and draw the mistakes.",
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def into_pipe(run: Callable[[list[str]], int], argv: list[str]) -> int:
-    """The status of ``run(argv)``, 1 where whoever reads its output has seen enough."""
+    """The status of ``run(argv)``, or 1 if the reader of its output has closed the pipe."""
     try:
         try:
             return run(argv)
@@ -94,7 +94,7 @@ def _run(argv: list[str]) -> int:
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        if name in argv:  # others are imported for nothing
+        if name in argv:  # the other modules are not needed
             module = modules[name] = importlib.import_module(module_of(name))
             command.description = module.__doc__
             module.add_arguments(command)

@@ -1,7 +1,7 @@
 """Check every kernel of the GPU backends against NumPy, and time them.
 
 A GPU is checked when it is first used, and the result is kept. This command checks again and shows
-each case. `--thorough` takes more shapes, every activation and larger problems of SVC.
+each case. `--thorough` adds more shapes, all activations and larger problems of SVC.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a row for each case as it ends; an error at the end where one is wrong."""
+    """Print a row for each case when it ends; raise an error at the end if one is wrong."""
     failures = []
     for name in arguments.backend or GPUS:
         try:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _shown(backend: Backend, thorough: bool) -> Iterator[check.Case]:
-    """The cases, each printed when it is known."""
+    """The cases, each printed when its result is known."""
     cases = check.cases(backend, thorough)
     if backend.name == "numba-cuda":
         cases = chain(cases, cuda_pairs.step_cases(backend, thorough))

@@ -28,7 +28,7 @@ from gpurbf.runtime.lazy import lazy_module, without_collecting
 
 jit = lazy_module("gpurbf.runtime.jit")
 
-# An estimator for a training set of N samples and a backend.
+# Functions that make an estimator for N training samples and a backend.
 ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
     "svc": lambda N, backend: gpurbf.SVC(C=10, backend=backend),
     "rbf": lambda N, backend: gpurbf.RBFClassifier(
@@ -37,7 +37,7 @@ ESTIMATORS: dict[str, Callable[[int, str], Any]] = {
     "fsvc": lambda N, backend: gpurbf.FSVC(backend=backend, random_state=0),
 }
 _NAMED = "mnist", "fashion-mnist"
-# The table's lines, whose columns are as wide as any row makes them.
+# Lines of the table; each column is as wide as its longest possible entry.
 _ROW = "| {:13} | {:10} | {:>7} | {:>7} | {:>9} | {:>10} |"
 _HEADER = ("estimator", "backend", "centers", "fit s", "predict s", "accuracy %")
 _RULE = (13 * "-", 10 * "-", 6 * "-" + ":", 6 * "-" + ":", 8 * "-" + ":", 9 * "-" + ":")
@@ -63,16 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fit and score the estimators asked for; print a table, then where the pictures are."""
+    """Fit and score the requested estimators; print a table, then the paths of the pictures."""
     names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
     log = say if arguments.verbose else lambda text: None
-    atexit.register(gc.freeze)  # nobody looks for garbage in all that was imported
-    # Another process imports Matplotlib and compiles while this one imports scikit-learn, and draws
-    # while the next estimator is prepared. It is no copy of this one, whose threads hold locks.
+    atexit.register(gc.freeze)  # no garbage collection of imports at exit
+    # A second process imports Matplotlib and compiles while this one imports scikit-learn. Later it
+    # draws while this one prepares the next estimator. It is spawned, not forked, because threads
+    # of this process hold locks.
     with ProcessPoolExecutor(1, get_context("spawn")) as painter:
         pictures: list[Future[str]] = []
         try:
-            # Refused now rather than after the data are read.
+            # An unavailable backend is refused before the data are read.
             backend, _ = get_backend(arguments.backend)
             can_draw = importlib.util.find_spec("matplotlib") is not None
             compiles = backend.name == "numba" and arguments.data == "digits"
@@ -141,12 +142,12 @@ def _classify(
     estimator = ESTIMATORS[name](len(X), backend)
     title = type(estimator).__name__
     log(f"{title}: preparing")
-    # A fit on a few samples of every class: what it compiles is not in the times.
+    # Fit a few samples of every class first, so that compilation is not in the times.
     some = np.union1d(np.arange(min(600, len(y))), np.unique(y, return_index=True)[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ESTIMATORS[name](len(some), backend).fit(X[some], y[some]).predict(X[some])
-    wait(pictures)  # a core that draws would be missing where time is taken
+    wait(pictures)  # drawing would take a core from the timed work
     log(f"{title}: fitting")
     started = time.perf_counter()
     estimator.fit(X, y)
@@ -171,12 +172,12 @@ def _rows(images: np.ndarray) -> np.ndarray:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr so that the table can be piped."""
+    """Print progress to stderr, so that the table can be piped."""
     print(text, file=sys.stderr, flush=True)
 
 
-SIDE = 5  # the images shown fill a square of this many a side
-_SMALL = 16  # pixels a side below which images are drawn smooth, to be recognised
+SIDE = 5  # images per side of the square of images that is shown
+_SMALL = 16  # images with fewer pixels per side are smoothed, to be recognisable
 
 
 def hardest(
@@ -204,7 +205,7 @@ def _work_ahead(can_draw: bool, compiles: bool) -> None:
         from gpurbf.layer.activation import Activation
         from gpurbf.layer.layer import HiddenLayer
 
-        jit.announcer.said = True  # the first process says that it takes long
+        jit.announcer.said = True  # only the first process prints the message
         X = np.random.default_rng(0).integers(0, 16, (600, 64)).astype(float)
         layer = HiddenLayer(X[:300], Activation("euclidean", "gaussian", 1e-3), backend="numba")
         layer.gram(X, np.ones((600, 10)))
@@ -225,7 +226,7 @@ def draw(
 
     figure = Figure(figsize=(13, 6.5))
     figure.suptitle(f"{model}: accuracy {_accuracy(y, predicted)} %")
-    # Places by hand: a layout that is looked for draws everything twice.
+    # Explicit positions: an automatic layout draws everything twice.
     _confusion(figure.add_axes((0.05, 0.09, 0.4, 0.8)), y, predicted, np.union1d(classes, y))
     shown = hardest(y, predicted, classes, scores)[: SIDE**2]
     few = bool((predicted == y)[shown].any())
@@ -233,9 +234,9 @@ def draw(
     axis.set_axis_off()
     which = "all mistakes (red), then the closest calls" if few else "worst mistakes"
     axis.set_title(f"{which}: true → predicted")
-    # One image of all: axes for each take longer.
+    # Draw all images as one: separate axes take longer.
     height, width = images.shape[1:]
-    gap = 1 + height // 4  # for the line above each
+    gap = 1 + height // 4  # for the text above each image
     sheet = np.zeros((SIDE * (height + gap) + gap, SIDE * (width + gap)))
     for (row, column), i in zip(np.ndindex(SIDE, SIDE), shown):
         top, start = row * (height + gap) + gap, column * (width + gap)
@@ -254,7 +255,7 @@ def draw(
 
 
 def _confusion(axis: Any, y: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> None:
-    """The matrix of counts; colour shows the mistakes only, which the diagonal would outshine."""
+    """The matrix of counts; only mistakes are coloured, as the diagonal is much larger."""
     counts = (labels[:, None] == y).astype(int) @ (predicted[:, None] == labels)
     mistakes = counts * (1 - np.eye(len(labels), dtype=int))
     darkest = max(5, mistakes.max())

@@ -14,7 +14,7 @@ from gpurbf.profiling import scaling
 from gpurbf.profiling.profiler import Profile, Row, markdown_table, profile_data
 from gpurbf.runtime.stages import Recorder, stage
 
-# The parameter that says how many centers there are, or may be.
+# The parameter for the number of centers, or for its maximum.
 _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
 
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Profile one estimator, print the table and write what was asked for."""
+    """Profile one estimator, print the table and write the requested file."""
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     threads = _numbers(arguments.threads)
     quick = arguments.quick or arguments.data_home is None
     try:
-        get_backend(arguments.backend)  # refused now rather than after the data are read
+        get_backend(arguments.backend)  # refuse it before the data are read
         N = 1400 if quick else 60_000
         estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
         if arguments.centers is not None:
@@ -88,7 +88,7 @@ def _numbers(text: str | None) -> list[int]:
 
 
 def _write(found: Profile, rows: list[scaling.Scaling], out: Path) -> None:
-    """The picture or the rows."""
+    """Write the picture or the rows."""
     try:
         if out.suffix == ".csv":
             with out.open("w", newline="", encoding="utf-8") as file:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run it as ``python SCRIPT`` would."""
+    """Run the program as ``python SCRIPT`` would."""
     script = arguments.script
     if not arguments.module and not Path(script).is_file():
         raise UserError(f"no file {script}.")

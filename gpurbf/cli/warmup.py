@@ -28,7 +28,7 @@ jit = lazy_module("gpurbf.runtime.jit")
 KERNELS: Any = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 _FEW = 600
 _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
-    # Inputs that are 0 in all samples are left out, as in images.
+    # With inputs that are 0 in all samples, as in images: these are left out.
     "uint8": lambda X: np.pad(X.astype(np.uint8), [(0, 0), (0, 32)]),
     "whole numbers": np.round,
     "whole, float32": lambda X: np.round(X).astype(np.float32),
@@ -44,27 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fit and predict a little of everything; say what it was, and where the result is kept."""
+    """Fit and predict a few samples of every kind; print the times and the cache folder."""
     get_backend(arguments.backend)
     try:
         folder = jit.cache_folder()
-    except RuntimeError as error:  # there is none that can be written to
+    except RuntimeError as error:  # no folder can be written to
         raise UserError(str(error)) from error
-    jit.announcer.said = True  # no line about compiling: the caller asks for it
+    jit.announcer.said = True  # no message about compiling: the caller asked for it
     for kind, convert in _KINDS.items():
         X, y = _samples()
         X, began = convert(X), time.perf_counter()
         if sp.issparse(X) and arguments.backend == "numba":
-            continue  # it refuses what is too wide to be made dense
+            continue  # it refuses samples that are too wide to be made dense
         for model, classes in _models(arguments.backend):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 labels = y if classes == 2 else np.arange(len(y)) % classes
-                # SVC keeps the kernel matrix of a few samples, and works on parts of a larger one.
+                # SVC keeps the whole kernel matrix of few samples, and parts of a larger one.
                 for n in (_FEW, len(y)) if isinstance(model, gpurbf.SVC) else (len(y),):
                     model.fit(X[:n], labels[:n])
                     (model.predict if hasattr(model, "predict") else model.transform)(X[:n])
-        if sp.issparse(X):  # and centers are not
+        if sp.issparse(X):  # sparse samples with dense centers
             gpurbf.RBFLayer(centers=np.ones((1, X.shape[1]))).fit(X).transform(X[:1])
         print(f"{kind:14} {time.perf_counter() - began:6.1f} s", flush=True)
     print(f"kernels are kept in {folder}")
@@ -81,14 +81,14 @@ def _samples() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _models(backend: str) -> Iterator[tuple[Any, int]]:
-    """Estimators that between them use all kernels, and classes to fit."""
-    # One output, a few and many have kernels of their own.
+    """Estimators that together use all kernels, each with a number of classes to fit."""
+    # One output, a few outputs and many outputs use different kernels.
     yield gpurbf.RBFClassifier(50, backend=backend, random_state=0), 4
-    # Exact sums take many centers and a ridge.
+    # Exact sums need many centers and a ridge.
     for alpha in (1.0, 1e-12):
         many = gpurbf.RBFClassifier(300, gamma=1e-4, alpha=alpha, backend=backend, random_state=0)
         yield many, 20
-    # H is kept in 16 bits where that is enough for the ridge.
+    # H is kept in 16 bits if that is enough for the ridge.
     for options in (
         {"precision": "float32", "gamma": 1e-4},
         {"solver": "cg"},
@@ -101,9 +101,9 @@ def _models(backend: str) -> Iterator[tuple[Any, int]]:
     for kernel in KERNELS:
         svc = gpurbf.SVC(kernel=kernel, gamma=1e-4, max_iter=5000, backend=backend)
         yield svc, 2
-        if kernel == "linear":  # whose outputs are float64 for float32 samples too
+        if kernel == "linear":  # its outputs are float64 for float32 samples too
             yield svc, 4
-    # One whose sets creep.
+    # A problem whose working sets converge slowly.
     yield gpurbf.SVC(C=100, gamma=0.01, max_iter=20_000, backend=backend), 2
     for metric in METRICS:
         for kernel in PROFILES:

@@ -1,11 +1,11 @@
-"""The estimators on a Dask cluster: samples stay where they are, sums and centers travel.
+"""The estimators on a Dask cluster: samples stay on their workers, only sums and centers are sent.
 
     X, y ─► blocks ──► tasks, a worker's blocks ──► merged in a tree ──► the local estimator
             where       hashes, sums, HᵀH           on the workers        solves and is the model
             they are
 
 ``RBFClassifier``, ``SVC``, ``FSVC`` and ``RBFLayer`` have the parameters of the local estimators
-and ``client``; what runs on a block is their own code. The scheduler is Dask's.
+and ``client``. The code of the local estimators runs on each block; Dask schedules the tasks.
 """
 
 from __future__ import annotations

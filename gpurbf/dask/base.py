@@ -18,7 +18,7 @@ from gpurbf.dask.graph import Settings, Tasks, shared
 
 
 class DaskEstimator(BaseEstimator):
-    """An estimator whose samples are on a cluster; ``model_``, once fitted, is the local one.
+    """An estimator for samples on a cluster; after fitting, ``model_`` is the local estimator.
 
     Fitted attributes are those of ``model_``. ``class Name(DaskEstimator, local=Local)`` has the
     parameters of the local estimator, and ``client``.
@@ -53,7 +53,7 @@ class DaskEstimator(BaseEstimator):
         return self.local(**parameters)
 
     def to_local(self) -> Any:
-        """The fitted model as the estimator of gpurbf that it is, without Dask.
+        """A copy of the fitted model, a local estimator of gpurbf, without Dask.
 
         Returns
         -------
@@ -63,10 +63,10 @@ class DaskEstimator(BaseEstimator):
         return copy.deepcopy(self.model_)
 
     def _lazily(self, method: str, X: Any) -> da.Array:
-        """A method of the model, block by block, when it is computed."""
+        """Apply a method of the model block by block, when the result is computed."""
         check_is_fitted(self)
         blocks = row_blocks(X)
-        # One row tells how results look; it needs no names of columns.
+        # One row shows the shape and dtype of results; it needs no names of columns.
         probe = copy.copy(self.model_)
         vars(probe).pop("feature_names_in_", None)
         like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
@@ -89,7 +89,7 @@ class DaskEstimator(BaseEstimator):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_clone__(self) -> DaskEstimator:
-        # A client is a connection: there are no copies of it.
+        # A client is a connection, which cannot be copied.
         values = self.get_params(deep=False)
         return type(self)(
             **{k: v if k == "client" else clone(v, safe=False) for k, v in values.items()}
@@ -108,7 +108,7 @@ class DaskClassifier(DaskEstimator):
     _estimator_type = "classifier"
 
     def predict(self, X: Any) -> da.Array:
-        """The predicted labels, block by block when they are computed.
+        """The predicted labels, computed lazily, block by block.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class DaskClassifier(DaskEstimator):
         return self._lazily("predict", X)
 
     def decision_function(self, X: Any) -> da.Array:
-        """The local estimator's scores, block by block when they are computed.
+        """The local estimator's scores, computed lazily, block by block.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class DaskClassifier(DaskEstimator):
         return self._lazily("decision_function", X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy; labels are compared where the samples are.
+        """The accuracy; labels are compared on the workers that have the samples.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ def _applied(work: tuple[Any, Settings, str, np.ndarray], X: Any) -> np.ndarray:
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:
-    """The weight of the samples predicted right, and of all."""
+    """The weight of the correctly predicted samples, and of all samples."""
     w = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
     right = model.predict(X) == np.asarray(y).ravel() if len(X) else np.empty(0, bool)
     return np.array([w @ right, w.sum()])

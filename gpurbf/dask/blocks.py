@@ -1,4 +1,4 @@
-"""The samples of a fit where they are: blocks of rows, and the first pass that validates them all.
+"""The samples of a fit as blocks on the workers, and the first pass, which validates all of them.
 
 X, y, weights ─► row_blocks ─► Scanner, each block ─► Scan.merged ─► Blocks
                  of each        validates, gamma,       on workers     `over_rows`, `each`,
@@ -32,12 +32,12 @@ from gpurbf.estimators._validation import (
 )
 from gpurbf.layer.gamma import SUMS
 
-# Bits of a row's number in its block, where the numbers of rows before the block are not known.
+# Bits of a row's place in its block, in numbers of rows before the blocks' starts are known.
 _ROW_BITS = 40
 
 
 class Rows(NamedTuple):
-    """Rows as the estimators take them; ``places`` is where they were among those given."""
+    """Rows as the estimators take them; ``places`` are their numbers among the given rows."""
 
     X: Any
     y: Any
@@ -46,17 +46,17 @@ class Rows(NamedTuple):
 
     @classmethod
     def used(cls, X: Any, y: Any, weights: Any, start: int = 0, *, negative: bool) -> Rows:
-        """Rows of weight above zero; weights are checked, and count as zero if ``negative``."""
+        """Rows of weight above zero; weights are checked, negative ones are 0 if ``negative``."""
         weights = check_weights(weights, X.shape[0], negative=negative, part=True)
         rows = cls(X, y, weights, np.arange(start, start + X.shape[0]))
         return rows if weights is None or weights.all() else rows.at(np.flatnonzero(weights))
 
     def at(self, some: Any) -> Rows:
-        """Some of them."""
+        """Some of the rows."""
         return Rows._make(None if values is None else values[some] for values in self)
 
     def of_classes(self, classes: list[int]) -> Rows:
-        """The rows of these classes, which are not copied if all are."""
+        """The rows of these classes; not copied if these are all rows."""
         chosen = np.isin(self.y, classes)
         return self if chosen.all() else self.at(chosen)
 
@@ -67,17 +67,17 @@ class Rows(NamedTuple):
 
     @classmethod
     def in_order(cls, pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
-        """All pieces as one, by class or not, in the order in which their rows were given."""
+        """All pieces as one, in the order in which rows were given; ``by_class``: class first."""
         rows = cls.joined(pieces)
         return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Calls functions of blocks that were scanned; rows of weight 0 are left out.
+    """Calls functions on blocks that were scanned; rows of weight 0 are left out.
 
-    ``classes`` number the labels and ``factors`` are their weights, once they are known. Weights
-    below zero count as zero if they may be ``negative``.
+    ``classes`` are the labels in the order of their numbers and ``factors`` their weights, once
+    they are known. If weights may be ``negative``, those below zero count as zero.
     """
 
     model: Any
@@ -106,7 +106,7 @@ class Reader:
 
 
 class BlockStats(NamedTuple):
-    """Statistics of a block: its rows, those of weight > 0, what must agree, labels, their mass."""
+    """Statistics of a block: rows, those of weight > 0, what blocks must share, labels, weights."""
 
     n_given: int
     n_rows: int
@@ -118,11 +118,12 @@ class BlockStats(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Findings of the first pass in some blocks: statistics by block, all labels, and more.
+    """Results of the first pass over some blocks: statistics by block, all labels, and more.
 
-    ``found`` are results of the tasks that a `Scanner` was asked for, with classes numbered by
-    ``labels``, and rows numbered by block and place, see `_row_numbers`. The last are numbers and
-    values of rows that may become centers, block by block, if a `Scanner` looks for those.
+    ``found`` are the results of the tasks that the `Scanner` was asked for. Their classes are
+    numbered by ``labels``, their rows by block and place, see `_row_numbers`. If the `Scanner`
+    looks for rows that may become centers, the last results are their numbers and values, block by
+    block.
     """
 
     stats: dict[int, BlockStats]
@@ -131,7 +132,7 @@ class Scan(NamedTuple):
 
     @classmethod
     def merged(cls, *scans: Scan) -> Scan:
-        """Join scans; blocks without rows only say what they are."""
+        """Join scans; blocks without rows only contribute their statistics."""
         stats = {i: own for scan in scans for i, own in scan.stats.items()}
         filled = [scan for scan in scans if any(own.n_rows for own in scan.stats.values())]
         if not filled:
@@ -146,7 +147,7 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True)
 class Scanner:
-    """Scans blocks, which a ``model`` not fitted validates in full; what it finds saves passes.
+    """Scans blocks: an unfitted ``model`` validates them fully; other results save later passes.
 
     Parameters
     ----------
@@ -158,10 +159,10 @@ class Scanner:
     balanced : bool
         Whether to find the weights of classes.
     asked : tuple of callable
-        Tasks of `over_rows` that will be asked for: gamma's `SUMS`, and races.
+        Tasks of `over_rows` whose results will be needed: gamma's `SUMS`, and a `Race`.
     n_centers : int or str
-        How many centers the first of these, a race, will draw: rows that may be among them are
-        found too; 0 for none.
+        How many centers the first of these tasks, a `Race`, will draw: rows that may be among them
+        are found too; 0 for none.
     """
 
     model: Any
@@ -201,7 +202,8 @@ class Scanner:
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
         """Rows of a block that may become centers.
 
-        Of each class those that are first here, up to four standard deviations more than its share.
+        Of each class, these are the first rows in the order of the race: as many as are expected to
+        become centers, and four standard deviations more.
         """
         expected = n_rows * self.n_blocks
         share = min(1.0, most_centers(self.n_centers, expected) / expected)
@@ -222,7 +224,7 @@ class Blocks:
     Parameters
     ----------
     estimator, model : estimator
-        On the cluster, and its local one.
+        The estimator on the cluster, and the local one.
     X, y, sample_weight
         As `fit` takes them.
     negative, asked, n_centers
@@ -248,7 +250,7 @@ class Blocks:
     ) -> None:
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
         self.parts = aligned_blocks(X, y, sample_weight)
-        plain = type(model)()  # whatever the parameters are, data are validated in one way
+        plain = type(model)()  # validation of data does not depend on the parameters
         if np.array_equal(getattr(model, "gamma", ""), "scale"):
             asked = *asked, SUMS
         balanced = np.array_equal(getattr(model, "class_weight", ""), "balanced")
@@ -265,7 +267,7 @@ class Blocks:
         if not self._filled:
             what = "samples of positive weight" if self.n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
-        # Numbers of the blocks with rows that a task takes together.
+        # Groups of the numbers of blocks with rows: a task takes a group.
         self.groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
         first = _agreed(self._filled)
         self.shape, self.dtype = (int(self.starts[-1]), first.n_features), first.dtype
@@ -278,14 +280,14 @@ class Blocks:
             masked = len(self) < self.n_given
             self.classes, _ = check_labels(self.classes, type(model).__name__, masked)
         self.reader = Reader(plain, negative, self.classes)
-        # What tasks of `over_rows` would find.
+        # Results of tasks of `over_rows` that are known already.
         self.known: dict[Any, Any] = dict(zip(asked, scan.found))
         for race in asked:
             if isinstance(race, Race):
                 found = self.known[race]
                 first_rows = _row_numbers(found.first, self.starts)
                 self.known[race] = race.merged(found._replace(first=first_rows))
-        # Rows that may become centers, which are here: their numbers, ascending, and values.
+        # Rows that may become centers and are on the client: their numbers, ascending, and values.
         self._here = np.empty(0, np.intp), np.empty(0)
         if n_centers:
             numbers, values = columns(scan.found[-1])
@@ -298,7 +300,7 @@ class Blocks:
 
     @property
     def weights(self) -> Blocks | None:
-        """Itself, for those who ask whether there are weights; or None."""
+        """These blocks, in place of an array of weights, if there are weights; else None."""
         there = self.parts[0][2] is not None or self.reader.factors is not None
         return self if there else None
 
@@ -331,8 +333,8 @@ class Blocks:
     ) -> list[Any]:
         """A task ``function(blocks)`` for each group of blocks.
 
-        ``blocks`` gives (rows, start, given[i]) of one block after the other, the number of its
-        first row being the start. With ``given`` only the blocks that it has are taken.
+        ``blocks`` gives (rows, start, given[i]) of one block after the other; start is the number
+        of the block's first row. With ``given`` only the blocks that are in it are taken.
         """
         if given is None:
             given = dict.fromkeys(range(len(self.parts)))
@@ -372,9 +374,9 @@ class Blocks:
 
 
 def row_blocks(A: Any, like: Any = None) -> list[Any]:
-    """Blocks of rows of a dask array or data frame, or of a list of delayed or future ones.
+    """Blocks of rows of a dask array or data frame, or a list of delayed or future blocks.
 
-    ``like``: the samples whose labels or weights these are; an array here is cut as they are.
+    ``like``: the samples, if A are their labels or weights; an array A is cut as the samples are.
     """
     if isinstance(A, (list, tuple)) and all(hasattr(block, "key") for block in A):
         if A:
@@ -413,12 +415,12 @@ def aligned_blocks(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, A
 
 
 def columns(pieces: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """The columns of all pieces, one after the other; None for those that are not there."""
+    """Each column of all pieces, concatenated; None for columns that are missing."""
     return (None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
 
 
 def by_block(rows: np.ndarray, starts: np.ndarray) -> dict[int, np.ndarray]:
-    """Split numbers of rows by block: by its number the places in it, in ascending blocks."""
+    """Split numbers of rows by block: places in the block by its number, in ascending blocks."""
     block = np.searchsorted(starts, rows, side="right") - 1
     return {i: rows[block == i] - starts[i] for i in np.unique(block).tolist()}
 
@@ -436,7 +438,7 @@ def _agreed(stats: list[BlockStats]) -> BlockStats:
 
 
 def _joined(found: Sequence[Any], places: list[np.ndarray]) -> Any:
-    """Results of a task in several scans as one, where ``places`` number the classes of each."""
+    """Results of a task in several scans as one; ``places`` are new numbers of their classes."""
     if not isinstance(found[0], Distinct):
         return functools.reduce(operator.add, found)
     if found[0].labels is not None:
@@ -445,7 +447,7 @@ def _joined(found: Sequence[Any], places: list[np.ndarray]) -> Any:
 
 
 def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Numbers of rows that a scan has numbered by block and place, where blocks start there."""
+    """Row numbers of rows that a scan has numbered by block and place, given the blocks' starts."""
     block, place = np.divmod(first, 1 << _ROW_BITS)
     return starts[block] + place
 

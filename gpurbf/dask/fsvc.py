@@ -1,4 +1,4 @@
-"""FSVC on a cluster: workers continue the pass in turn; sums are made where the blocks are."""
+"""FSVC on a cluster: workers continue the pass in turn; sums are made on all workers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
     Parameters
     ----------
     **parameters
-        Those of :class:`gpurbf.FSVC`, but not ``radius="ratio"``, which makes pass after pass.
+        Those of :class:`gpurbf.FSVC`, except ``radius="ratio"``, which makes many passes.
     client : distributed.Client, optional
-        By default the one that is there.
+        By default the current client.
 
     Notes
     -----
-    A pass is sequential: one worker at a time decides, whichever has the next samples, so more
-    workers make only the outputs of "ridge" faster. With ``shuffle=True`` samples are brought into
-    the drawn order first, which moves each of them once. A radius is searched by the client, to
-    which come some thousand samples and 25 bytes of every one.
+    A pass is sequential: only the worker that has the next samples works, so more workers make only
+    the outputs of "ridge" faster. With ``shuffle=True`` samples are first brought into the drawn
+    order, which moves each of them once. The client searches for radii; it receives some thousand
+    samples, and 25 bytes of every sample.
     """
 
     @with_callbacks
@@ -95,7 +95,7 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
 
 
 class _Part(NamedTuple):
-    """Samples in the order of the pass, their keys, and which it sees, of which weights."""
+    """Samples in the order of the pass, their keys, which of them it sees, and their weights."""
 
     rows: Rows
     keys: np.ndarray
@@ -106,8 +106,8 @@ class _Part(NamedTuple):
 def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
     """Tasks for parts which, one after the other, are all samples in the order of the pass.
 
-    A drawn order is one of hashes, cut in parts by the first bits of them. Rows go from worker to
-    worker; together the parts take as much memory as the blocks.
+    A drawn order is the order of hashes, whose first bits choose the part. Rows are sent between
+    workers; together the parts take as much memory as the blocks.
     """
     seed, one_by_one = 0, blocks.one_by_one()
     if model.shuffle or "auto" in (model.radius, model.eval_radius):
@@ -128,7 +128,7 @@ def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
 
 
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
-    """The rows of some blocks that belong to each part: those with the least keys to the first."""
+    """The rows of some blocks that belong to each part: the smallest keys to the first."""
     rows = Rows.joined(rows for rows, *_ in blocks)
     high = row_hashes(rows.X, seed) >> np.uint64(32)
     part = (high * np.uint64(n_parts)) >> np.uint64(32)
@@ -161,7 +161,7 @@ def _feed(chosen: Selection, part: _Part) -> Selection:
 
 
 def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any) -> Any:
-    """Set the radii of the model; the solver with the epochs that a search found."""
+    """Set the radii of the model; return the solver with the epochs that a search found."""
     order = Order(*[np.empty(0, np.int64)] * 4)
     if "auto" not in (model.radius, model.eval_radius):
         return model._find_radii(None, order.rows, order, solver)
@@ -173,12 +173,12 @@ def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any)
 
 
 def _keys(part: _Part) -> tuple[Any, ...]:
-    """All but the samples."""
+    """All fields of a part but the samples."""
     return part.rows.y, *part[1:]
 
 
 class _PartRows:
-    """The samples in the order of the pass, some of which are asked for."""
+    """The samples in the order of the pass, fetched when they are indexed."""
 
     def __init__(self, blocks: Blocks, parts: list[Any], starts: np.ndarray) -> None:
         self.tasks, self.parts, self.starts = blocks.tasks, parts, starts
@@ -197,7 +197,7 @@ def _samples_at(part: _Part, places: np.ndarray) -> np.ndarray:
 def _trained(
     blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any, W: np.ndarray
 ) -> np.ndarray:
-    """Output weights, from those at the start."""
+    """Output weights, trained from the initial ones W."""
     if solver.needs == "sums":
         normal = NormalEquations(len(model.centers_), W.shape[1])
         normal.begin(model._layer(), blocks)
@@ -210,7 +210,7 @@ def _trained(
 
 
 def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndarray:
-    """One look at the samples of a part, in order."""
+    """One pass over the samples of a part, in order."""
     X, y, weights, _ = part.rows
     if not len(X):
         return W

@@ -17,11 +17,11 @@ from distributed.protocol.pickle import dumps
 from gpurbf.runtime.config import config_context, get_config
 from gpurbf.runtime.threads import limited
 
-# Bytes that the tasks of a kind may hold together: more is sent once, and a step later.
+# Bytes that all tasks of a kind may hold; a larger function is sent once, as a task of its own.
 _MAX_BYTES_IN_TASKS = 1 << 24
-# Bytes of blocks that a task takes together: a worker may have moved them to its disk.
+# Maximum bytes of the blocks of one task: a worker may have moved them to its disk.
 _MAX_BYTES_TOGETHER = 1 << 28
-# How addresses begin that only this machine, and this process, can reach.
+# Prefixes of addresses that only this machine, or only this process, can reach.
 _LOCAL_ADDRESSES = ("tcp://127.0.0.1:", "tcp://[::1]:", "inproc://")
 
 
@@ -38,14 +38,14 @@ def find_client(client: Any) -> distributed.Client:
 
 
 class Settings(NamedTuple):
-    """How a task runs: as many threads as it may take, and the settings of who asked for it."""
+    """How a task runs: the number of its threads, and the settings of the client's thread."""
 
     n_jobs: int
     config: dict[str, Any]
 
     @classmethod
     def of(cls, n_jobs: int | None) -> Settings:
-        """Take those in force here; a task has one thread, that of its worker which runs it."""
+        """Take the settings in force here; by default a task has one thread, its worker's."""
         return cls(1 if n_jobs is None else n_jobs, get_config())
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -55,7 +55,7 @@ class Settings(NamedTuple):
 
 
 def shared(value: Any, name: str) -> Delayed:
-    """Make a value that many tasks take a part of the graph, so that no worker's end loses it."""
+    """Make a value for many tasks a part of the graph, so that it survives the end of a worker."""
     return delayed(value, name=f"gpurbf-{name}-{uuid.uuid4().hex}", traverse=False)
 
 
@@ -99,7 +99,7 @@ class Tasks:
     def merged(
         self, name: str, merge: Callable[..., Any], parts: list[Delayed], fan_in: int = 8
     ) -> list[Delayed]:
-        """No more than ``fan_in`` parts, by a tree of tasks ``merge(*neighbours)``."""
+        """At most ``fan_in`` parts, merged by a tree of tasks ``merge(*neighbours)``."""
         while len(parts) > fan_in:
             groups = [tuple(parts[i : i + fan_in]) for i in range(0, len(parts), fan_in)]
             parts = self.each(f"{name}-merged", merge, groups)
@@ -110,7 +110,7 @@ class Tasks:
         return merge(*self.results(self.merged(name, merge, parts)))
 
     def start(self, tasks: Any, **options: Any) -> Any:
-        """Futures of tasks, which run now."""
+        """Start tasks; return their futures."""
         # Models are part of the graph on purpose, see `shared`.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self.client.compute(tasks, **options)
@@ -120,15 +120,15 @@ class Tasks:
         return self.gathered(self.start(tasks))
 
     def gathered(self, futures: Any) -> Any:
-        """Results of futures; not by way of the scheduler where all are on one machine."""
+        """Results of futures; not through the scheduler if all workers are on this machine."""
         local = all(address.startswith(_LOCAL_ADDRESSES) for address in self.threads)
         return self.client.gather(futures, direct=local or None)
 
     def locality(self, blocks: list[Any]) -> list[list[int]]:
         """Group the numbers of blocks that one task takes together: those on one worker.
 
-        A group is a thread's share of all blocks, and no more bytes than a task may hold. Blocks
-        that are to be computed first, which are nowhere yet, are groups of their own.
+        A group is at most a thread's share of all blocks, and at most the bytes that a task may
+        take. Blocks that are not computed yet are groups of their own.
         """
         nbytes = self.client.nbytes(summary=False)
         workers = {key: worker for worker, own in self.client.has_what().items() for key in own}

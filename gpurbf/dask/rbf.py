@@ -31,10 +31,9 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
     Parameters
     ----------
     **parameters
-        Those of :class:`gpurbf.RBFLayer`; rules of centers are "random" and "stratified", or give
-        an array.
+        Those of :class:`gpurbf.RBFLayer`; ``centers`` must be "random", "stratified" or an array.
     client : distributed.Client, optional
-        By default the one that is there.
+        By default the current client.
     """
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:
@@ -76,7 +75,7 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
         return self.fit(X, y, sample_weight).transform(X)
 
     def transform(self, X: Any) -> da.Array:
-        """The activations H, block by block when they are computed.
+        """The activations H, computed lazily, block by block.
 
         Parameters
         ----------
@@ -95,18 +94,18 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
     Parameters
     ----------
     **parameters
-        Those of :class:`gpurbf.RBFClassifier`. Rules of centers are "random" and "stratified", or
-        give an array; solvers those of sums, such as "ridge". A task takes `n_jobs` threads, by
-        default one.
+        Those of :class:`gpurbf.RBFClassifier`. ``centers`` must be "random", "stratified" or an
+        array, and the solver must need only sums over the samples, such as "ridge". A task takes
+        `n_jobs` threads, by default one.
     client : distributed.Client, optional
-        By default the one that is there.
+        By default the current client.
 
     Notes
     -----
-    Blocks stay on their workers. To the client come the centers, 40 bytes of each distinct sample
-    by which they are drawn, HᵀH, and up to 1,000 samples by which probabilities are calibrated.
-    Bits are those of the local fit where HᵀH is exact, see there; else the sums of blocks round in
-    their own order.
+    Blocks stay on their workers. The client receives the centers, 40 bytes of each distinct sample
+    to draw the centers, HᵀH, and up to 1,000 samples to calibrate probabilities. The model is bit
+    for bit that of the local fit if HᵀH is exact, see :class:`gpurbf.RBFClassifier`; otherwise sums
+    are rounded in the order of the blocks.
     """
 
     @with_callbacks
@@ -160,7 +159,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         return self
 
     def predict_proba(self, X: Any) -> da.Array:
-        """The classes' probabilities, block by block when they are computed.
+        """The classes' probabilities, computed lazily, block by block.
 
         Parameters
         ----------
@@ -173,7 +172,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         return self._lazily("predict_proba", X)
 
     def predict_log_proba(self, X: Any) -> da.Array:
-        """The logarithms of the probabilities, block by block when they are computed.
+        """The logarithms of the probabilities, computed lazily, block by block.
 
         Parameters
         ----------
@@ -187,16 +186,16 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
 
 
 def number_centers(model: Any, blocks: Blocks) -> None:
-    """Number the centers as rows of all samples, those of no weight too."""
+    """Number the centers as rows of all given samples, including those of weight 0."""
     if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
         model.center_indices_ = blocks.take(model.center_indices_).places
 
 
 def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
-    """The race by which the model will draw its centers, and how many, for `Blocks`.
+    """The race that will draw the model's centers, and how many it will draw, for `Blocks`.
 
-    There is none where something else is drawn first, or will be refused. Rules that would have to
-    see all samples in one place are refused here.
+    There is no race if something else is drawn first, or if the parameters will be refused. Rules
+    that would have to see all samples in one place are refused here.
     """
     rule, n = model.centers, model.n_centers
     if isinstance(n, str) and n == "all":
@@ -220,7 +219,7 @@ def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
 
 
 def _solver(model: Any, n_centers: int) -> Any:
-    """The model's solver, of sums over the samples, for so many centers."""
+    """The model's solver for that many centers, which must need only sums over the samples."""
     solver = model._solver(n_centers)
     if solver.needs != "sums":
         raise ValueError(
@@ -246,7 +245,7 @@ def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[
 def _copies(
     keys: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray, first: int
 ) -> tuple[np.ndarray, ...]:
-    """Find the rows that have one of the keys: the place of the key, their weights and numbers."""
+    """Find the rows that have one of the keys: places of their keys, their weights and numbers."""
     places = finder(keys)(row_keys(X, y))
     own = np.flatnonzero(places >= 0)
     return places[own], weights[own], first + own

@@ -1,4 +1,4 @@
-"""The normal equations of all blocks: each adds its own, and a tree adds them up."""
+"""The normal equations of all blocks: tasks sum their blocks, and a tree adds the sums up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# Rows whose targets exist at a time.
+# Rows whose targets are in memory at a time.
 _ROWS = 8192
 # Sums that a task adds up: there may not be memory for more of them.
 _FAN_IN = 2
@@ -23,7 +23,7 @@ _NO_ROWS = np.empty(0, np.intp)
 
 
 class BlockSums:
-    """Sums over all blocks, on their way: who iterates over it hears of each task of them.
+    """Sums over all blocks, which are being computed; iterating gives each task when it is done.
 
     Parameters
     ----------
@@ -31,15 +31,16 @@ class BlockSums:
     model : estimator
         The local one, with its centers.
     normal : NormalEquations
-        Without rows yet, but begun: its shift and grid are those of all blocks.
+        Begun, but without rows yet; all blocks use its shift and grid.
     sample : ndarray of int
-        Numbers of rows that come with the sums.
+        Numbers of rows that are returned with the sums.
     """
 
     def __init__(
         self, blocks: Blocks, model: Any, normal: NormalEquations, sample: np.ndarray = _NO_ROWS
     ) -> None:
-        # Exact sums are the same in any order; others are those of the blocks, wherever they are.
+        # Exact sums are the same in any order. Others are made block by block, so that they do not
+        # depend on which worker has a block.
         groups = blocks.one_by_one() if normal.grid is None else blocks.groups
         places = by_block(sample, blocks.starts)
         given = {i: places.get(i, _NO_ROWS) for group in groups for i in group}
@@ -50,7 +51,7 @@ class BlockSums:
         self._tasks, self._normal, self._n_parts = blocks.tasks, normal, len(parts)
         self._totals = futures[len(parts) :]
         del futures[len(parts) :]
-        # Who waits for a part lets go of it at once.
+        # No other reference is kept, so a part is released as soon as it has been waited for.
         self._done = distributed.as_completed(futures)
 
     def __len__(self) -> int:

@@ -25,9 +25,9 @@ from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
-# Tasks that a thread has at a time, with the one that it works on, and in all, if there are enough.
+# Tasks per thread: at a time, including the running one, and in total, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
-# Finds samples that are there twice; of this seed are the keys by which such are sorted.
+# Finds equal samples; the keys that sort them are made with this seed.
 _RACE = Race(0, by_class=True)
 
 
@@ -37,17 +37,17 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
     Parameters
     ----------
     **parameters
-        Those of :class:`gpurbf.SVC`; the kernel is one of its names. A task takes `n_jobs` threads,
-        by default one.
+        Those of :class:`gpurbf.SVC`; the kernel must be a name. A task takes `n_jobs` threads, by
+        default one.
     client : distributed.Client, optional
-        By default the one that is there.
+        By default the current client.
 
     Notes
     -----
-    A task is a pair; with few workers it is several pairs of the same classes, which share kernel
-    rows. For the time of the fit each worker has its blocks once more, split by class, and pieces
-    go to those that solve pairs of their classes. To the client come the support vectors, and 40
-    bytes of each distinct sample, by which those that are there twice are known.
+    A task solves one pair or, with few workers, several pairs of the same classes, which share
+    kernel rows. During the fit each worker has a second copy of its blocks, split by class, and
+    pieces are sent to the workers that solve pairs of their classes. The client receives the
+    support vectors, and 40 bytes of each distinct sample to find equal samples.
     """
 
     @with_callbacks
@@ -83,11 +83,11 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         weighted = blocks.with_class_weights(model.class_weight, bounds=True)
         factors = weighted.reader.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
-        if model.backend in GPUS:  # all that it is to do at once, for pairs step side by side there
+        if model.backend in GPUS:  # one task per worker: a GPU steps all its pairs side by side
             work = PairWork.at_once(len(model.classes_), len(blocks.tasks.threads))
         else:
             work = PairWork.of(len(model.classes_), _TASKS_PER_THREAD * blocks.tasks.n_threads)
-        pieces = _pieces(weighted, work.parts)  # on their way while gamma is found
+        pieces = _pieces(weighted, work.parts)  # computed while gamma is found
         with limited(self.n_jobs):
             model._activation = model._resolve(blocks, blocks.weights)
         model._quantizations = _quantizations(blocks, model.precision)
@@ -130,7 +130,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             running[future] = own, worker
             return future
 
-        # Dask takes all tasks of a name to cost the same, and would give a thread too many at once.
+        # Dask assumes that tasks of a name cost the same, and would give a thread too many at once.
         threads: list[str | None]
         alone = model.backend in GPUS
         threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]
@@ -152,10 +152,11 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
 
 
 class PairWork(NamedTuple):
-    """All pairs of classes by the tasks that solve them, and all classes in ``parts``.
+    """All pairs of classes, divided into the ``tasks`` that solve them, and classes in ``parts``.
 
-    Classes are cut in parts. All pairs between two parts are one task, as they share kernel rows;
-    each pair within a part is one, and those, the smallest, let threads end together.
+    All pairs between two parts are one task, because they share kernel rows. Each pair within a
+    part is a task of its own; these are the smallest tasks, and let all threads end at about the
+    same time.
     """
 
     parts: list[list[int]]
@@ -163,7 +164,7 @@ class PairWork(NamedTuple):
 
     @classmethod
     def of(cls, n_classes: int, wanted: int) -> PairWork:
-        """So many tasks or more, of as few parts as give them; or a task for each pair."""
+        """At least ``wanted`` tasks, with as few parts as possible; or a task for each pair."""
         n_parts = 2
         while n_parts < n_classes and n_parts * (n_parts + 1) // 2 < wanted:
             n_parts += 1
@@ -174,7 +175,7 @@ class PairWork(NamedTuple):
 
     @classmethod
     def at_once(cls, n_classes: int, n_workers: int) -> PairWork:
-        """A task for each worker: pairs of all classes, as many as for the others."""
+        """A task for each worker, with about equal numbers of pairs of all classes."""
         pairs = list(combinations(range(n_classes), 2))
         tasks = [pairs[i::n_workers] for i in range(min(max(1, n_workers), len(pairs)))]
         return cls([[c] for c in range(n_classes)], tasks)
@@ -198,12 +199,12 @@ def _of_classes(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) ->
 
 
 def _chosen(places: np.ndarray, *pieces: Rows) -> Rows:
-    """The rows of these places, of the pieces of a group of blocks."""
+    """The rows at these places, from the pieces of a group of blocks."""
     return Rows.joined(rows.at(np.isin(rows.places, places)) for rows in pieces)
 
 
 def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] | None:
-    """The quantization that all samples are on, if there is one; None where nobody is to look."""
+    """The quantization that all samples are on, if there is one; None if none is searched for."""
     likely = quantizations_of(blocks, precision)
     if not likely or blocks.dtype == np.uint8:
         return likely
@@ -220,9 +221,9 @@ def _are_on(
 
 
 class _Solved(NamedTuple):
-    """The pairs of a task: their classes, and the models of these alone.
+    """The solved pairs of a task: their classes, and the models of these pairs.
 
-    ``models.support`` is where the support vectors were given.
+    ``models.support`` are the numbers of the support vectors among the given samples.
     """
 
     classes: np.ndarray
@@ -234,8 +235,8 @@ def _solve(
 ) -> _Solved:
     """Solve pairs of some classes as the local estimator does among all samples.
 
-    ``sizes`` are of all classes, equal samples counted once; ``by_key`` says whether there are
-    equal samples or unequal weights anywhere.
+    ``sizes`` are those of all classes, with equal samples counted once; ``by_key`` says whether
+    there are equal samples or unequal weights anywhere.
     """
     wanted = sorted({c for pair in pairs for c in pair})
     rows = Rows.in_order((piece.of_classes(wanted) for piece in pieces), by_class=True)
@@ -256,7 +257,7 @@ def _solve(
         max_iter=model.max_iter,
         cache_bytes=model.cache_size * 2**20,
         stepped=None,
-        solved=lambda *_: False,  # it goes on
+        solved=lambda *_: False,  # False: continue
         sizes=sizes,
         pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
     )
@@ -268,7 +269,7 @@ def _solve(
 def _assembled(
     found: list[_Solved], solutions: list[Solution], n_given: int
 ) -> tuple[np.ndarray, PairModels]:
-    """Places of all support vectors, sorted by class, and the models that they are of."""
+    """Places of all support vectors, sorted by class, and the models of all pairs."""
     labels = [np.repeat(classes, models.n_support) for classes, models in found]
     keys = [y * n_given + models.support for y, (_, models) in zip(labels, found)]
     support = np.unique(np.concatenate(keys))

@@ -1,11 +1,11 @@
 """The hidden layer: H[i, j] = phi(d(x_i, c_j)), whole or consumed tile by tile.
 
-layer.py       HiddenLayer: hands samples, as codes or numbers, to a backend
-__init__.py    `Layer`: what center rules, solvers and kernel rows ask of a hidden layer
-activation.py  metrics and profiles;  distance.py  distances out of products
+layer.py       HiddenLayer: hands samples, as quantization codes or numbers, to a backend
+__init__.py    `Layer`: the interface of a hidden layer for center rules, solvers and kernel rows
+activation.py  metrics and profiles;  distance.py  distances from products
 gamma.py       the kernel's scale from the data
 sparse.py      CSR samples: rows with few entries, and layers too wide to be made dense
-backends/      the switch, and a folder a family: numba/ (tiles), blas/ (matrix products), cuda/
+backends/      choosing one, and a folder per family: numba/ (tiles), blas/ (matrix products), cuda/
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 class Layer(Protocol):
     """H[i, j] = phi(d(x_i, c_j)) of samples x and m centers c, whole or consumed tile by tile.
 
-    Samples X (N, n) are whatever the layer was made for: arrays, CSR, row numbers of known
-    distances. ``centers`` (m, …) are its centers, ``dtype`` is that of the activations and ``xp``
-    the library of the arrays that it computes with. Inside ``allocator()`` arrays of that
-    library count against its memory budget, of which ``free_bytes()`` are left. What is not said
-    by a class of this base is what plain arrays of NumPy need.
+    Samples X (N, n) are of the kind that the layer was made for: arrays, CSR, or row numbers of
+    known distances. ``centers`` (m, …) are its centers, ``dtype`` is the dtype of the activations
+    and ``xp`` the library of the arrays that it computes with. Inside ``allocator()`` arrays of
+    that library count against its memory budget, of which ``free_bytes()`` are left. The defaults
+    of this base class are right for plain NumPy arrays.
     """
 
     centers: Any
@@ -41,7 +41,7 @@ class Layer(Protocol):
         return nullcontext()
 
     def free_bytes(self) -> float:
-        """Bytes of memory that are left for such work; infinite where nobody counts."""
+        """Bytes of memory that are left for work with `xp`; infinite if there is no budget."""
         return math.inf
 
     @property
@@ -51,7 +51,7 @@ class Layer(Protocol):
 
     @property
     def precision(self) -> str:
-        """The precision that the user chose; a forced one stays, whatever rounding does."""
+        """The precision that the user chose; a forced one is kept whatever rounding does."""
         return "auto"
 
     @property
@@ -79,13 +79,13 @@ class Layer(Protocol):
     ) -> tuple[Any, Any]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
 
-        Where the first array of ``out`` is None, HᵀT alone is wanted; on a CPU its lower triangle
-        is what is added to. On a ``grid`` (`numba.gram.Grid`) the sums are exact, of H rounded to
-        it.
+        If the first array of ``out`` is None, only HᵀT is computed. On a CPU only the lower
+        triangle of the first is updated. On a ``grid`` (`numba.gram.Grid`) H is rounded to the
+        grid, and the sums are exact.
         """
 
 
 def activations(layer: Layer, X: Any) -> Any:
-    """H of some rows as an array of the layer's library, to be used where it is."""
+    """H of some rows as an array of the layer's library, which stays on its device."""
     H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
     return layer.activations(X, H)

@@ -19,7 +19,7 @@ class Activation(NamedTuple):
 
     @property
     def linear(self) -> bool:
-        """Whether it is x·c, so that sums over centers are products with their sum."""
+        """Whether it is x·c, so that sums over centers are products with the sum of the centers."""
         return (self.metric, self.profile) == ("dot", "linear")
 
 
@@ -38,7 +38,7 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-# The distance itself is what these want; the other profiles of a distance take its square.
+# These profiles take the distance itself; the other profiles of a distance take its square.
 OF_DISTANCE = frozenset({"laplacian", "triangular"})
 
 
@@ -84,14 +84,15 @@ def form(activation: Activation) -> str:
 
 
 def in_tile(activation: Activation) -> str:
-    """The profile that a kernel applies: none where a callable follows."""
+    """The profile that a kernel applies: "identity" if a callable is applied afterwards."""
     return "identity" if callable(activation.profile) else activation.profile
 
 
 def positive_definite(activation: Activation) -> bool:
-    """Whether the kernel's square matrices are positive definite and its value at 0 is 1, always.
+    """Whether the kernel is always positive definite, and its value at distance 0 is always 1.
 
-    Completely monotone functions of d², or of the Manhattan distance, are (Schoenberg, 1938).
+    Completely monotone functions of d², or of the Manhattan distance, are positive definite
+    (Schoenberg, 1938).
     """
     profiles = {
         "euclidean": ("gaussian", "laplacian", "inverse-multiquadric"),

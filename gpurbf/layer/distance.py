@@ -1,14 +1,14 @@
 """Distances and dot products from products of shifted rows, of codes and of other numbers.
 
-A product P = u'·v' is of shifted rows, u' = u - s of a sample and v' = v - t of a center. With the
-quantization's zero z and e = s - t,
+P = u'·v' is a product of shifted rows: u' = u - s of a sample and v' = v - t of a center. With the
+zero point z of the quantization and e = s - t,
 
     |u - v|²         =  Σu'² + 2e Σu'  +  Σv'² - 2e Σv' + n e²             -  2 P
     (u - z)·(v - z)  =  (t - z) Σu'    +  (s - z) Σv' + n (s - z)(t - z)   +    P
 
-so each is a term of the row, a term of the column and a multiple of P. Without a quantization both
-shifts are equal (e = 0), and dot products are not shifted at all. Manhattan distances come out of
-their kernels as they are.
+so each is the sum of a row term, a column term and a multiple of P. Without a quantization both
+shifts are equal (e = 0), and dot products are not shifted at all. Manhattan distances are computed
+directly by their kernels.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 
-# No rows or inputs are chosen.
+# An empty choice of rows or inputs: all of them.
 ALL = np.empty(0, np.intp)
-# Inputs that are equal in all centers are looked for where C has so many numbers (twice as many
-# where that only saves time, which compiling would cost), and left out where they are this part of
-# a strip's; so many centers are a sample of them.
+# Inputs that are equal in all centers of a strip may be left out. They are searched for if C has
+# _WORTH_A_LOOK numbers (twice as many if this only saves time, since compiling for it takes time),
+# and left out if they are the part _WORTH_LEAVING of a strip's inputs, judged by _SAMPLE centers.
 _WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
 # Largest n for which 255² n stays below 2³¹. Distances of codes in more inputs are computed in
 # float64, which holds them exactly.
@@ -71,7 +71,7 @@ def unit(metric: str, quantization: Quantization | None) -> float:
 def evaluate(
     coefficients: Coefficients, A: Any, sums: Callable[[Any, int, Any], np.ndarray], dtype: Any
 ) -> np.ndarray:
-    """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` is asked for what counts."""
+    """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` gives the powers needed."""
     terms = np.zeros(A.shape[0], dtype)
     if coefficients.quadratic:
         terms += coefficients.quadratic * sums(A, 2, dtype)
@@ -81,16 +81,16 @@ def evaluate(
 
 
 def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
-    """The value that most centers (m, n) have in each input; None where hardly a strip has it.
+    """The value that most centers (m, n) have in each input; None if hardly any strip shares it.
 
-    Shifted by it they are zero, and add nothing to products: margins of images, categories in
-    columns of 0 and 1. NaN where there is no such number; 0 is the only one if they are not
-    shifted.
+    Centers shifted by this value are zero there, and add nothing to products: margins of images,
+    categories in columns of 0 and 1. NaN marks inputs without such a value; if centers are not
+    ``shifted``, the value can only be 0.
     """
     if C.size < (_WORTH_A_LOOK if shifted else 2 * _WORTH_A_LOOK) or len(C) < _SAMPLE:
         return None
     sample = C[:: len(C) // _SAMPLE][:_SAMPLE]
-    if shifted:  # what more than half of them have is their median
+    if shifted:  # a value that more than half of them have is their median
         usual = np.partition(sample, _SAMPLE // 2, axis=0)[_SAMPLE // 2].astype(np.float64)
     else:
         usual = np.zeros(C.shape[1])
@@ -102,6 +102,6 @@ def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
 
 
 def shift_of(C: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
-    """The mean center, and what most centers have where that is known."""
+    """The mean center, but the usual value (see `usual_inputs`) in inputs that have one."""
     mean: np.ndarray = C.mean(axis=0, dtype=np.float64)
     return mean if usual is None else np.where(np.isnan(usual), mean, usual)

@@ -21,11 +21,12 @@ kernels = lazy_module("gpurbf.data._kernels")
 
 
 _SAMPLE = 1000
-# Samples that tell how large the rounding of distances is, and what it may do to a kernel value.
+# Number of samples to estimate the rounding of distances, and the allowed error of a kernel value.
 _FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
 _TILE = 1 << 17  # numbers that stay in cache
-# A variance is a difference of two sums where it is this part of the first: four bits at the most.
+# The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at
+# most four bits.
 _DIGITS = 16
 
 
@@ -44,9 +45,9 @@ def resolve_gamma(
     ----------
     gamma : float, "scale", "auto" or "median"
         "auto" is 1 / n. "scale" is 1 / (n Var(X)), as in scikit-learn, and "median" 1 / (2 median²)
-        over the distances of 1,000 samples; both are one over a squared length, so a profile of
-        the distance takes the root. The Manhattan length that belongs to "scale" is n Std(X). The
-        triangular profile is given twice the length, because it ends there.
+        over the distances of 1,000 samples. Both are one over a squared length, so profiles of the
+        distance use the square root. With the Manhattan distance, the length of "scale" is
+        n Std(X). The triangular profile uses twice the length, because it is 0 from there on.
     X : ndarray or CSR of shape (N, n), or what `over_rows` takes
         Any dtype; integers are not rescaled, so uint8, float32 and float64 give the same number.
     weights : ndarray of shape (N,), optional
@@ -74,9 +75,9 @@ def resolve_gamma(
 
 
 def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None:
-    """Warn where distances rounded to the dtype change the kernel of a sample and itself.
+    """Warn if rounding distances to the dtype changes the kernel value of a sample and itself.
 
-    d² is off by some eps |x - mean|², which is estimated on the first samples.
+    The error of d² is about eps |x - mean|², estimated on the first samples.
     """
     if activation.metric != "euclidean" or not isinstance(activation.profile, str):
         return
@@ -96,9 +97,10 @@ def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None
 def _variance(X: Any, weights: np.ndarray | None) -> float:
     """The weighted variance of all entries, whatever the dtype.
 
-    Rows are summed in float64 each by itself and added up exactly: no order or part shows. One
-    look finds the sums of x and of x²; where most of those is their mean's square, which takes
-    digits with it, a second look finds that of (x - mean)².
+    Each row is summed in float64, and the sums of rows are added exactly, so the result does not
+    depend on the order or division of the rows. A first pass computes the sums of x and of x². If
+    most of the mean of x² is the squared mean, so that subtracting it would lose digits, a second
+    pass computes the sum of (x - mean)².
     """
 
     def found(task: Any) -> tuple[float, float, float]:
@@ -116,13 +118,13 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
 def _sums_of_rows(
     about: float, X: Any, y: None, weights: np.ndarray | None, first: int
 ) -> np.ndarray:
-    """The exact sums of all rows' weights, and of their sums of x - about and of its square."""
+    """The exact sums over all rows of weights, of x - about and of its square."""
     sums = np.empty((2, X.shape[0]))
     n_rows = max(
         1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
-    )  # a CSR's size is its entries
+    )  # the size of CSR is its entries
     ones = np.ones(X.shape[1]) if sp.issparse(X) else None
-    # Memory that is touched for the first time takes longer than what is done in it.
+    # Reused: touching memory for the first time takes longer than the computation in it.
     spare: list[np.ndarray] = []
 
     def tile(rows: slice) -> None:
@@ -160,7 +162,7 @@ def _sums_of_rows(
     return found
 
 
-# What gamma="scale" asks of all rows first, see `over_rows`.
+# The first pass of gamma="scale" over all rows, see `over_rows`.
 SUMS = functools.partial(_sums_of_rows, 0.0)
 
 
@@ -174,7 +176,7 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
     return float(np.median(distances[np.triu_indices(len(sample), 1)])) if len(sample) > 1 else 0.0
 
 
-_BYTES_OF_A_TASK = 1 << 20  # bytes: tens of microseconds
+_BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
 
 
 def byte_moments(X: np.ndarray) -> np.ndarray:
@@ -185,7 +187,7 @@ def byte_moments(X: np.ndarray) -> np.ndarray:
 
     def tile(some: slice) -> None:
         rows = np.ascontiguousarray(X[some])
-        rows.flags.writeable = False  # of any X the one type that there is a kernel for
+        rows.flags.writeable = False  # the kernel takes only read-only arrays
         kernels.byte_moments(rows, sums[:, some])
 
     parallel_rows(tile, len(X), n_rows)

@@ -39,9 +39,7 @@ class _Block(NamedTuple):
 class OutputWeights:
     """Weights W (m, k) of a layer's outputs, packed once for all the products they are used in.
 
-    An array, or `GroupedWeights` on a CPU.
-
-    Whoever changes W in place makes new ones.
+    W is an array or, on a CPU, `GroupedWeights`. After a change of W in place, make a new object.
     """
 
     def __init__(self, W: Any) -> None:
@@ -65,42 +63,45 @@ class HiddenLayer:
     activation : Activation
         Metric and profile with their scalars.
     backend : str or tuple, default="auto"
-        A name, or what :func:`gpurbf.layer.backends.get_backend` gave for one.
+        A name, or the result of :func:`gpurbf.layer.backends.get_backend`.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        "auto" computes distances in exact integers where the centers and a row of X are on one
-        integer quantization and in real numbers elsewhere; "exact" insists quantized; the others
-        force that arithmetic: "tf32" is float32 whose products round their factors to 10 bits, on
-        NVIDIA GPUs only.
+        "auto" computes distances in exact integers for rows of X that are on the same integer
+        quantization as the centers, and in floating point for others. "exact" refuses data that are
+        not quantized. The others force that arithmetic; "tf32" is float32 whose products round
+        their factors to 10 bits, on NVIDIA GPUs only.
     dtype : float32 or float64, optional
-        Of the activations. By default float64 for float64 centers, else float32; a forced
-        precision decides it.
+        Dtype of the activations. By default float64 for float64 centers, else float32; a forced
+        precision determines it.
     quantizations : sequence of Quantization, optional
-        Those that the centers may be on; by default the layer looks. A fitted model gives the one
-        that its training data were found on, so that nothing depends on what comes later.
+        Quantizations that the centers may be on; by default the layer searches for one. A fitted
+        model passes the one that was found in its training data, so that nothing depends on later
+        data.
 
     Attributes
     ----------
     quantization : Quantization or None
-        That of the centers, and so of the rows that are computed exactly.
+        The quantization of the centers, and so of the rows that are computed exactly.
     quantizations : tuple of Quantization or None
-        To make the same layer again: the quantization, if there is one; None where nobody looked.
+        The argument that makes the same layer again: the quantization, if there is one; None if
+        the layer did not search for one.
     wide : bool
         Whether activations in float64 were asked for, by ``dtype``.
 
     Raises
     ------
     ValueError
-        For an unknown precision, or where "exact" meets data not quantized.
+        For an unknown precision, or if the precision is "exact" and data are not quantized.
     BackendUnavailable
         If the backend cannot run here or lacks the precision.
 
     Notes
     -----
-    A row of X that is not quantized of the centers is computed in float64, whatever `dtype` is;
-    its neighbours do not notice. Samples that were looked at already are taken as they are.
+    A row of X that is not on the quantization of the centers is computed in float64, whatever
+    `dtype` is; other rows are not affected. `Samples`, which were examined already, are used as
+    they are.
 
-    X may be a CuPy array if the backend computes with CuPy: it is taken as it is, floats are then
-    not looked at for integers, and results stay on the device.
+    X may be a CuPy array if the backend computes with CuPy. Floats in it are not searched for
+    integers, and results stay on the device.
     """
 
     def __init__(
@@ -167,13 +168,13 @@ class HiddenLayer:
     @property
     def sparse_centers(self) -> Any:
         """See :class:`gpurbf.layer.Layer`."""
-        if self._sparse_centers is None:  # threads that come at once make one each, all the same
+        if self._sparse_centers is None:  # concurrent threads may each make one; all are equal
             self._sparse_centers = sparse.sparse_or_dense(self._numbers())
         return self._sparse_centers
 
     @property
     def exact_sums(self) -> bool:
-        """See :class:`gpurbf.layer.Layer`; a precision that is forced is not rounded."""
+        """See :class:`gpurbf.layer.Layer`; H is not rounded if the precision is forced."""
         return self.precision not in FORCED and self.backend.exact_sums()
 
     def in_float64(self, backend: str | None = None) -> HiddenLayer:
@@ -231,7 +232,7 @@ class HiddenLayer:
         xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
         if xp is np:
             shape = X.shape[0], W.shape[1]
-            cure = "predict fewer samples at a time"  # and as much again for probabilities
+            cure = "predict fewer samples at a time"  # probabilities take as much again
             check_result(shape, self.dtype, "outputs", cure, copies=2)
         S = None
         for rows, part in self.matvec_blocks(X, W):
@@ -242,13 +243,13 @@ class HiddenLayer:
         return xp.empty((0, W.shape[1]), self.dtype) if S is None else S
 
     def matvec_blocks(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
-        """Rows and their part of H @ W, block by block, where all of it is too much to keep."""
+        """Rows and their part of H @ W, block by block, for results too large to keep."""
         W = self._weights(W)
         for rows, layer, values in self._blocks(X, 16 * W.shape[1]):
             yield rows, layer.matvec(values, W.packed(layer)).astype(self.dtype, copy=False)
 
     def _weights(self, W: Any) -> OutputWeights:
-        """W to be packed; those of the last call, if they are the same numbers, as mostly."""
+        """W as `OutputWeights`; those of the last call if, as usual, the numbers are the same."""
         if isinstance(W, OutputWeights):
             return W
         if is_resident(W):
@@ -270,9 +271,10 @@ class HiddenLayer:
     ) -> tuple[Any, Any]:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
 
-        H stands for H less ``mean`` (m,) if given. The sums are added to the arrays of ``out``, of
-        the backend's library, on a CPU to the lower triangle of the first; where that is None, HᵀT
-        alone is wanted. Without it they are whole and NumPy's. On a ``grid`` they are exact.
+        If ``mean`` (m,) is given, it is subtracted from H. The sums are added to the arrays of
+        ``out``, which are of the backend's library, on a CPU only to the lower triangle of the
+        first; if that is None, only HᵀT is computed. Without ``out`` the results are whole NumPy
+        arrays. On a ``grid`` the sums are exact.
         """
         m, xp = len(self.centers), self.backend.xp
         with self.backend.allocator():
@@ -290,7 +292,7 @@ class HiddenLayer:
     def _blocks(self, X: Any, row_bytes: float = 0) -> Iterator[_Block]:
         """The rows of X as prepared layers take them: sparse ones apart, dense ones by arithmetic.
 
-        ``row_bytes`` of memory a row are taken by those who use them.
+        ``row_bytes`` is the memory per row that the user of the blocks needs.
         """
         thin = self.sparse_rows(X)
         if thin is None:
@@ -304,7 +306,7 @@ class HiddenLayer:
                 yield block._replace(rows=rows[block.rows])
 
     def sparse_rows(self, X: Any) -> np.ndarray | None:
-        """Which rows (N,) of X are left to sparse products, where any are; the others are dense."""
+        """A mask (N,) of the rows of X for sparse products, None if there are none."""
         if (
             self.quantization is not None
             or self.xp is not np
@@ -315,7 +317,7 @@ class HiddenLayer:
         return sparse.sparse_rows(X)
 
     def _dense_blocks(self, X: Any, row_bytes: float) -> Iterator[_Block]:
-        """The rows dense, as codes or numbers."""
+        """The rows of X made dense, as codes or numbers."""
         if isinstance(X, Samples):
             yield self._block(slice(0, len(X)), X)
             return
@@ -346,7 +348,7 @@ class HiddenLayer:
                 yield self._block(rows if whole else rows.start + some, samples)
 
     def _block(self, rows: slice | np.ndarray, samples: Samples) -> _Block:
-        """Samples on the layer's quantization, or off it."""
+        """The block of samples that are on the layer's quantization, or not on it."""
         if samples.quantization == self.quantization:
             return _Block(rows, self._prepare(self.quantization), samples.values)
         if self.precision == "exact":

@@ -1,10 +1,11 @@
-"""CSR samples: what is zero is not multiplied, in a hidden layer and where centers are CSR too.
+"""Layers for CSR samples that skip zeros, with dense centers or with centers that are CSR too.
 
-Not a backend to be asked for by name: any backend of the CPU leaves rows with few entries to
-`SparseProductLayer`. A row costs its entries times those of the centers in the same inputs, or
-times the centers where these are dense; tiles of dense rows cost inputs times centers, forty times
-as fast. Nothing is shifted, which would fill the zeros: products and their sums are float64
-instead, entry by entry in a row's order, so that both kinds of centers give the same bits.
+This is not a backend that can be chosen by name: every backend of the CPU leaves rows with few
+entries to `SparseProductLayer`. The work for a row is its entries times those of the centers in the
+same inputs, or times the centers if these are dense. Tiles of dense rows do inputs times centers
+operations, forty times as fast. Rows are not shifted, because this would fill the zeros. Instead,
+products and their sums are float64, entry by entry in a row's order, so that dense and CSR centers
+give the same bits.
 
 `SparseLayer` keeps SVC's support vectors as CSR where memory does not hold a dense copy.
 """
@@ -30,17 +31,18 @@ from gpurbf.runtime.threads import parallel_rows
 kernels = lazy_module("gpurbf.data._kernels")
 
 
-# Wide enough to matter, and entries so few that products of them alone are faster: 1/32 of a row.
+# Inputs from which rows are wide enough, and the part of entries, 1/32 of a row, up to which sparse
+# products are faster.
 _WIDE, _DENSER = 1024, 32
 _ROWS = 64
-# Of a part of H of a `SparseLayer`.
+# Bytes of a part of H of a `SparseLayer`.
 _BYTES = 8 << 20
 
 
 def sparse_rows(X: Any) -> np.ndarray | None:
-    """Which rows (N,) of CSR samples are left to these products; None for any other array.
+    """A mask (N,) of the rows of CSR samples for sparse products; None if there are none.
 
-    Which of the two a row is depends on that row alone.
+    Whether a row is in it depends on that row alone.
     """
     if not sp.issparse(X) or X.shape[1] < _WIDE:
         return None
@@ -51,7 +53,7 @@ def sparse_rows(X: Any) -> np.ndarray | None:
 def sparse_or_dense(X: Any) -> Any:
     """X (N, n), dense or CSR, as CSR if rows are wide and almost all entries zero, else dense.
 
-    Which of the two depends on the values, not on how they are stored.
+    The choice depends on the values, not on how they are stored.
     """
     N, n = X.shape
     if sp.issparse(X):
@@ -61,7 +63,7 @@ def sparse_or_dense(X: Any) -> Any:
 
 
 def _entries(A: Any) -> tuple[np.ndarray, ...]:
-    """Places and values of CSR or CSC as the kernel takes them: of one type each, read only."""
+    """Indices and values of CSR or CSC as the kernels take them: of one dtype each, read-only."""
     found = []
     for array, dtype in ((A.indptr, np.intp), (A.indices, np.intp), (A.data, np.float64)):
         found.append(array.astype(dtype, copy=False).view())
@@ -70,7 +72,7 @@ def _entries(A: Any) -> tuple[np.ndarray, ...]:
 
 
 class Columns:
-    """Centers C (m, n), CSR, by inputs: an entry of a sample meets the few of its column."""
+    """CSR centers C (m, n) stored by input: an entry of a sample meets few entries of centers."""
 
     def __init__(self, C: Any) -> None:
         self.shape, self._own = C.shape, _entries(C.tocsc())
@@ -80,7 +82,7 @@ class Columns:
         return self.shape[0]
 
     def products(self, A: Any, out: np.ndarray) -> None:
-        """Write A Cᵀ (N, m), for A (N, n) CSR; on the thread that calls."""
+        """Write A Cᵀ (N, m), for A (N, n) CSR; on the calling thread."""
 
         out[:] = 0
         kernels.add_products(*_entries(A), *self._own, out)
@@ -90,7 +92,7 @@ def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
     def task(rows: slice) -> None:
         if isinstance(B, Columns):
             B.products(A[rows], out[rows])
-        else:  # SciPy's product rounds once for two on ARM, where it is compiled to FMA
+        else:  # on ARM SciPy's product is compiled to FMA, which rounds once, not twice
             out[rows] = 0
             kernels.add_dense_products(*_entries(A[rows]), B, out[rows])
 
@@ -98,9 +100,9 @@ def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
 
 
 def _centers(C: Any) -> Any:
-    """Cᵀ (n, m), read only: an entry of a sample meets its column of all centers."""
+    """Cᵀ (n, m), read-only: an entry of a sample is multiplied by a row of it."""
     by_inputs = np.ascontiguousarray(C.T).view()
-    by_inputs.flags.writeable = False  # of any C the one type that there is a kernel for
+    by_inputs.flags.writeable = False  # the kernel takes only read-only arrays
     return by_inputs
 
 
@@ -110,16 +112,16 @@ _PRODUCT = Gemm(
 
 
 def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
-    """Squared norms of rows, which nothing is taken off; dense ones are not copied."""
+    """Squared norms of rows, which are not shifted; dense rows are not copied."""
     if sp.issparse(A):
         return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
     return np.einsum("ij,ij->i", A, A, dtype=dtype)
 
 
 class SparseProductLayer(MatrixProductLayer):
-    """Samples are CSR, products dense, and centers (m, n) as `sparse_or_dense` has them.
+    """A layer for CSR samples and centers (m, n) that are CSR or dense (see `sparse_or_dense`).
 
-    For numbers, not codes, of any metric but Manhattan.
+    It takes numbers, not codes, and any metric but Manhattan. Products are dense.
     """
 
     def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
@@ -130,7 +132,7 @@ class SparseProductLayer(MatrixProductLayer):
     def moved(
         self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
-        """A, from which nothing is taken, as the product reads it, and the terms of its rows."""
+        """A, not shifted, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
         terms = evaluate(coefficients, A, _squares, np.float64)
         return A if sp.issparse(A) else self.product.pack(A), terms
@@ -139,8 +141,8 @@ class SparseProductLayer(MatrixProductLayer):
 class SparseLayer:
     """H[i, j] = phi(d(x_i, c_j)) in float64 for CSR centers C (m, n), without a dense copy of them.
 
-    It has of :class:`HiddenLayer` what SVC asks for. |x - c|² comes from the norms and the product,
-    as in scikit-learn's and LIBSVM's sparse kernels.
+    It has the methods of :class:`HiddenLayer` that SVC uses. |x - c|² comes from the norms and the
+    product, as in scikit-learn's and LIBSVM's sparse kernels.
     """
 
     dtype = np.dtype(np.float64)
@@ -171,9 +173,9 @@ class SparseLayer:
         return self._by_parts(lambda A: row_products(self._values(A), W), X, np.empty(shape))
 
     def _by_parts(self, values: Callable[[Any], np.ndarray], X: Any, out: np.ndarray) -> np.ndarray:
-        """``out`` with the values of X in it, some rows after the other, on all free threads.
+        """Write the values of X into ``out``, in parts of rows on all free threads; return ``out``.
 
-        SciPy's products let others work.
+        SciPy's products do not block other threads.
         """
         X = _csr(X)
 

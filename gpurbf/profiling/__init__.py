@@ -1,9 +1,9 @@
-"""Where the time of a fit and a prediction goes, beside what the machine could do at most.
+"""Where the time of a fit and a prediction goes, compared with the peak rates of the machine.
 
-profiler.py  fit and predict with a recorder on (`gpurbf.runtime.stages`), and its result: a table,
-             a frame, a sentence, a picture
-scaling.py   the time that it would take with other numbers of threads
-machine.py   what this machine is, and what its arithmetic and memory can reach
+profiler.py  fits and predicts with a recorder on (`gpurbf.runtime.stages`); the result as a table,
+             a data frame, a sentence, a picture
+scaling.py   models the time with other numbers of threads
+machine.py   describes this machine, and measures the peak rates of its arithmetic and memory
 """
 
 from gpurbf.profiling.profiler import Profile, Row, profile, profile_data

@@ -1,4 +1,4 @@
-"""Loops over registers alone: what the instructions of a micro-kernel can reach on this machine."""
+"""Loops over registers only: the peak rate of a micro-kernel's instructions on this machine."""
 
 import functools
 
@@ -22,7 +22,7 @@ def operations_a_step(name):
 
 @intrinsic(prefer_literal=True)
 def register_loop(typing_context, name, steps, data):
-    """`steps` steps of the kernel `name`; every sum is its own operand, so none can be left out."""
+    """`steps` steps of the kernel `name`; each sum is its own operand, so none can be left out."""
     kind = KINDS[name.literal_value]
     operation = OPERATIONS[kind.operation]
 
@@ -63,7 +63,7 @@ def _distinct(totals, i):
 
 
 def _amx(steps, data):
-    """The four products of a step, over and over."""
+    """The four products of a step, repeated."""
     for _ in range(steps):
         amx._dot00()
         amx._dot01()
@@ -81,7 +81,7 @@ def _compiled(name):
         def loop(steps, data):
             register_loop(name, steps, data)
 
-        loop.__qualname__ = name  # the disk cache knows it by this
+        loop.__qualname__ = name  # the disk cache identifies it by this name
         function = loop
     return cached_cfunc(types.void(types.intp, types.intp))(function)
 

@@ -1,4 +1,4 @@
-"""This machine: its hardware, backends and versions, and what it can reach at most."""
+"""This machine: its hardware, backends, versions and measured peak rates."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _DISTRIBUTIONS = (
     "numba-cuda cupy-cuda12x cupy-cuda13x matplotlib"
 ).split()
 
-# What OpenBLAS calls its kernels of 256 bits.
+# OpenBLAS's names of its kernels for 256-bit vectors.
 _WITHOUT_AVX512 = {"Haswell", "Zen"}
 
-# What can speed up products and exponentials, in LLVM's names.
+# CPU features that can speed up products and exponentials, by LLVM's names.
 _FEATURES = {
     "x86": "amx-int8 amx-bf16 avx512vnni avx512bf16 avxvnni avx512f avx2 fma".split(),
     "arm": "sme sve i8mm bf16 dotprod neon".split(),
 }
 
-# Of each of two float32 arrays, larger than the caches that they must not fit in.
+# Numbers in each of two float32 arrays, which must not fit in the caches.
 _NUMBERS = 1 << 25
 _RUNS = 20
-# A product that takes so long is one of large matrices.
+# Matrices count as large if their product takes this long.
 _SECONDS = 0.05
-# Runs of a loop over registers, and what each of them takes.
+# Number of runs of a loop over registers, and the seconds that each should take.
 _PEAK_RUNS, _PEAK_SECONDS = 40, 0.02
 
 
@@ -69,8 +69,8 @@ def hardware() -> dict[str, str]:
 
 
 def _blas() -> str:
-    """The libraries that NumPy and SciPy brought, and the CPUs that they take this one for."""
-    import scipy.linalg  # noqa: F401 - it brings its own
+    """The BLAS libraries of NumPy and SciPy, and the CPU type that each has detected."""
+    import scipy.linalg  # noqa: F401 - it loads its own BLAS
 
     found = {
         (library["internal_api"], library["version"] or "", library.get("architecture") or "")
@@ -92,12 +92,12 @@ def memory() -> int:
 
 
 def backends() -> dict[str, str]:
-    """Each backend with its kernel, or why it is not available; then what auto takes."""
+    """Each backend with its kernel, or why it is not available; then the choice of "auto"."""
     report = {}
     for name in (*LOADERS, "auto"):
         try:
             backend, reason = get_backend(name)
-        except (BackendUnavailable, ValueError) as error:  # a variable may name what is not there
+        except (BackendUnavailable, ValueError) as error:  # a variable may name a missing one
             report[name] = str(error)
         else:
             report[name] = f"available: {backend.kernel}"
@@ -109,7 +109,7 @@ def backends() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of what is installed of those it can use."""
+    """Versions of Python, of this package and of the installed libraries that it can use."""
     found = {"python": platform.python_version(), "gpurbf": __version__}
     for name in _DISTRIBUTIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -143,9 +143,9 @@ def _kernel() -> str:
 def compute(kind: str, xp: ModuleType = np) -> float | None:
     """Operations a second of a kind of arithmetic such as ``"float32"``, on all threads.
 
-    On a CPU the instructions of the package's own kernel on registers alone; where that has no
-    loop of its own, and on the device of another array library, a product of large matrices. None
-    where neither is known.
+    On a CPU this is the rate of the instructions of the package's own kernel, on registers only. If
+    that kernel has no such loop, and on the device of another array library, it is the rate of a
+    product of large matrices. None if neither is known.
     """
     found = limit(kind) if xp is np else None
     if found is None and kind in ("float32", "float64"):
@@ -155,9 +155,9 @@ def compute(kind: str, xp: ModuleType = np) -> float | None:
 
 @functools.cache
 def bandwidth(xp: ModuleType = np) -> float:
-    """Bytes a second, read and written, of STREAM's scale [1]_, by the array library.
+    """Bytes a second, read and written, by the array library in STREAM's test "scale" [1]_.
 
-    A copy by the C library may be slower: it takes other instructions.
+    A copy by the C library may be slower, because it uses other instructions.
 
     References
     ----------
@@ -192,7 +192,7 @@ def product_rate(dtype: str, xp: ModuleType = np) -> float:
 
 
 def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
-    """Seconds of the fastest run, of a device's work too."""
+    """Seconds of the fastest run, including work on a device."""
 
     def whole() -> None:
         work()
@@ -206,7 +206,7 @@ def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
 def limit(kind: str) -> float | None:
     """Operations a second that this CPU's kernel for that arithmetic can reach, measured once.
 
-    None where the kernel has no loop over registers alone, as the generic ones.
+    None if the kernel has no loop over registers only; the generic kernels have none.
     """
     kernel, _ = choose_kernel()
     tasks = [
@@ -223,8 +223,8 @@ def limit(kind: str) -> float | None:
 def peak(name: str) -> float:
     """Operations a second of all threads together for a kernel such as ``"dot_avx512vnni"``.
 
-    A multiplication and its addition, or a difference and its addition, count as two. The best of
-    many short runs, one of which finds the machine undisturbed.
+    A multiplication and its addition, or a difference and its addition, count as two. The rate is
+    the best of many short runs, since other programs may disturb some of them.
     """
     n_threads, steps, best = thread_limit(), 1000, 0.0
     for _ in range(_PEAK_RUNS):

@@ -23,7 +23,7 @@ from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 PHASES = ("training", "prediction")
 # Parts below this share of their phase are in the frame, not in the printed table.
 _SHOWN = 0.01
-# Where a backend's arrays are on a device, the work of these stages is there too.
+# Stages whose work is on the device if the backend's arrays are there.
 _ON_DEVICE = ("hidden layer", "output training")
 
 _HEADER = (
@@ -32,11 +32,12 @@ _HEADER = (
 
 
 class Row(NamedTuple):
-    """A stage (``part`` is empty) or a part of one; NaN where there is nothing to tell.
+    """A stage (``part`` is empty) or a part of a stage; unknown numbers are NaN.
 
-    ``share`` is of the phase's wall time, ``operations`` and ``nbytes`` are counts with their rates
-    beside them, ``efficiency`` is the time at the ceiling over the time that it took, ``ceiling``
-    which ceiling that is, ``peak_memory`` in bytes, ``memory_share`` that of all there is.
+    ``share`` is the share of the phase's wall time. ``operations`` and ``nbytes`` are counts, each
+    followed by its rate. ``efficiency`` is the time at the ceiling (a peak rate) divided by the
+    measured time, and ``ceiling`` names that ceiling. ``peak_memory`` is in bytes, ``memory_share``
+    is its share of the machine's memory.
     """
 
     phase: str
@@ -62,7 +63,7 @@ class Profile:
     estimator : classifier
         Fitted.
     accuracy : float or None
-        Share of the predicted samples whose label was met.
+        Share of the samples whose label was predicted correctly.
     seconds : dict
         Wall time of "training" and "prediction".
     rows : list of Row
@@ -115,7 +116,7 @@ class Profile:
         return rows
 
     def _ideal(self, stage: str, entry: Entry, xp: ModuleType) -> tuple[float, str]:
-        """Seconds that the ceilings would take, and the ceiling that takes the most of them."""
+        """Seconds that the work would take at the ceilings, and the name of the limiting one."""
         if stage == "host to device":
             return 0.0, ""
         work = [(entry.nbytes / self._ceiling("memory", xp), "memory")]
@@ -123,7 +124,7 @@ class Profile:
         if products:
             work.append((sum(products.values()), max(products, key=products.__getitem__)))
         seconds, ceiling = max(work)
-        # NaN where a ceiling is not known.
+        # The sum is NaN if a ceiling is not known.
         return (seconds, ceiling) if seconds > 0 and sum(products.values()) >= 0 else (0.0, "")
 
     def _ceiling(self, kind: str, xp: ModuleType) -> float:
@@ -160,7 +161,7 @@ class Profile:
 
     @property
     def bottleneck(self) -> str:
-        """Where each phase has the most to gain: time that its ceiling would not take, in words."""
+        """In words: the part of each phase that takes the most time above its ceiling."""
         return "\n".join(f"{phase.capitalize()}: {self._limit(phase)}." for phase in PHASES)
 
     def _limit(self, phase: str) -> str:
@@ -179,7 +180,7 @@ class Profile:
         return f"{text}: {part.part} at {near} the {limit}"
 
     def to_frame(self) -> Any:
-        """The rows as a data frame; stages alone are those with an empty ``part``.
+        """The rows as a data frame; rows of whole stages have an empty ``part``.
 
         Returns
         -------
@@ -197,7 +198,7 @@ class Profile:
         return pandas.DataFrame(self.rows, columns=list(Row._fields))
 
     def plot(self, figure: Any = None) -> Any:
-        """Draw the time of each stage, and in it what it would take at the ceilings.
+        """Draw the time of each stage, and inside it the time that it would take at the ceilings.
 
         Parameters
         ----------
@@ -237,9 +238,10 @@ class Profile:
     def scaling(self, threads: Sequence[int] = (1, 2, 4, 16, 64)) -> list[Scaling]:
         """Model the training with other numbers of threads.
 
-        The items of each parallel section, as long as they took, are handed out to so many threads;
-        Python's lock is had by one at a time. Caches, memory and the clock of a processor are not
-        modelled: compare the ``bytes_per_second`` with what your socket has, some 200 GB/s.
+        The items of each parallel section, with their measured times, are handed out to that number
+        of threads; one thread at a time holds Python's lock. Caches, memory and the clock of a
+        processor are not modelled: compare ``bytes_per_second`` with the bandwidth of your socket,
+        about 200 GB/s.
 
         Parameters
         ----------
@@ -249,7 +251,7 @@ class Profile:
         Returns
         -------
         rows : list of Scaling
-            One a number: seconds, speed-up over one thread, what threads wait for.
+            One row per number: seconds, speed-up over one thread, what threads wait for.
         """
         return model(self._trace, self._nbytes, threads)
 
@@ -311,7 +313,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Three digits or four places; nothing for nothing."""
+    """Three digits or four decimal places; empty unless the value is above 0."""
     if not value > 0:
         return ""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 4
@@ -359,7 +361,7 @@ def _draw(axis: Any, profile: Profile, phase: str) -> None:
     axis.set_xlim(0, 1.5 * scale * longest)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
-    # Empty bars that name the two colors.
+    # Empty bars for the legend of the two colors.
     axis.barh(0, 0, color=_COLOR, label="time, by part")
     axis.barh(0, 0, color=_IDEAL, label="time at the machine's ceiling")
 
@@ -386,18 +388,18 @@ def profile(
 ) -> Profile:
     """Fit an estimator, let it predict, and say where the time of both went.
 
-    The work is cut along the flow of the data into six stages: read and validate; prepare (centers,
-    quantization, packing, norms); host to device; hidden layer; output training; back and evaluate.
-    For each there are time, bytes, operations, both rates beside what the machine was measured to
-    reach, and the peak of the process's memory.
+    The work is divided along the flow of the data into six stages: read and validate; prepare
+    (centers, quantization, packing, norms); host to device; hidden layer; output training; back and
+    evaluate. Each stage has its time, bytes, operations, both rates compared with the measured peak
+    rates of the machine (its ceilings), and the peak of the process's memory.
 
     Parameters
     ----------
     estimator : classifier
-        Any of this package, by itself or inside a scikit-learn estimator. It stays as it is: a
+        Any of this package, by itself or inside a scikit-learn estimator. It is not changed: a
         clone is fitted.
     X : array-like or CSR of shape (n_samples, n_features)
-        Training samples. A ``numpy.memmap`` is read where it is first touched.
+        Training samples. Reading a ``numpy.memmap`` counts for the stage that first touches it.
     y : array-like of shape (n_samples,)
         Their labels.
     X_test, y_test : optional
@@ -413,17 +415,18 @@ def profile(
 
     Notes
     -----
-    A moment counts for the innermost stage that is open, so stages add up to the wall time; what no
-    stage covers is shown too. Threads that work side by side divide their wall time by what each
-    did. Worker *processes* are not seen. Without ``profile`` the stages cost nothing.
+    Time counts for the innermost open stage, so stages add up to the wall time; time outside all
+    stages is shown too. The wall time of parallel threads is divided among stages in proportion to
+    the time that the threads spent in each. Worker *processes* are not recorded. Without
+    ``profile`` the stages cost nothing.
 
-    Bytes are those of the arrays that go in and out, each once; operations those of the formulas,
-    2Nmn for the distances of N samples to m centers. Memory is the resident set of the process, as
-    Linux tells it at the ends of stages and every 50 ms; elsewhere it is missing.
+    Bytes are those of the input and output arrays, each counted once. Operations are those of the
+    formulas: 2Nmn for the distances of N samples to m centers. Memory is the resident set of the
+    process, read from Linux at the ends of stages and every 50 ms; on other systems it is missing.
 
     References
     ----------
-    The cut follows Li, Zhang and Cao, 2018.
+    The division into stages follows Li, Zhang and Cao, 2018.
 
     Examples
     --------
@@ -446,9 +449,10 @@ def profile_data(
     warm_up: bool = True,
     say: Callable[[str], Any] = str,
 ) -> Profile:
-    """As :func:`profile`, of X, y, X_test and y_test that were read while `reading` recorded.
+    """Like :func:`profile`, for ``data`` = (X, y, X_test, y_test).
 
-    ``say`` is called with the name of what is done next.
+    `reading` has recorded how the data were read. ``say`` is called with the name of each step
+    before it begins.
     """
     X, y, X_test, y_test = data
     if X_test is None:

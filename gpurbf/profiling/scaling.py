@@ -1,9 +1,9 @@
-"""The time that a recorded fit would take with other numbers of threads.
+"""Model the time of a recorded fit with other numbers of threads.
 
 A recorder notes what each item of a parallel section did. `simulate` hands these items out to P
-threads as `parallel_for` does: a section gets the threads that are free when it begins, each takes
-the next item when it is done with one. Python's lock is a resource that one thread has at a time.
-What a simulation cannot see: threads share caches, memory and the clock of the processor.
+threads as `parallel_for` does: a section gets the threads that are free when it begins, and each
+thread takes the next item when it has finished one. Python's lock is a resource that one thread
+holds at a time. Not modelled: threads share caches, memory and the clock of the processor.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HEADER = ("threads", "s", "speed-up", "threads wait for", "% of their time", "G
 class Scaling(NamedTuple):
     """The modelled time of a fit with a number of threads.
 
-    ``limit`` is the stage and part for which threads wait the longest, ``limit_share`` the share of
-    all threads' time that goes there, ``bytes_per_second`` what all of them move.
+    ``limit`` is the stage and part for which threads wait the longest. ``limit_share`` is the share
+    of all threads' time spent in this waiting. ``bytes_per_second`` is moved by all threads.
     """
 
     threads: int
@@ -38,7 +38,7 @@ class Scaling(NamedTuple):
 
 
 class _Join:
-    """The threads of a section that still work, and who waits for them."""
+    """The threads of a section that still work, and the thread that waits for them."""
 
     def __init__(self, helpers: int) -> None:
         self.helpers = helpers
@@ -46,12 +46,12 @@ class _Join:
 
 
 def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
-    """Hand out the items of a trace to some threads.
+    """Simulate handing out the items of a trace to some threads.
 
     Parameters
     ----------
     trace : list of Segment and list
-        As a ``Recorder`` has it: spans of time, and lists of items for parallel sections.
+        As a ``Recorder`` returns it: spans of time, and lists of items for parallel sections.
     threads : int
         How many there are.
 
@@ -60,7 +60,7 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
     seconds : float
         Until the last item is done.
     lost : dict
-        By stage and part: seconds of threads that had no work while only these ran.
+        Idle seconds of threads, by the stage and part that ran meanwhile.
     """
     free, joins = threads - 1, {}
 
@@ -111,7 +111,7 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
                 del running[key]
         step = next(thread, None)
         if isinstance(step, Segment):
-            # Most of a segment is one kernel; the lock is had before it.
+            # Most of a segment is one kernel; the lock is held before it.
             locked = max(0.0, step.seconds - step.unlocked_seconds)
             begin = max(now, lock_free) if locked else now
             lock_free = begin + locked if locked else lock_free
@@ -130,7 +130,7 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
 
 
 def model(trace: Trace, nbytes: float, threads: Sequence[int]) -> list[Scaling]:
-    """Model a recorded trace, in which so many bytes are moved, with numbers of threads."""
+    """Model a recorded trace, which moves ``nbytes`` bytes, for each number of threads."""
     one = simulate(trace, 1)[0]
     rows = []
     for number in threads:
@@ -158,7 +158,7 @@ def table(rows: Sequence[Scaling]) -> tuple[tuple[str, ...], list[tuple[str, ...
 
 
 def draw(rows: Sequence[Scaling], figure: Any) -> None:
-    """Draw the speed-ups beside the ideal line."""
+    """Draw the speed-ups and the ideal line."""
     axis = figure.subplots()
     threads = [row.threads for row in rows]
     axis.plot(threads, threads, color="#8fb8de", label="ideal")

@@ -1,1 +1,1 @@
-"""Threads, BLAS threads, settings, stages, errors, compilation: used by every subpackage above."""
+"""Threads, BLAS threads, settings, stages, errors, compilation: used by all other subpackages."""

@@ -1,4 +1,4 @@
-"""Arrays of NumPy or of a GPU: where they are, and how they are brought to the host."""
+"""Arrays on the host (NumPy) or on a GPU: where they are, and copies between the two."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def is_resident(A: Any) -> bool:
 
 
 def to_host(A: Any) -> Any:
-    """The array as NumPy's: itself, or a copy of what is on a device."""
+    """The array as a NumPy array: itself, or a copy if it is on a device."""
     return A.get() if is_resident(A) else A
 
 
 def beside(X: Any, A: Any) -> Any:
-    """A where X is: a device's array of numbers if X is on one; what is no number stays NumPy's."""
+    """A on the side of X: a copy on the device if X is there and A is numeric, else A itself."""
     if is_resident(X) and not is_resident(A) and A.dtype.kind in "biuf":
         return library(X).asarray(A)
     return A
 
 
 def library(A: Any) -> Any:
-    """The library of an array's kind: CuPy, or NumPy for all that is on the host."""
+    """The library of an array: CuPy if it is on a device, else NumPy."""
     if is_resident(A):
         import cupy
 
@@ -34,11 +34,11 @@ def library(A: Any) -> Any:
 
 
 def chosen(values: np.ndarray, places: Any) -> Any:
-    """NumPy's values at some places, where these are; values that are no numbers stay NumPy's."""
+    """Values at ``places``: on the device if they are there and values are numeric."""
     values, places = beside(places, values), places.astype(np.intp, copy=False)
     return values[places if is_resident(values) else to_host(places)]
 
 
 def rows_on_host(X: Any, rows: np.ndarray) -> Any:
-    """Some rows of X as NumPy's or CSR: of a device's array only they are copied."""
+    """Some rows of X as a NumPy or CSR array; from a device only these rows are copied."""
     return to_host(X[beside(X, rows)])

@@ -1,8 +1,9 @@
-"""The threads of BLAS libraries: set by one owner, and given back as they were found.
+"""The number of threads of BLAS libraries: set in one place, and restored afterwards.
 
-Most libraries know one number a process. It is the least of the limits in force anywhere, and
-after the last of them, in whatever order they end, what it was before the first. Libraries on
-OpenMP know a number for each thread, and are told in every thread that a limit is for.
+Most libraries have one number of threads per process. It is set to the least of all limits in
+force. When the last limit ends, in whatever order they end, the number from before the first is
+restored. Libraries that use OpenMP have a number for each thread; it is set in every thread that a
+limit applies to.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ class Limit:
 
 
 _lock = Lock()
-# Weak: what an interrupt kept from leaving ends with its block all the same.
+# Weak: if an interrupt prevents the removal of a limit, it still vanishes with its block.
 _in_force: WeakSet[Limit] = WeakSet()
-# By a library's path: the number it was found with, and the one it was told.
+# By a library's path: its number of threads before any limit, and the number that we have set.
 _told: dict[str, tuple[int, int]] = {}
-# Paths of libraries whose threads a fork has left behind.
+# Paths of libraries whose threads were lost in a fork.
 _alone: set[str] = set()
 
 
 @functools.cache
 def blas_libraries() -> Any:
-    # Looking for libraries takes milliseconds: once, and again where `look_again` is called.
+    # Looking for libraries takes milliseconds: it is done once, and again after `look_again`.
     return ThreadpoolController().select(user_api="blas")
 
 
 def found() -> list[int]:
-    """Threads that others have set for this thread, without our own limits."""
+    """The numbers of threads that others have set for this thread, without our own limits."""
     numbers = []
     with _lock.held:
         for library in blas_libraries().lib_controllers:
@@ -63,20 +64,20 @@ def in_force(limit: Limit) -> Iterator[None]:
     finally:
         try:
             _end(limit)
-        except BaseException:  # an interrupt at this moment leaves no trace either
+        except BaseException:  # the limit must end even if an interrupt comes now
             _end(limit)
             raise
 
 
 def _end(limit: Limit) -> None:
-    """The limit has ended, if it was in force at all."""
+    """End the limit, if it was in force at all."""
     with _lock.held:
         _in_force.discard(limit)
         _apply()
 
 
 def look_again() -> None:
-    """A library was loaded: what is in force holds for it as well."""
+    """Apply the limits in force to a library that was just loaded."""
     with _lock.held:
         blas_libraries.cache_clear()
         _apply()
@@ -84,7 +85,7 @@ def look_again() -> None:
 
 @contextmanager
 def thread_limit_here(most: int) -> Iterator[None]:
-    """Tell this thread what no process can be told: its own number in libraries that keep one."""
+    """Limit this thread's own number of threads, in libraries that have one for each thread."""
     undo: list[tuple[Any, int]] = []
     try:
         for library in blas_libraries().lib_controllers:
@@ -94,7 +95,7 @@ def thread_limit_here(most: int) -> Iterator[None]:
     finally:
         try:
             _undo(undo)
-        except BaseException:  # an interrupt at this moment leaves no trace either
+        except BaseException:  # the limit must end even if an interrupt comes now
             _undo(undo)
             raise
 
@@ -106,15 +107,15 @@ def _undo(told: list[tuple[Any, int]]) -> None:
 
 
 def after_fork(limits: list[Any]) -> None:
-    """In a forked child only these limits are left, those of the thread that forked.
+    """Keep only these limits in a forked child: those of the thread that forked.
 
-    MKL would wait for threads that the child does not have: it works alone from now on.
+    MKL would wait for threads that the child does not have, so it uses one thread from now on.
     """
     global _in_force
     _in_force = WeakSet(limits)
     if blas_libraries.cache_info().currsize:
         for library in filter(_is_mkl, blas_libraries().lib_controllers):
-            library.dynlib.MKL_Set_Num_Threads_Local(0)  # this thread's own, which comes first
+            library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
             _alone.add(library.filepath)
         _apply()
 
@@ -128,7 +129,7 @@ def _apply() -> None:
         before, ours = _told.get(path) or (_number(library),) * 2
         wanted = 1 if path in _alone else before if least is None else min(before, least)
         if wanted != ours:
-            _told[path] = before, 0  # unknown, if an interrupt comes now
+            _told[path] = before, 0  # 0: unknown, in case an interrupt comes now
             _tell(library, wanted)
             _told[path] = before, wanted
         if wanted == before:
@@ -140,7 +141,7 @@ def _is_mkl(library: Any) -> bool:
 
 
 def _number(library: Any) -> int:
-    """The number of the process, whatever this thread's own is."""
+    """The process's number of threads, whatever this thread's own number is."""
     if not _is_mkl(library):
         return library.num_threads or 1
     own = library.dynlib.MKL_Set_Num_Threads_Local(0)
@@ -151,11 +152,11 @@ def _number(library: Any) -> int:
 
 
 def _tell(library: Any, number: int) -> None:
-    """Set the number of the process."""
+    """Set the process's number of threads."""
     if _is_mkl(library):
         library.dynlib.MKL_Set_Num_Threads(number)
         return
-    # From version 3.8 on threadpoolctl heeds one thread, until that one says that it is done.
+    # From version 3.8 on, threadpoolctl obeys only one thread, until that thread releases it.
     done = getattr(library, "clear_controlling_thread", lambda force: None)
     done(force=True)
     library.set_num_threads(number)
@@ -163,7 +164,7 @@ def _tell(library: Any, number: int) -> None:
 
 
 def _tell_thread(library: Any, number: int) -> int:
-    """Set the number of this thread; what to tell it later for what it was."""
+    """Set this thread's number; return the value that restores the previous one."""
     if _is_mkl(library):
         return library.dynlib.MKL_Set_Num_Threads_Local(number)
     before = library.num_threads

@@ -1,4 +1,4 @@
-"""Checks of single parameters, with messages that name the parameter and what it takes."""
+"""Checks of single parameters, with messages that name the parameter and its allowed values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-# By the controllers in /proc/self/cgroup: where the groups are, and the files that tell the limit
-# and the use of memory, and the name in memory.stat of what was read from files.
+# By the controllers in /proc/self/cgroup: the folder of the groups, the files that state the limit
+# and the use of memory, and the entry of memory.stat for cached file data.
 _GROUPS = {
     "": ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     "memory": (
@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = "") -> None:
-    """A name out of a list."""
+    """Check that the value is one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(
             f"Unknown {name} {plain(value)!r}: use one of {sorted(allowed)} {also}".strip()
@@ -37,7 +37,7 @@ def check_option(name: str, value: Any, allowed: tuple[str, ...], also: str = ""
 
 
 def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
-    """A finite number of that kind, at least (or above) low; True and False are not numbers."""
+    """Check for a finite number of that kind, at least (or above) low; bools are refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         expected = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
@@ -55,7 +55,7 @@ def check_option_or_number(
     above: bool = False,
     also: str = "",
 ) -> None:
-    """A name out of a list, or a number as of `check_number`; ``also`` is what the list lacks."""
+    """Check for an allowed name or a number; ``also`` says what is allowed besides the names."""
     if isinstance(value, str):
         check_option(name, value, allowed, also or f"or a number {'>' if above else '>='} {low}")
     else:
@@ -63,13 +63,13 @@ def check_option_or_number(
 
 
 def check_room(n_bytes: int, what: str, cure: str) -> None:
-    """Refuse work that would end, hours later, in a process that the system kills.
+    """Refuse work that needs more memory than is free, before the system kills the process.
 
     Raises
     ------
     MemoryError
-        Before anything is allocated, if Linux says that there is less memory than `n_bytes`; other
-        systems are not asked.
+        If Linux reports less free memory than `n_bytes`; nothing has been allocated then. Other
+        systems are not checked.
     """
     if n_bytes > 1 << 26 and n_bytes > (free := free_bytes(swap=True)):
         raise MemoryError(
@@ -80,7 +80,7 @@ def check_room(n_bytes: int, what: str, cure: str) -> None:
 def check_result(
     shape: tuple[int, int], dtype: np.dtype, what: str, cure: str, copies: int = 1
 ) -> None:
-    """Refuse a result (samples, columns) that memory does not hold; see `check_room`."""
+    """Refuse a result (samples, columns) that does not fit in memory; see `check_room`."""
     N, columns = shape
     n_bytes = copies * N * columns * np.dtype(dtype).itemsize
     check_room(n_bytes, f"The {what} of {N:,} samples ({columns:,} a sample)", cure)
@@ -99,7 +99,7 @@ def free_bytes(*, swap: bool = False) -> float:
 
 
 def _bytes_of_groups() -> float:
-    """Bytes that are left of the limits of the process's control groups, those of containers."""
+    """Bytes left within the limits of the process's control groups, which containers use."""
     least = float("inf")
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -111,12 +111,12 @@ def _bytes_of_groups() -> float:
             continue
         mounted, limit, use, cache = _GROUPS[controllers]
         own = Path(mounted, path.lstrip("/"))
-        # In a container its group is where groups are mounted, whatever it is called outside.
+        # Inside a container, its group is at the mount point, whatever its path outside is.
         for group in (own, *own.parents):
             # There is no such group, or "max": no limit; or its files have other lines.
             with suppress(OSError, ValueError, KeyError):
                 most, used = (int((group / name).read_text()) for name in (limit, use))
                 parts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
-                # What was read from files goes where memory is wanted.
+                # Cached file data are dropped when memory is needed.
                 least = min(least, max(0, most - used + int(parts[cache])))
     return least

@@ -18,7 +18,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 # Megabytes of working arrays where `memory` is "auto".
 _WORKING_MEGABYTES = 256
-# A context variable is a thread's own, and threads that work for it get its context
+# Each thread has its own value of a context variable; threads that work for it use its context
 # (runtime/threads.py).
 _settings: ContextVar[dict[str, Any]] = ContextVar("gpurbf settings", default=_DEFAULTS)
 
@@ -29,12 +29,12 @@ def get_config() -> dict[str, Any]:
     Returns
     -------
     config : dict
-        ``backend``: what ``backend="auto"`` means. ``memory``: megabytes that the tiles of the
-        hidden layer, and what is kept to be used again, may take beyond the input, the model and
-        the result; "auto": 256 for tiles, and half of what is free for what is kept (H of
-        :class:`gpurbf.solvers.CG`), which changes no result. ``gpu_memory``: megabytes
-        of a GPU that the package may take; None is ``GPURBF_GPU_MEMORY`` from the environment, else
-        80 % of what is free.
+        ``backend``: what ``backend="auto"`` means. ``memory``: megabytes for tiles of the hidden
+        layer and for arrays that are kept for reuse, in addition to the input, the model and the
+        result; "auto" is 256 for tiles and half of the free memory for kept arrays (H of
+        :class:`gpurbf.solvers.CG`). Keeping arrays does not change results. ``gpu_memory``:
+        megabytes of a GPU that the package may take; None is the environment variable
+        ``GPURBF_GPU_MEMORY`` or, if that is not set, 80 % of the free memory.
     """
     return _settings.get().copy()
 
@@ -75,12 +75,12 @@ def set_config(**settings: Any) -> None:
 def config_context(**settings: Any) -> Iterator[None]:
     """Change settings inside a ``with`` block, in this thread only.
 
-    Python without its global lock hands them on to threads that are started in the block.
+    In free-threaded Python, threads that are started in the block inherit the settings.
 
     Parameters
     ----------
     **settings
-        Those of :func:`set_config`, which says what is refused.
+        Those of :func:`set_config`, with the same allowed values.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def working_bytes() -> int:
 
 
 def bytes_to_keep(share: float) -> float:
-    """Bytes that arrays to be used again may take: half of what is free, or a share of a limit."""
+    """Bytes for arrays that are kept for reuse: half of the free memory, or a share of a limit."""
     if _settings.get()["memory"] == "auto" and math.isfinite(free := checks.free_bytes()):
         return free / 2
     return share * working_bytes()

@@ -13,7 +13,7 @@ from gpurbf.runtime.lazy import lazy_module
 jit = lazy_module("gpurbf.runtime.jit")
 
 
-# ARM's features in LLVM's names: Linux has a bit for each in a word of its own, macOS a name.
+# ARM features by LLVM's names: Linux reports each as a bit of a word, macOS under a sysctl name.
 _ARM_BITS = {"neon": (16, 1), "dotprod": (16, 20), "i8mm": (26, 13)}  # AT_HWCAP, AT_HWCAP2
 _ARM_NAMES = {
     "hw.optional.neon": "neon",
@@ -37,7 +37,7 @@ def _arm_features() -> set[str]:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """Features that the CPU has and its system saves, in LLVM's names; on x86 Numba's too."""
+    """CPU features that the system supports, by LLVM's names; on x86 those that Numba uses too."""
     if platform.machine().lower() in ("aarch64", "arm64"):
         return frozenset(_arm_features())
     import llvmlite.binding as llvm

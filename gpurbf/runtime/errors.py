@@ -1,4 +1,4 @@
-"""Errors and warnings of the package; a warning names the line of whoever called the package."""
+"""Errors and warnings of the package; a warning names the line that called the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name cannot run here; the message says how to get it."""
 
 
-# Whose frames stand between that line and the warning: ours, and what wraps our methods.
+# Modules whose frames are between that line and the warning: ours, and wrappers of our methods.
 _BETWEEN = ("gpurbf", "contextlib", "sklearn.callback")
 
 
@@ -22,7 +22,7 @@ _local = threading.local()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings of the package within the block, in this thread: `warnings` knows processes."""
+    """Suppress the package's warnings in the block, in this thread only, unlike `warnings`."""
     before = getattr(_local, "quiet", False)
     _local.quiet = True
     try:

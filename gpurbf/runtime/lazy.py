@@ -16,18 +16,19 @@ from weakref import WeakSet
 from gpurbf.runtime.stages import is_recorded, time_unlocked
 
 Value = TypeVar("Value")
-# Some interpreters begin with a few hundred objects frozen. More are somebody's, and stay so.
+# Some interpreters begin with a few hundred frozen objects. If there are more, the user has frozen
+# objects, and they must stay frozen.
 _FEW = 2000
 
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """No garbage is looked for inside, in the whole process; reference counts work as ever.
+    """Turn garbage collection off in the block, for the whole process; reference counting goes on.
 
-    Numba makes some hundred thousand objects that stay when it is imported, and more when it
-    compiles. Looking in between for garbage among them and all those of scikit-learn takes as long
-    as making them: half of the time to a first fit, and a sixth of a compilation. To look soon
-    after is no better: then all of them are new and looked at twice.
+    Importing Numba makes some hundred thousand objects that stay, and compiling makes more.
+    Searching them and all objects of scikit-learn for garbage meanwhile takes as long as making
+    them: half of the time to a first fit, and a sixth of a compilation. A search soon afterwards is
+    no better: all objects are then young, and are examined twice.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -36,14 +37,14 @@ def without_collecting() -> Iterator[None]:
     finally:
         if collecting:
             if gc.get_freeze_count() < _FEW:
-                # All that is there is old from now on, without being looked at.
+                # Move all objects to the oldest generation without examining them.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 class lazy_module:
-    """The module ``name``, imported at its first use: to import Numba takes a third of a second."""
+    """The module ``name``, imported at its first use: importing Numba takes a third of a second."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -54,7 +55,7 @@ class lazy_module:
             self._module = importlib.import_module(self._name)
         found = getattr(self._module, attribute)
         if is_recorded() and hasattr(found, "py_func") and not hasattr(found, "__getitem__"):
-            # A kernel (not of CUDA) runs without Python's lock: a profile tells the two apart.
+            # A kernel (not of CUDA) runs without Python's lock; profiles count that time apart.
             return time_unlocked(found)
         return found
 
@@ -63,9 +64,10 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 class Lock:
-    """A lock, ``held`` in a ``with``, that a forked child finds free: who had it is not there.
+    """A lock for ``with lock.held``; it is free in a forked child, which does not have its holder.
 
-    An ``__enter__`` of this class would be a function, whose last step an interrupt could meet.
+    The class has no ``__enter__`` of its own, because an interrupt could come at the last step of
+    that Python function, when the lock is already taken.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class once(Generic[Value]):
-    """A function that is called once for each of its arguments; what it gave is found unlocked."""
+    """A function that is called once per tuple of arguments; results are found without a lock."""
 
     def __init__(self, function: Callable[..., Value]) -> None:
         functools.update_wrapper(self, function)
@@ -95,7 +97,7 @@ class once(Generic[Value]):
         self._made: dict[Hashable, Value] = {}
 
     def __call__(self, *arguments: Any) -> Value:
-        """The value, made if it is not there."""
+        """The value for these arguments, made if it does not exist yet."""
         if arguments not in self._made:
             with self._lock.held:
                 if arguments not in self._made:

@@ -1,8 +1,9 @@
 """Factorizations of symmetric matrices on the CPU or a GPU.
 
-A Cholesky factor on the CPU is made in panels, each of some columns from their diagonal on: by
-threads of ours, each of which calls BLAS and LAPACK with one thread of theirs. BLAS's own threads
-spin while they wait for each other, and wait long where others compute too (docs/notes/threads.md).
+On the CPU, a Cholesky factor is computed in panels: groups of columns, from the diagonal down. Our
+own threads do this, and each calls BLAS and LAPACK with a single BLAS thread. BLAS's own threads
+spin while they wait for each other, and wait long if other work uses the cores
+(docs/notes/threads.md).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ extending = lazy_module("numba.extending")
 
 # Rows of a block that is mirrored.
 _BLOCK = 256
-# Rows of a panel, and right-hand sides that are solved for, that a thread takes at a time; rows of
-# few right-hand sides.
+# What a thread takes at a time: rows of a panel in a factorization, right-hand sides in a solution,
+# rows in a solution for few right-hand sides.
 _ROWS, _COLUMNS, _ROWS_SOLVED = 512, 256, 2048
 
 
 class Factorizations(NamedTuple):
     """Functions of a linear algebra library that solve least squares, for float64 matrices.
 
-    ``cholesky(A)`` is the lower L with L Lᵀ = A, may overwrite A, but leaves it as it was where it
+    ``cholesky(A)`` is the lower L with L Lᵀ = A. It may overwrite A, but leaves A unchanged if it
     raises LinAlgError. ``solve_triangular(L, B, trans=0)`` is L⁻¹ B for a lower L, or L⁻ᵀ B with
     trans=1. ``eigh(A)`` gives eigenvalues and eigenvectors and may overwrite A.
     """
@@ -44,7 +45,7 @@ class Factorizations(NamedTuple):
 
 
 def factorizations(xp: ModuleType) -> Factorizations:
-    """Those of SciPy for NumPy, of CuPy for CuPy."""
+    """The functions of SciPy if ``xp`` is NumPy, those of CuPy if it is CuPy."""
     if xp is np:
         return Factorizations(
             _cholesky,
@@ -55,7 +56,7 @@ def factorizations(xp: ModuleType) -> Factorizations:
     from cupyx.scipy.linalg import solve_triangular
 
     def cholesky(A: Any) -> Any:
-        # CuPy returns rubbish instead of raising unless it is told to look.
+        # By default, CuPy returns garbage instead of raising an error.
         with errstate(linalg="raise"):
             return xp.linalg.cholesky(A)
 
@@ -63,13 +64,13 @@ def factorizations(xp: ModuleType) -> Factorizations:
 
 
 def _cholesky(A: np.ndarray) -> np.ndarray:
-    """In the memory of A; see :class:`Factorizations`."""
+    """Factorize A in its own memory; see :class:`Factorizations`."""
     A = np.ascontiguousarray(A, np.float64)
     diagonal = A.diagonal().copy()
     try:
         factorize(_panels(A.T))
     except np.linalg.LinAlgError:
-        mirror(A)  # its lower triangle is whole
+        mirror(A)  # A's lower triangle is unchanged
         np.fill_diagonal(A, diagonal)
         raise
     return A.T
@@ -89,20 +90,21 @@ def _panels(L: np.ndarray) -> list[np.ndarray]:
 
 
 def panel_width(m: int) -> int:
-    """Columns of a panel of a matrix (m, m): a few wide ones are fast, many keep threads busy."""
+    """Columns of a panel of a matrix (m, m): wide panels are fast, many keep threads busy."""
     return 256 if 512 < m <= 4096 else 768
 
 
 def factorize(panels: Sequence[np.ndarray]) -> None:
     """Replace the panels of a symmetric matrix (m, m) by those of its Cholesky factor.
 
-    The factor is the same bits for every number of threads.
+    The factor is bit for bit the same for every number of threads.
 
     Parameters
     ----------
     panels : sequence of ndarray of shape (m - top, w)
-        Each has w columns, the first of them number ``top``, from that row on; float32 or float64,
-        in Fortran's order. Of the square at its top only the lower triangle is read and written.
+        Each has w columns of the matrix, the first of which is number ``top``, from row ``top`` on;
+        float32 or float64, in Fortran's order. Only the lower triangle of its top square is read
+        and written.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
     """
 
     def subtract_before(j: int, routine: str, *rule: bytes | int, i: int = 0) -> None:
-        """Take from rows i … of a panel what `routine` makes of those of the panels before."""
+        """Subtract from rows i … of a panel the products (`routine`) of the panels before it."""
         P = panels[j]
         for before in panels[:j]:
             Q = before[len(before) - len(P) :]
@@ -154,7 +156,7 @@ def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: boo
             meet(P, X[m - len(P) :, left:], min(_COLUMNS, k - left))
 
     def meet(P: np.ndarray, own: np.ndarray, n: int) -> None:
-        """Solve for the rows of a panel's diagonal: before those below, or after them."""
+        """Solve for the rows of a panel's diagonal, before the rows below or (transposed) after."""
         w, apart = P.shape[1], _apart(P)
         below, rest = len(P) - w, own[w:]
 
@@ -179,7 +181,7 @@ def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: boo
 
 
 def _apart(P: np.ndarray) -> int:
-    """Numbers from one column to the next, of an array in Fortran's order."""
+    """The leading dimension: elements from one column to the next, in Fortran's order."""
     return P.strides[1] // P.itemsize
 
 
@@ -189,10 +191,10 @@ def blas(name: str, *arguments: bytes | int | float | np.ndarray) -> None:
     Parameters
     ----------
     name : str
-        Without the letter for the dtype, which is that of the first array.
+        The name without the letter for the dtype; the dtype is that of the first array.
     *arguments
-        All that the function takes in Fortran: letters as bytes, numbers, and arrays in Fortran's
-        order, which it may write to.
+        All arguments of the Fortran function: letters as bytes, numbers, and arrays in Fortran's
+        order. The function may write to the arrays.
     """
     dtype = next(a.dtype for a in arguments if isinstance(a, np.ndarray))
 

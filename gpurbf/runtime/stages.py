@@ -1,13 +1,13 @@
-"""Stages of training and prediction: the code names them, a recorder times them when there is one.
+"""Stages of training and prediction: the code marks them, and a recorder, if any, times them.
 
     with stage("hidden layer", "H"):
         ...
         count(operations=2 * N * m * n, kind="float32", nbytes=X.nbytes)
 
-Where nobody records, which is the rule, a stage is one shared object that does nothing. Recorded,
-each moment of a thread counts for the innermost stage that is open, so stages add up to the wall
-time whatever calls what. Threads that work side by side divide the time of their section as they
-divided their own.
+Normally nothing is recorded, and a stage is one shared object that does nothing. If a thread is
+recorded, its time counts for the innermost open stage, so stages add up to the wall time however
+they are nested. The wall time of a parallel section is divided among stages in proportion to the
+time that its threads spent in each.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ STAGES = (
     "back and evaluate",
 )
 ELSEWHERE = ("", "")
-# Called before the clock is read: a backend whose work goes on after its call adds what waits.
+# Called before the clock is read: a backend with asynchronous work adds a function that waits.
 FENCES: list[Callable[[], Any]] = []
 
-# Seconds between looks at the memory: in long stages, and at the ends of short ones.
+# Seconds between measurements of memory: in long stages, and at the ends of short ones.
 _SAMPLING, _LOOKS = 0.05, 0.001
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -64,12 +64,12 @@ class Segment(NamedTuple):
     unlocked_seconds: float
 
 
-# What a thread did in order; in it, items stand for a parallel section.
+# What a thread did, in order; a parallel section is a list of its items' traces.
 Trace: TypeAlias = "list[Segment | list[Trace]]"
 
 
 class Items(list[Trace]):
-    """Traces of the items of a parallel section, for ``most`` threads, or any number."""
+    """Traces of a parallel section's items, for at most ``most`` threads (None: no limit)."""
 
     most: int | None = None
 
@@ -86,7 +86,7 @@ class _Account:
         self.since = self.next_look = time.perf_counter()
 
     def entry(self, key: tuple[str, str]) -> Entry:
-        # One step where there is none: the thread that watches the memory asks too.
+        # A missing entry is added in one step: the thread that watches the memory does it too.
         return self.entries.get(key) or self.entries.setdefault(key, Entry())
 
     def charge(self) -> None:
@@ -104,7 +104,7 @@ class _Account:
 
 
 class _Local(threading.local):
-    """The account in which this thread's time is counted, if it is."""
+    """The account of this thread's time; None if it is not recorded."""
 
     account: _Account | None = None
 
@@ -129,7 +129,7 @@ class _Open:
 
 
 class _Section:
-    """Work of several threads in an open stage of the one that waits for them."""
+    """Work of several threads, in an open stage of the thread that waits for them."""
 
     def __init__(self, outer: _Account, helpers: int, most: int | None) -> None:
         self.outer, self.helpers = outer, helpers
@@ -143,7 +143,7 @@ class _Section:
         return self
 
     def traced(self, task: Callable[[int], Any]) -> Callable[[int], None]:
-        """The task, which notes what each item does."""
+        """The task, with a trace recorded for each item."""
 
         def item(i: int) -> None:
             account = _local.account
@@ -184,7 +184,7 @@ class _Section:
 
 
 class _Nothing:
-    """Stage and section where nobody records."""
+    """A stage or section when nothing is recorded."""
 
     def __enter__(self) -> _Nothing:
         return self
@@ -213,7 +213,7 @@ def stage(name: str, part: str = "") -> _Open | _Nothing:
 def staged(
     name: str, part: str = ""
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """A decorator: the function's time, less that of stages inside it, counts for this one."""
+    """A decorator: the function's time, less that of stages inside it, counts for this stage."""
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(function)
@@ -239,19 +239,19 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
 def parallel_section(helpers: int, most: int | None = None) -> _Section | _Nothing:
     """A context in which this thread and helpers share work: each calls ``run`` with its part.
 
-    ``most`` are as many threads as may share it.
+    ``most`` is the maximum number of threads that share it.
     """
     account = _local.account
     return _NOTHING if account is None else _Section(account, helpers, most)
 
 
 def is_recorded() -> bool:
-    """Whether somebody records what this thread does."""
+    """Whether this thread is recorded."""
     return _local.account is not None
 
 
 def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
-    """The function; where this thread is recorded, its time counts as without Python's lock."""
+    """The function; if this thread is recorded, its time counts as without Python's lock."""
     account = _local.account
     if account is None:
         return function
@@ -275,7 +275,7 @@ class Recorder:
     seconds : float
         Wall time of the block.
     entries : dict of (str, str) to Entry
-        By stage and part; under ``ELSEWHERE`` what no stage covers.
+        By stage and part; time outside all stages is under ``ELSEWHERE``.
     trace : list of Segment and list
         What the thread did in order; each list holds the traces of a parallel section's items.
     """
@@ -297,7 +297,7 @@ class Recorder:
         self._memory.close()
 
     def include(self, other: Recorder) -> None:
-        """Add what was recorded before."""
+        """Add an earlier recording."""
         self.seconds += other.seconds
         self.trace = other.trace + self.trace
         for key, entry in other.entries.items():
@@ -305,7 +305,7 @@ class Recorder:
 
 
 class _Memory:
-    """The resident set of the process: at the ends of stages, and now and then in long ones."""
+    """The process's resident set, measured at the ends of stages and regularly in long ones."""
 
     def __init__(self) -> None:
         try:

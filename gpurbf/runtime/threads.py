@@ -1,19 +1,21 @@
-"""Threads for the nogil kernels: who may use how many is decided here and nowhere else.
+"""Threads for the nogil kernels: only this module decides how many threads each caller may use.
 
 A *caller* is a thread inside an outermost ``parallel_for``. Threads that do some of its items are
-its *helpers*, and so are those of calls nested in them. The rule:
+its *helpers*, and so are those of calls nested in them. The rules:
 
-* A limit belongs to work, not to the process. ``limited(n)`` holds for its thread and for whoever
-  helps it, settings (``config_context``) with it; a limit inside another can only be less.
-* A caller always has itself. It gets helpers while all who are at work are fewer than the process
-  may use, up to an equal part of that number; what others cannot use by their limits, it may.
-* BLAS libraries obey the least of the limits in force (blas_threads.py).
+* A limit belongs to work, not to the process. ``limited(n)`` holds for its thread and for the
+  helpers of that thread, as settings (``config_context``) do; a nested limit can only be lower.
+* A caller always has its own thread. It gets helpers while fewer threads are at work than the
+  process may use, up to an equal share of that number. If limits keep other callers from using
+  their shares, it may use these threads too.
+* BLAS libraries use the least of the limits in force (blas_threads.py).
 
 Nothing else is set: neither Numba's nor joblib's threads, nor the environment.
 
-An interrupt may come between any two steps of the thread that it is for. A lock of Python's own,
-held only within a ``with``, is let go of then. Conditions, events and futures are written in Python
-and have steps after which a lock of theirs is held for ever. So none is used here.
+An interrupt may come between any two steps of the thread that it is sent to. One of Python's
+built-in locks, held only within a ``with``, is then released. Conditions, events and futures are
+written in Python; an interrupt at certain steps leaves one of their locks held for ever. So none of
+them is used here.
 """
 
 from __future__ import annotations
@@ -41,19 +43,19 @@ from gpurbf.runtime.stages import is_recorded, parallel_section, time_unlocked
 jit = lazy_module("gpurbf.runtime.jit")
 
 
-# Seconds after which a thread that waits looks again, should an interrupt have lost the signal.
+# Seconds after which a waiting thread looks again, in case an interrupt has lost the signal.
 AGAIN = 0.05
 # Threads that work is cut for in a profile, which models as many and more.
 _RECORDED_THREADS = 16
 
 
 class _Limit(blas_threads.Limit):
-    """How many threads may be at work on something, and how many helpers are now."""
+    """How many threads may work on something, and how many helpers do so now."""
 
     def __init__(self, most: int, outer: _Limit | None, cores: int) -> None:
         super().__init__(most)
         self.outer, self.helpers = outer, 0
-        self.cores = cores  # that the process may use
+        self.cores = cores  # threads that the process may use
 
     def chain(self) -> list[_Limit]:
         """This limit and those around it, the outermost last."""
@@ -63,15 +65,15 @@ class _Limit(blas_threads.Limit):
 # Helpers work in copies of their caller's context (contextvars): this limit and the settings.
 _limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
 _lock = Lock()
-# The outermost limits of callers. What an interrupt left behind in a weak set goes by itself.
+# The outermost limits of callers. What an interrupt leaves behind in a weak set vanishes by itself.
 _callers: WeakSet[_Limit] = WeakSet()
-# What threads that have nothing to do wait at. None is kept waiting by another's work: there are as
-# many as have ever been at work at a time.
+# The queues at which idle threads wait, one each. A call never waits for a busy thread: if none is
+# idle, a new thread is started.
 _idle: list[SimpleQueue[Call]] = []
 
 
 def _after_fork() -> None:
-    """A forked child has none of its parent's threads: it starts its own account."""
+    """Reset all counts in a forked child, which has none of its parent's threads."""
     global _callers
     _callers = WeakSet()
     _idle.clear()
@@ -86,11 +88,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _cores() -> int:
-    """How many threads the process may use: the least of what Numba and NumPy's BLAS are told.
+    """How many threads the process may use: the least of the settings of Numba and NumPy's BLAS.
 
     joblib's workers set both through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets the second. Within a limit it is what it was before:
-    asking all libraries takes as long as a small block of a layer.
+    ``threadpoolctl.threadpool_limits`` sets that of BLAS. Within a limit, the number from its
+    beginning is used again: asking all libraries takes as long as a small block of a layer.
     """
 
     if (limit := _limit.get()) is not None:
@@ -109,7 +111,7 @@ def planned_threads() -> int:
 
 
 def _own_limit(cores: int) -> int:
-    """Cores that this thread's limits allow it, of so many."""
+    """How many of ``cores`` threads the limits of this thread allow."""
     limits = [cores]
     if (limit := _limit.get()) is not None:
         limits.append(limit.most)
@@ -144,10 +146,10 @@ def limited(n_jobs: int | None) -> Iterator[None]:
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """BLAS has one thread in the block; ours are as many as before.
+    """Give BLAS one thread in the block; the number of our own threads does not change.
 
-    Its threads meet after every product, and one that waits for the next spins, OpenBLAS's for
-    some 25 ms: a core that nobody else has, and seconds where others need it too.
+    BLAS threads synchronize after every product, and spin while they wait for the next, in OpenBLAS
+    for some 25 ms. Nobody else has the core meanwhile, which costs seconds if others need it.
     """
     with blas_threads.in_force(blas_threads.Limit(1)):
         yield
@@ -171,20 +173,20 @@ class _Claim:
         self.chain, self.held, self.outermost = chain, 0, False
 
     def add(self, number: int) -> None:
-        """Count more helpers, or fewer, in the limits of the chain; the lock is held."""
+        """Add to the number of helpers in all limits of the chain; the caller holds the lock."""
         self.held += number
         for each in self.chain:
             each.helpers += number
 
     def free(self) -> None:
-        """Let others have a thread of this section."""
+        """Release a thread of this section, so that others can have it."""
         with _lock.held:
             self.add(-1)
 
 
 @contextmanager
 def _claimed(wanted: int) -> Iterator[_Claim]:
-    """The helpers that this thread may have now; they are its own in the block."""
+    """Reserve the helpers that this thread may have now, for the block."""
     cores, outer = _cores(), _limit.get()
     most = _own_limit(cores)
     limit = outer or _Limit(most, None, cores)
@@ -231,7 +233,7 @@ class Call:
         self._over.release()
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until the call has ended."""
         while not self.ended:
             self._over.acquire(timeout=AGAIN)
 
@@ -248,7 +250,7 @@ def start(call: Call) -> None:
 
 
 def _take_back(call: Call) -> None:
-    """Spare a thread a call that it has not come to, and have it idle again."""
+    """Take back a call that its thread has not begun, and make the thread idle again."""
     if call.queue is not None:
         try:
             call.queue.get_nowait()
@@ -271,11 +273,11 @@ def parallel_for(
 ) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
 
-    ``most`` threads at most, the caller's among them, on each of which the caller's settings hold.
+    At most ``most`` threads work, including the caller's; the caller's settings hold on all.
 
-    Items are handed out one by one, so uneven ones balance. The first exception, an interrupt
-    included, stops the handing out and is raised once the items in hand are done. ``stop()`` is
-    called if an error or an interrupt comes to the caller, to end long items of others.
+    Items are handed out one by one, so uneven ones balance. After the first exception (or an
+    interrupt) no more are handed out, and it is raised once the items in hand are done. ``stop()``
+    is called if an error or an interrupt comes to the caller, to end long items of other threads.
     """
     items = itertools.count()
     stopped = False
@@ -311,8 +313,8 @@ def parallel_for(
                 start(calls[-1])
             section.run(work)
             if calls and claim.outermost:
-                # While this thread waits, its core is free for what is inside, which ends before:
-                # an inner caller would come back to a core that another one has.
+                # While the outermost caller waits, its core is free for nested work, which ends
+                # before it goes on. A nested caller that goes on could find its core taken.
                 claim.free()
         except BaseException:
             if stop is not None:
@@ -327,9 +329,9 @@ def parallel_for(
 
 
 def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
-    """Call ``task(part)`` for the parts of n rows, so many each, on this thread and free ones.
+    """Call ``task(part)`` for parts of n rows, ``rows`` each, on this thread and free ones.
 
-    A single part is done at once: it is over before anyone would have been asked for help.
+    A single part is done directly: it ends sooner than helpers could be found.
     """
     if n <= rows:
         task(slice(0, n))
@@ -338,9 +340,9 @@ def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
 
 
 def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
-    """Wait for all that have begun; an interrupt meanwhile comes after that.
+    """Wait for all calls that have begun; an interrupt meanwhile is raised afterwards.
 
-    One that begins from now on finds nothing to do.
+    A call that begins from now on finds nothing to do.
     """
     interrupt = None
     for call in calls:
@@ -361,7 +363,7 @@ def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
 
 
 def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Results of some works that call BLAS, each on one BLAS thread; the threads are ours."""
+    """Results of functions that call BLAS: run by our threads, each with one BLAS thread."""
     results: dict[int, Any] = {}
 
     def task(i: int) -> None:

@@ -1,4 +1,4 @@
-"""Backends: where the hidden layer is evaluated, and how one is chosen.
+"""Backends: where the hidden layer is evaluated, and how a backend is chosen.
 
     layer ─► backend.prepare(C, activation, dtype, quantization) ─► PreparedLayer   once a layer
                  .activations(X, out)    H      (N, m)   H = phi(d(X, C))
@@ -9,14 +9,14 @@
     distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
     distance by BNL tiles, activation in tile    `numba`         `numba-cuda`
 
-``LOADERS`` maps a name to a function that imports what the backend needs and returns it, so a
-library is imported when its backend is asked for and never before. A name is obeyed or refused
-(:class:`BackendUnavailable`); only ``"auto"`` chooses: a GPU of ``GPUS`` where its check in a
-process of its own says that it is right and faster, else the first of ``CPUS`` that can run. What
-computes on a GPU is checked before it is used, however it was chosen (`cuda/check.py`).
+``LOADERS`` maps a name to a function that imports what the backend needs and returns the backend,
+so a library is imported only if its backend is requested. A named backend is used, or
+:class:`BackendUnavailable` is raised; only ``"auto"`` chooses: a GPU of ``GPUS`` if its check in a
+separate process finds it correct and faster, else the first of ``CPUS`` that can run. A backend on
+a GPU is checked before it is used, however it was chosen (`cuda/check.py`).
 
-A layer keeps the tile that it was prepared with: the backend's own, or the one that a thread is
-told to take. It changes how fast a layer is and not what it computes.
+A layer keeps the tile that it was prepared with: the backend's default, or the one that `forced`
+sets for the thread. The tile changes the speed of a layer, not its results.
 
     with forced(Tile(M=96)):
         layer = HiddenLayer(C, activation)
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.matvec import GroupedWeights
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
-# What brings the GPUs' libraries.
+# How to install the libraries for GPUs.
 INSTALL = (
     'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
     "(nvidia-smi says)"
@@ -62,9 +62,8 @@ Prepared = TypeVar("Prepared")
 class PreparedLayer(Protocol[Packed]):
     """Centers C (m, n) as a backend takes them, in one arithmetic: H[i, j] = phi(d(x_i, c_j)).
 
-    X (N, n) is uint8 codes where the layer was prepared with a quantization, otherwise real
-    numbers. Arrays are NumPy's or, on a GPU, of either side: results for host samples are the
-    host's, for samples on the device the device's.
+    X (N, n) is uint8 codes if the layer was prepared with a quantization, otherwise real numbers.
+    Arrays are NumPy's or, for a GPU, on the host or the device: results are where the samples are.
     """
 
     @property
@@ -94,9 +93,9 @@ class LayersAmong(Protocol[Prepared]):
     def layer(
         self, chosen: np.ndarray, before: Prepared | None = None, fresh: slice | None = None
     ) -> Prepared:
-        """The layer with X[chosen] for centers, made of the one ``before`` where that is less work.
+        """The layer with centers X[chosen], made from the layer ``before`` if that is less work.
 
-        All but the ``fresh`` centers are those that it had.
+        All but the ``fresh`` centers are the same as in ``before``.
         """
 
     def activations(
@@ -106,7 +105,7 @@ class LayersAmong(Protocol[Prepared]):
         out: np.ndarray,
         places: np.ndarray | None = None,
     ) -> None:
-        """Write H of X[chosen] into ``out``, or into those rows of it."""
+        """Write H of X[chosen] into ``out``, or into its rows ``places``."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +113,12 @@ class Backend:
     """One way to evaluate the hidden layer.
 
     ``prepare(C, activation, dtype, quantization)`` gives a `PreparedLayer`; ``precisions`` names
-    the arithmetic that it takes as a keyword beyond exact, float32 and float64: ``tf32=True``.
-    ``among(X, activation, dtype, quantization)`` gives `LayersAmong` the rows of X; it is None
-    where rows would have to be copied all the same.
+    the arithmetic, beyond exact, float32 and float64, that it takes as a keyword: ``tf32=True``.
+    ``among(X, activation, dtype, quantization)`` gives `LayersAmong` the rows of X; it is None if
+    the backend would have to copy the rows anyway.
 
-    ``kernel`` says what does the work here, ``device`` names the GPU, or is empty for the CPU.
-    ``tiled``: activations are used where they are made and do not go through memory.
+    ``kernel`` describes the kernels in use; ``device`` names the GPU, or is empty for the CPU.
+    ``tiled``: activations are used in the tile that computes them, without going through memory.
 
     Arrays of ``xp`` that are made inside ``allocator()`` count against the device's memory budget,
     of which ``free_bytes()`` are left. ``exact_sums()`` says whether `PreparedLayer.gram` takes a
@@ -145,7 +144,7 @@ def _module(name: str) -> Callable[[], Backend]:
 
 
 def _gpu_module(name: str) -> Callable[[], Backend]:
-    """A loader as of `_module` that refuses first where CuPy or NVIDIA's driver is missing."""
+    """A loader like that of `_module`, that refuses first if CuPy or NVIDIA's driver is missing."""
 
     def load() -> Backend:
         if why := no_gpu():
@@ -162,20 +161,20 @@ LOADERS: dict[str, Callable[[], Backend]] = {
     "mkl": _module("blas.mkl"),
     "numpy": _module("blas.numpy_"),
 }
-# What "auto" asks, in order: the tiles after `cupy` until they are measured on a GPU. On CPUs tiles
-# in vector or matrix instructions were measured faster than every BLAS product tried, in float64
-# too.
+# The backends that "auto" tries, in order. On GPUs the tiles come after `cupy` until they have been
+# measured. On CPUs tiles with vector or matrix instructions were measured faster than every BLAS
+# product tried, in float64 too.
 GPUS = ["cupy", "numba-cuda"]
 CPUS = ["numba", "mkl", "numpy"]
 
 
 def cpus_in_order() -> list[str]:
-    """The names of backends on the CPU as "auto" asks for them."""
+    """The names of backends on the CPU, in the order in which "auto" tries them."""
     from gpurbf.layer.backends.numba import cpu_kernel
 
     try:
         plain = cpu_kernel.choose_kernel()[0] == "generic"
-    except BackendUnavailable:  # a kernel was demanded that the backend will refuse
+    except BackendUnavailable:  # a kernel is forced that the backend will refuse
         plain = False
     return sorted(CPUS, key="numba".__eq__) if plain else CPUS
 
@@ -210,13 +209,13 @@ def _no_gpu() -> str | None:
 
 @once
 def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
-    """The backend, or the error of its loader, which is kept: a failure may be slow to find."""
+    """The backend, or the error of its loader; errors are kept too, as failing may be slow."""
     try:
         backend = loader()
         if backend.device:
             check.require(backend)
         return backend
-    except Exception as error:  # libraries that are half installed fail in every way
+    except Exception as error:  # incomplete installations raise any error
         return error
 
 
@@ -241,14 +240,14 @@ def get_backend(
     ----------
     name : str
         A key of ``LOADERS``, or ``"auto"``: ``config_context(backend=...)``, then the environment
-        variable ``GPURBF_BACKEND``, then the first of ``GPUS`` that its check trusts, then the
-        first of ``CPUS`` that can run. Those after it are not asked, so their libraries are not
+        variable ``GPURBF_BACKEND``, then the first of ``GPUS`` whose check succeeds, then the
+        first of ``CPUS`` that can run. Later ones are not tried, so their libraries are not
         imported.
     n_centers : int, optional
-        Of the layer: "auto" takes a GPU only for layers of so many centers that the work outweighs
-        the transfer of the samples. None: enough.
+        Number of centers of the layer: "auto" takes a GPU only if there are so many centers that
+        the work outweighs the transfer of the samples. None: there are enough.
     on_host : str, optional
-        Why "auto" shall not take a GPU, if so.
+        The reason why "auto" must not take a GPU, if there is one.
 
     Returns
     -------
@@ -285,7 +284,7 @@ def get_backend(
 
 
 def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
-    """The first backend on a GPU that is right and worth the transfer; why this one, or none."""
+    """The first GPU backend that is correct and worth the transfer, or None; and the reasons."""
     said = []
     for name in GPUS:
         verdict = check.trusted(name)
@@ -309,10 +308,10 @@ def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
 
 
 def centers_worth_a_transfer(device: float, host: float, copy: float) -> float:
-    """Centers m from which samples are copied and computed in less time than the CPU computes.
+    """Number of centers m from which copying samples to a GPU and computing there beats the CPU.
 
-    A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations, which are made at so
-    many a second: 4 n / copy + 2 n m / device < 2 n m / host, whatever n.
+    A sample of n float32 inputs is 4 n bytes on the bus and 2 n m operations; with these rates per
+    second: 4 n / copy + 2 n m / device < 2 n m / host, whatever n.
     """
     gain = 1 / host - 1 / device
     return 2 / copy / gain if gain > 0 else math.inf
@@ -331,10 +330,10 @@ _local = threading.local()
 
 
 class Tile(NamedTuple):
-    """How a layer is cut; a backend has some of these, and None is its default.
+    """The sizes of a layer's tiles; a backend uses some of them, and None is its default.
 
-    ``M``: samples of a tile, and neurons too where it is square. ``B``: threads of a GPU's block.
-    ``threads``: CPU threads at work at a time.
+    ``M``: samples of a tile, and centers too if it is square. ``B``: a GPU's block has B × B
+    threads. ``threads``: maximum number of CPU threads.
     """
 
     M: int | None = None
@@ -360,5 +359,5 @@ def forced(tile: Tile) -> Iterator[None]:
 
 
 def forced_tile() -> Tile:
-    """The tile that this thread is told to take; ``Tile()`` is the backend's own."""
+    """The tile that `forced` sets for this thread; ``Tile()`` is the backend's default."""
     return getattr(_local, "tile", Tile())

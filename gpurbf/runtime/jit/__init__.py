@@ -1,7 +1,7 @@
-"""Numba's functions as the kernels of all subpackages need them: kept on disk, without the GIL.
+"""Numba for the kernels of all subpackages: kept on disk, running without the GIL.
 
-__init__.py  Numba imported, and a line on stderr when a first call has compiled for a second
-caching.py   kernels kept on disk, compiled again where a file that they need has changed
+__init__.py  imports Numba, and prints a line on stderr when compiling has taken a second
+caching.py   kernels kept on disk, compiled again if a source file that they need has changed
 llvm.py      what Numba lacks: calls by address, attributes of functions, vector instructions
 cuda_api.py  the one import of numba.cuda
 """
@@ -22,7 +22,7 @@ with without_collecting():
 
 
 def _cached():
-    """Never called: Numba says where it keeps what it has compiled of this folder."""
+    """Never called: it shows where Numba keeps compiled functions of this folder."""
 
 
 try:
@@ -40,9 +40,10 @@ def cache_folder():
 
 
 class Announcer(event.Listener):
-    """Says once in a process that kernels are being compiled; silent where all are in the cache.
+    """Says once in a process that kernels are being compiled; silent if all are in the cache.
 
-    Passes of Numba's compiler are counted, which only compilation has, one inside another once.
+    It counts the time of passes of Numba's compiler, which only compilation has. A pass inside
+    another is not counted twice.
     """
 
     def __init__(self, clock=time.perf_counter):
@@ -75,7 +76,7 @@ def _is_ours(event):
 
 
 def message():
-    """The line."""
+    """The line that is printed."""
     return (
         "gpurbf: compiling kernels for this CPU, once; they are cached in "
         f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "

@@ -1,4 +1,4 @@
-"""Kernels kept on disk by Numba: a file that is damaged, or a disk that is full, ends no call."""
+"""Kernels kept on disk by Numba; no call fails because of a damaged file or a full disk."""
 
 import functools
 import hashlib
@@ -16,38 +16,38 @@ from numba.core.sigutils import normalize_signature
 from gpurbf.runtime.lazy import without_collecting
 
 _said = False
-# Where the package is, and how a file imports: `from a.b import c, d` and `import a`.
+# The package's folder, and the forms of imports in a file: `from a.b import c, d` and `import a`.
 _ROOT = Path(__file__).parents[3]
 _IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
-# What `njit` says, and that no kernel is passed to another as a function.
+# The options of `njit`, and no C wrapper: no kernel is passed to another as a function.
 _OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
 
 
 class Cache(FunctionCache):
-    """A disk cache that compiles anew, and replaces, what it cannot read."""
+    """A disk cache; files that cannot be read are compiled again and replaced."""
 
     def __init__(self, py_func):
         super().__init__(py_func)
-        # Compiled into a kernel is what it calls, which may be in other files: Numba looks at one.
+        # A kernel contains the functions that it calls, maybe in other files; Numba checks one.
         self._stamp = _digest(Path(py_func.__code__.co_filename))
 
     def _index_key(self, sig, codegen):
-        # Each key has files of its own. Two processes that write to one index at a time would give
-        # the code of two signatures the same name, and load one for the other.
+        # Each key has its own files. If two processes wrote to one index at the same time, they
+        # would give the code of two signatures the same name, and load the wrong one.
         key = super()._index_key(sig, codegen)
         name = f"{self._impl.filename_base}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
         self._cache_file = IndexDataCacheFile(self._cache_path, name, self._stamp)
         return key
 
     def load_overload(self, sig, target_context):
-        # Numba makes ready for compiling here, which takes longer than all else in a process that
-        # finds its kernels: what it loads needs the memory of arrays alone.
+        # Numba would prepare for compiling here, which takes longer than everything else in a
+        # process that finds its kernels. Loaded code needs only the runtime for arrays' memory.
         rtsys.initialize(target_context)
         try:
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
-        except Exception:  # a damaged pickle fails in every way
+        except Exception:  # a damaged pickle may raise any error
             return None
 
     def save_overload(self, sig, data):
@@ -57,7 +57,7 @@ class Cache(FunctionCache):
             except OSError:
                 raise
             except Exception:
-                self.flush()  # the index is damaged: it begins anew
+                self.flush()  # the index is damaged: begin a new one
                 super().save_overload(sig, data)
         except OSError as error:
             _say(f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})")
@@ -83,7 +83,7 @@ def _sources(path, found):
 
 @functools.cache
 def _imports(path):
-    """Files that a file imports by name; a name that is no module is defined in its package."""
+    """The files that a file imports; names that are no modules are defined in their package."""
     files = []
     for module, names in _IMPORT.findall(_read(path).decode()):
         for name in ("", *_NAME.findall(names)):
@@ -104,7 +104,7 @@ def _read(path):
 
 
 def _say(what):
-    """Once in a process, on stderr."""
+    """Print a message to stderr, once in a process."""
     global _said
     if not _said:
         _said = True
@@ -157,5 +157,5 @@ def cached_cfunc(signature, **options):
 
 
 def inner(**options):
-    """`numba.njit` of what only kernels call: nothing is compiled by which Python could."""
+    """`numba.njit` of a function that only kernels call, without a wrapper for Python."""
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)

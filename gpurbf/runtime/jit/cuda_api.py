@@ -10,26 +10,26 @@ from numba.core import config
 
 try:
     from numba.cuda.core import config as settings  # numba-cuda has its own
-except ImportError:  # without it Numba's own module can be imported, for what the kernels state
+except ImportError:  # without it, Numba's own module suffices to import the kernels' modules
     settings = config
 
 # Whether kernels run in Numba's simulator, on NumPy arrays (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
-# Grids of fewer than 128 blocks are what few samples are, and nothing that a user could mend.
+# Few samples make grids of fewer than 128 blocks; a user cannot change that.
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
     settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
 def jit(function=None, **options):
-    """`cuda.jit` without optimization while linking: a device runs what `compile_ptx` shows.
+    """`cuda.jit` without link-time optimization: a device runs the PTX that `compile_ptx` shows.
 
-    Where nvJitLink is there, numba-cuda would compile to LTO-IR, which no test of PTX sees; and it
-    forgets ``lto=False`` of a decorator with arguments.
+    If nvJitLink is installed, numba-cuda would compile to LTO-IR, which tests of the PTX do not
+    see. It also ignores ``lto=False`` of a decorator with arguments.
     """
     if function is None:
         return partial(jit, **options)
-    if SIMULATED:  # it knows no registers
+    if SIMULATED:  # it has no registers
         options.pop("max_registers", None)
     else:
         options["lto"] = False
@@ -37,10 +37,10 @@ def jit(function=None, **options):
 
 
 def find_compiler():
-    """Raise what Numba raises where it does not find what compiles its kernels.
+    """Raise Numba's own error if Numba does not find the compiler of its kernels.
 
-    With NVRTC from a wheel, numba-cuda looks for libNVVM of a toolkit only where ``CUDA_HOME`` is
-    set. If that is all that is missing, it is set, to where nvcc is.
+    With NVRTC from a wheel, numba-cuda looks for a toolkit's libNVVM only if ``CUDA_HOME`` is set.
+    If only this variable is missing, it is set here, to the toolkit of nvcc.
     """
     try:
         _load_compiler()
@@ -64,8 +64,8 @@ def _load_compiler():
 def argument(array):
     """A CuPy array as a kernel's argument.
 
-    Passed as it is, Numba would wait for the stream that the array was made on; all work of a
-    backend is on one stream, so there is nothing to wait for.
+    If the array itself were passed, Numba would wait for the stream that it was made on. All work
+    of a backend is on one stream, so there is nothing to wait for.
     """
     return array if SIMULATED else cuda.as_cuda_array(array, sync=False)
 

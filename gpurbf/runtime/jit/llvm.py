@@ -1,4 +1,4 @@
-"""LLVM for what Numba's Python lacks: calls by address, attributes of the function."""
+"""LLVM code for what Numba lacks: calls by address, attributes of the function."""
 
 from llvmlite import ir
 from numba import types
@@ -10,11 +10,11 @@ from numba.extending import intrinsic
 def use_widest_vectors(typing_context):
     """Let loops of the calling function use 512-bit vectors where LLVM would prefer 256.
 
-    Not those of the functions that it calls: Numba makes their vector loops before it joins them.
+    This does not affect functions that it calls: Numba vectorizes their loops before it links them.
     """
 
     def generate(context, builder, signature, args):
-        # llvmlite knows no string attributes, hence the plain set method.
+        # llvmlite supports no string attributes, hence the plain set method.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -23,11 +23,11 @@ def use_widest_vectors(typing_context):
 
 @intrinsic
 def without_refcount(typing_context, array):
-    """The array without its memory's owner, whose references need not be counted.
+    """The array without the owner of its memory, so that no references are counted.
 
-    Numba counts those of slices too, two atomic operations each, which take half of a short loop's
-    time. Of arrays only that are there longer: a kernel's arguments, or its own that it keeps
-    (`keep_alive`).
+    Numba counts references of slices too: two atomic operations each, which take half of a short
+    loop's time. Use it only for arrays that live longer: a kernel's arguments, or its own arrays
+    that `keep_alive` keeps.
     """
 
     def generate(context, builder, signature, args):
@@ -41,7 +41,7 @@ def without_refcount(typing_context, array):
 
 @intrinsic
 def keep_alive(typing_context, array):
-    """Nothing, but the array is there until then."""
+    """Do nothing, but keep the array alive until here."""
 
     def generate(context, builder, signature, args):
         return context.get_dummy_value()
@@ -50,7 +50,7 @@ def keep_alive(typing_context, array):
 
 
 def _extreme(name):
-    """An intrinsic: the larger or the smaller of two floats, for loops that LLVM makes vectors of.
+    """An intrinsic: the larger or the smaller of two floats, for loops that LLVM vectorizes.
 
     Neither may be NaN, and 0 and -0 are the same.
     """
@@ -124,7 +124,7 @@ def call_setup(typing_context, function, config):
 def pointer(typing_context, address, like):
     """An address as a pointer to numbers of the dtype of `like`, a type or another pointer.
 
-    Its numbers have no negative index and no shape, which an array takes long to compile for.
+    Unlike an array, a pointer has no negative indices and no shape, which take long to compile.
     """
     kind = types.CPointer(like.dtype)
 
@@ -146,7 +146,7 @@ def address(typing_context, pointer):
 
 @intrinsic
 def moved(typing_context, pointer, count):
-    """The pointer so many numbers further on."""
+    """The pointer moved by ``count`` elements."""
 
     def generate(context, builder, signature, args):
         return builder.gep(args[0], [args[1]])
@@ -156,7 +156,7 @@ def moved(typing_context, pointer, count):
 
 @intrinsic
 def number_of(typing_context, pointer, value):
-    """The value as a number of the dtype that is pointed to."""
+    """The value converted to the dtype of the pointer's elements."""
 
     def generate(context, builder, signature, args):
         return context.cast(builder, args[1], value, pointer.dtype)
@@ -166,7 +166,7 @@ def number_of(typing_context, pointer, value):
 
 @intrinsic
 def bits_as(typing_context, number, kind):
-    """The number of that type that has the bits of another one; `view` takes longer to compile."""
+    """The bits of a number as a number of another type; `view` takes longer to compile."""
 
     def generate(context, builder, signature, args):
         return builder.bitcast(args[0], context.get_value_type(kind.dtype))
@@ -176,7 +176,7 @@ def bits_as(typing_context, number, kind):
 
 @intrinsic(prefer_literal=True)
 def words(typing_context, address, count):
-    """So many integers at an address, as a tuple."""
+    """``count`` integers at an address, as a tuple."""
     kind = types.UniTuple(types.intp, count.literal_value)
 
     def generate(context, builder, signature, args):
@@ -201,7 +201,7 @@ def pointer_to(typing_context, array, place):
 
 @intrinsic
 def clear_bytes(typing_context, address, count):
-    """Write zeros."""
+    """Write ``count`` zero bytes at an address."""
 
     def generate(context, builder, signature, args):
         place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -213,7 +213,7 @@ def clear_bytes(typing_context, address, count):
 
 @intrinsic
 def copy_bytes(typing_context, target, source, count):
-    """Copy between addresses; nothing that overlaps."""
+    """Copy bytes between addresses; they must not overlap."""
 
     def generate(context, builder, signature, args):
         to, of = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in args[:2])
@@ -259,7 +259,7 @@ def transpose4(typing_context, word, source, source_stride, target, target_strid
 def widen16(typing_context, word, source, target, ahead):
     """Write 16 numbers of the dtype of `word` as float64, from an address to one of a cache line.
 
-    Those `ahead` bytes further on are fetched meanwhile, which may be anywhere.
+    The numbers `ahead` bytes further on are prefetched; that address need not be valid.
     """
 
     def generate(context, builder, signature, args):

@@ -1,8 +1,8 @@
 """The hidden layer by matrix product: |x - c|² = |x|² + |c|² - 2 x·c, then a fused epilogue.
 
-A backend brings its products. Both operands are shifted first: quantized so that they fit the
-product's integers and every term is exact, off it by the mean of the centers, without which float32
-loses its digits far from the origin. `distance` has the algebra.
+A backend supplies its products. Both operands are shifted first: quantized data so that they fit
+the product's integers and every term is exact; other data by the mean of the centers, because
+float32 would lose digits far from the origin. `distance` has the algebra.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpurbf.runtime.threads import parallel_rows
 
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 
-# Samples of a tile. A product reorders its operands first, which
-# few samples do not pay for, and many leave the caches before they are activated
+# Samples of a tile. A product reorders its operands first, which does not pay off for few samples.
+# Products of many samples leave the caches before they are activated
 # (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024
 # Rows of products that a thread activates at a time.
@@ -38,9 +38,10 @@ class Gemm(NamedTuple):
     """A matrix product ``multiply(A, B, out)``: A (N, n), B (m, n), out = A Bᵀ (N, m).
 
     The shifts bring codes into the range of x_dtype and c_dtype; ``pack`` turns a shifted
-    operand into what ``multiply`` reads; ``arithmetic`` is the kind of its operations. A GPU reads
-    rows of whole ``group`` inputs, and centers of whole groups; ``parts``: each number is three.
-    ``centered``: not quantized both operands are shifted by the mean of the centers.
+    operand into the form that ``multiply`` reads; ``arithmetic`` is the kind of its operations. On
+    a GPU inputs, and centers too, are padded to whole groups of ``group``; ``parts``: each number
+    is stored as three. ``centered``: operands that are not quantized are both shifted by the mean
+    of the centers.
     """
 
     arithmetic: str
@@ -57,7 +58,7 @@ class Gemm(NamedTuple):
 
 
 class ShiftedCenters(NamedTuple):
-    """Centers as a product reads them, and what makes distances of its products with samples.
+    """Centers as a product reads them, and what turns products with samples into distances.
 
     The distance is ``factor * (row + column + alpha * product)``: ``row`` gives the coefficients of
     a sample's term, ``column_terms`` are those of the centers. Samples are shifted by ``x_shift``.
@@ -187,12 +188,12 @@ class MatrixProductLayer:
         return multiply_tiles(self, X, W, self._tile_rows())
 
     def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
-        """Add HᵀH, if it is wanted, and HᵀT to the sums, samples weighted."""
+        """Add HᵀH, unless ``sums.G`` is None, and HᵀT of weighted samples to the sums."""
         G, B, mean, grid = sums
         if grid is not None:
             self._rounded_gram(X, T, weights, sums)
             return
-        # HᵀH wants many rows: each part of them reads and writes all of G.
+        # HᵀH needs many rows at a time: each part of them reads and writes all of G.
         rows = max(256, self._rows_that_fit())
         H = np.empty((min(rows, X.shape[0]), self.m), self.dtype)
         kind, mean = gram.kind_for(self.dtype, self.m), mean.astype(self.dtype)
@@ -208,7 +209,7 @@ class MatrixProductLayer:
                     root = np.sqrt(weights[part]).astype(self.dtype)[:, None]
                     tile *= root
                     targets = targets * root
-                # Both products exist before the sums change: where memory runs out, they have not.
+                # Compute both products first: if memory runs out, the sums have not changed.
                 squares, products = None if G is None else self.square(tile), tile.T @ targets
                 if G is not None:
                     G += squares
@@ -272,7 +273,7 @@ def backend_by_products(
     products: Callable[[np.dtype, int, bool], Gemm],
     square: Callable[[np.ndarray], np.ndarray],
 ) -> Backend:
-    """A backend of a CPU's library.
+    """A backend that uses the matrix products of a CPU library.
 
     ``products(dtype, n, quantized)`` is its product for n inputs, ``square(H)`` is HᵀH of a tile.
     """

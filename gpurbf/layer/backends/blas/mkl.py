@@ -1,8 +1,8 @@
 """The `mkl` backend: Intel's products called through ctypes, one Numba pass for the rest.
 
-MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. Quantized its
+MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. For quantized data, its
 8-bit (u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending
-on the processor: they are timed against each other once a process.
+on the processor. So they are timed against each other once per process.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def _bf16(A: np.ndarray) -> np.ndarray:
 
 
 def _bf16_products() -> Callable[[Any, Any, Any], None]:
-    """The product of bf16 operands, which after a fork float32 computes, to the same integers.
+    """The product of bf16 operands; after a fork it uses float32, with the same integer results.
 
-    With MKL's threads set to one (threads.py) all products work in a forked child but this one: it
-    asks OpenMP for as many as there were in the parent, and waits.
+    With MKL's threads set to one (threads.py), all other products work in a forked child. This one
+    asks OpenMP for as many threads as there were in the parent, and waits.
     """
     process = os.getpid()
     narrow = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
@@ -154,7 +154,7 @@ def _products() -> dict[str, Gemm]:
 
 @functools.cache
 def quantization_rates() -> dict[str, float]:
-    """Operations a second of the products that can be exact quantized; some 0.05 s a process."""
+    """Operations a second of the products that can be exact on codes; takes 0.05 s per process."""
     rng = np.random.default_rng(0)
     X, C = (rng.integers(0, 256, (512, 768)).astype(np.uint8) for _ in range(2))
     rates = {}
@@ -169,7 +169,7 @@ def quantization_rates() -> dict[str, float]:
 
 
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
-    """The fastest product on this machine that loses nothing on such data."""
+    """The fastest product on this machine that loses no digits of such data."""
     table = _products()
     if not quantization:
         return table["sgemm" if dtype == np.float32 else "dgemm"]

@@ -16,7 +16,7 @@ def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
 
 
 def _gram(H: np.ndarray) -> np.ndarray:
-    # NumPy sees its operand transposed and calls the symmetric product, half the work.
+    # NumPy recognizes its operand transposed and calls the symmetric product: half the work.
     return H.T @ H
 
 
@@ -25,7 +25,7 @@ FLOAT64 = Gemm("float64", np.float64, np.float64, np.float64, 128, 128, _multipl
 
 
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
-    """sgemm where it is exact or float32 is meant, dgemm otherwise."""
+    """sgemm if it is exact or float32 is requested, dgemm otherwise."""
     if quantization:
         return FLOAT32 if n * 128 * 128 <= _EXACT_FLOAT32 else FLOAT64
     return FLOAT32 if dtype == np.float32 else FLOAT64

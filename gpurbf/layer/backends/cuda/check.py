@@ -1,11 +1,11 @@
-"""Whether a GPU computes right: all kernels of a backend against NumPy, before it is used.
+"""Check that a GPU computes correctly: all kernels of a backend against NumPy, before its use.
 
     get_backend(name)     `require`: in this process, the loaded backend
-    get_backend("auto")   `trusted`: in a process of its own, with a limit of time, so that a crash
-                          or a hang of a driver costs nothing but the GPU; it is timed as well
+    get_backend("auto")   `trusted`: in a separate process with a time limit, so that a crash or a
+                          hang of a driver only makes the GPU unavailable; it is timed as well
 
-The verdict is kept on disk for this machine, device, driver, package and libraries; one that is not
-"right" for a day. `python -m gpurbf check-gpu` checks again and shows each case.
+The verdict is kept on disk for this machine, device, driver, package and libraries; a failure is
+kept for a day. `python -m gpurbf check-gpu` checks again and shows each case.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from gpurbf.runtime.lazy import once
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0
-# Of H by arithmetic, relative to the largest entry.
+# Tolerances of H by arithmetic, relative to the largest entry.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-4, "tf32": 2e-2, "float64": 1e-10}
-# Samples, centers and inputs that fill no tile, no warp and no group of cuBLAS; and more of them.
+# Numbers of samples, centers and inputs that do not fill tiles, warps and groups of cuBLAS; and
+# more such shapes.
 _SHAPE = (67, 37, 21)
 _SHAPES = ((1, 1, 1), (7, 16, 17), (300, 130, 784), (1000, 1021, 64), (4097, 513, 33))
 _KERNELS = {
@@ -91,15 +92,15 @@ class Verdict(NamedTuple):
 
     @property
     def said(self) -> str:
-        """For `info`."""
+        """The verdict as a line for the command `info`."""
         rates = "".join(f", {what} {rate:.2g}" for what, rate in self.rates.items())
         return f"checked {self.date}, {self.n_cases} cases, {self.why or 'all right'}{rates}"
 
 
 def cases(backend: Backend, thorough: bool = False, part: slice = slice(None)) -> Iterator[Case]:
-    """All kernels of a loaded backend on small data; on more data and every profile.
+    """Cases of all kernels of a loaded backend; ``thorough``: on more data, with every profile.
 
-    ``part`` takes some of the layers that are prepared for them.
+    ``part`` selects some of the layers that are prepared for the cases.
     """
     for shape, metric, profile, precision, settings in [*_layers(backend, thorough)][part]:
         with config_context(**settings):
@@ -121,12 +122,12 @@ def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, s
 
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
-    """Compare what ``run`` gives with what it expects; an exception is a result too."""
+    """Compare the two results of ``run``, actual and expected; an exception is a failed case."""
     try:
         actual, expected = (np.asarray(to_host(A), np.float64) for A in run())
         scale = max(1.0, float(np.abs(expected).max(initial=0)))
         error = float(np.abs(actual - expected).max(initial=0)) / scale
-    except Exception as problem:  # a device fails in every way
+    except Exception as problem:  # a device may raise any error
         return Case(kernel, data, np.inf, tolerance, f"{type(problem).__name__}: {problem}")
     return Case(kernel, data, error if np.isfinite(error) else np.inf, tolerance)
 
@@ -191,7 +192,7 @@ def _distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
 
 
 def rates(backend: Backend) -> dict[str, float]:
-    """Operations a second of a tile there and on the CPU, and bytes a second of a copy."""
+    """Operations a second of a tile on the device and on the CPU, and bytes a second of a copy."""
     N, m, n = _TIMED
     rng, xp = np.random.default_rng(0), backend.xp
     X, C = (rng.normal(size=(rows, n)).astype(np.float32) for rows in (N, m))
@@ -211,7 +212,7 @@ def rates(backend: Backend) -> dict[str, float]:
 
 
 def _seconds(xp: Any, call: Callable[[], Any]) -> float:
-    """The least of three, after one that compiles."""
+    """The shortest of three calls, after one call that compiles."""
     took = []
     for _ in range(4):
         begin = time.perf_counter()
@@ -222,7 +223,7 @@ def _seconds(xp: Any, call: Callable[[], Any]) -> float:
 
 
 def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdict:
-    """The verdict of all these cases; rates where all are right."""
+    """The verdict on all these cases, with rates if all are right."""
     n, why, measured = 0, "", {}
     for one in found:
         n, why = n + 1, why or one.why
@@ -235,7 +236,7 @@ def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdi
 
 
 def require(backend: Backend) -> None:
-    """Raise BackendUnavailable where a loaded backend is wrong; checked now if it never was."""
+    """Raise BackendUnavailable if a loaded backend is wrong; it is checked now if it never was."""
     verdict = _found(
         backend.name,
         lambda verdict: verdict.device == backend.device,
@@ -250,7 +251,7 @@ def require(backend: Backend) -> None:
 
 @once
 def trusted(name: str) -> Verdict:
-    """The verdict on a backend that is not loaded here, by a process that ends at the limit."""
+    """The verdict on a backend that is not loaded here, from a process with a time limit."""
 
     def checked() -> Verdict:
         print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
@@ -265,7 +266,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
     if verdict is not None and holds(verdict):
         return verdict
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(ImportError, OSError):  # Windows; a disk that takes nothing
+        with contextlib.suppress(ImportError, OSError):  # Windows; a disk that is not writable
             import fcntl
 
             file = _file(name).with_suffix(".lock")
@@ -279,7 +280,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
 
 def _elsewhere(name: str, limit: float) -> Verdict:
     code = f"from gpurbf.layer.backends.cuda import check; check.report({name!r})"
-    # It finds what this process finds.
+    # The new process finds the same modules as this one.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -300,13 +301,13 @@ def _elsewhere(name: str, limit: float) -> Verdict:
             why = f"its check ended with status {status}: {said}"
         finally:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may not let it go
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it from ending
                 process.wait(1)
     return Verdict("", _now(), why, 0, {})
 
 
 def report(name: str) -> None:
-    """Check and print the verdict as a line of JSON: what runs in a process of its own."""
+    """Check and print the verdict as a line of JSON; this runs in the separate process."""
     try:
         backend = backends.LOADERS[name]()
     except Exception as error:
@@ -317,7 +318,7 @@ def report(name: str) -> None:
 
 
 def kept(name: str) -> Verdict | None:
-    """The verdict on disk for what is here now, if there is one; a failure for a day."""
+    """The verdict on disk for the current environment, if any; failures expire after a day."""
     try:
         verdict = Verdict(*json.loads(_file(name).read_text(encoding="utf-8")))
         age = datetime.datetime.now() - datetime.datetime.fromisoformat(verdict.date)
@@ -327,7 +328,7 @@ def kept(name: str) -> Verdict | None:
 
 
 def keep(name: str, verdict: Verdict) -> None:
-    """Keep it for later processes, if the disk takes it."""
+    """Write a verdict for later processes, if the disk is writable."""
     file = _file(name)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -341,7 +342,7 @@ def _now() -> str:
 
 
 def _file(name: str) -> Path:
-    """Its name says the machine, devices, driver, package and libraries that it is true of."""
+    """A verdict's file; its name depends on machine, devices, driver, package and libraries."""
     facts = [name, platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), *_facts()]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -353,7 +354,7 @@ def _facts() -> list[str]:
     found = (f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name)
     parts = ("cupy", "numba", "nvidia-", "cuda-", "numpy", "llvmlite")
     facts = [f"gpurbf {__version__}", *sorted(one for one in found if one.startswith(parts))]
-    # What Linux says of driver and devices without a call of the driver.
+    # What Linux reports about driver and devices without a call to the driver.
     for pattern in ("version", "gpus/*/information"):
         for file in sorted(Path("/proc/driver/nvidia").glob(pattern)):
             with contextlib.suppress(OSError):

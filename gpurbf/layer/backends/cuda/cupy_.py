@@ -1,9 +1,10 @@
 """The `cupy` backend: cuBLAS for the products, one kernel before them and one after.
 
-Quantized the product is int8 → int32 on tensor cores, exact for n ≤ 131,071 inputs (128² n
+For quantized data the product is int8 → int32 on tensor cores, exact for n ≤ 131,071 inputs (128² n
 below 2³¹) at half the bytes and up to twice the rate of fp16, which would be exact for n ≤ 1,024
-only. Off it the product is in the layer's dtype, float32 as three TF32 products where tensor cores
-are that much faster, at float32's error; one TF32 product only if `precision="tf32"` asks for it.
+only. For other data the product is in the layer's dtype. float32 is computed as three TF32 products
+if tensor cores are that much faster, with float32's error; it is one TF32 product only with
+`precision="tf32"`.
 
     samples ─► rows ─► packed, terms ─► cuBLAS ─► P ─► outputs ─► H
                                         some thousand rows ─► scores ─► H @ W
@@ -40,19 +41,20 @@ from gpurbf.runtime.stages import count, stage
 _TYPES = {"float32": 0, "float64": 1, "int8": 3, "int32": 10}
 # Largest n for which 128² n stays below 2³¹.
 _INT8_FEATURES = 131_071
-# cuBLAS takes 8-bit operands whose rows, and 32-bit results whose rows, are whole groups of 4
-# numbers; 16 bytes are what its tensor cores read, of 8-bit numbers and of TF32.
+# cuBLAS requires rows of 8-bit operands and rows of 32-bit results to be whole groups of 4 numbers.
+# Its tensor cores read 16 bytes, of 8-bit numbers and of TF32.
 _GROUP, _TF32_GROUP = 16, 4
-# Bytes of the products that are activated together, and the least of their rows: by estimate the
-# launches of more chunks would take longer than the memory traffic that a cache would save.
+# Bytes of the products that are activated together, and the minimum number of their rows. By
+# estimate, launches for more chunks would take longer than the memory traffic that a cache would
+# save.
 _CHUNK_BYTES, _LEAST = 1 << 27, 8192
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
     """out (N, m) = A (N, n) Bᵀ (n, m) by cublasGemmEx, all C-contiguous.
 
-    cuBLAS reads columns first, so it sees the three transposed, and outᵀ = B Aᵀ is transposed
-    times plain: the one layout that 8-bit tensor cores take.
+    cuBLAS is column-major, so it sees all three transposed. outᵀ = B Aᵀ is then a product of a
+    transposed and a plain matrix, the only layout that 8-bit tensor cores take.
     """
     (N, n), m = A.shape, len(B)
     cublas = xp.cuda.cublas
@@ -69,7 +71,7 @@ def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:
 def product_of(
     xp: ModuleType, dtype: Any, n: int, quantized: bool, tf32: bool = False, three: bool = False
 ) -> Gemm:
-    """int8 where it is exact, else what the dtype says; float32 by a TF32 product, or by three."""
+    """int8 if it is exact, else the product of the dtype; float32 may be 1 or 3 TF32 products."""
     if quantized and n <= _INT8_FEATURES:
         multiply = partial(_gemm, xp, "32I")
         return Gemm("8-bit products", np.int8, np.int8, np.int32, 128, 128, multiply, group=_GROUP)
@@ -116,7 +118,7 @@ class CublasLayer:
         coefficients: Coefficients,
         terms_dtype: Any,
     ) -> tuple[Any, Any]:
-        """A - shift as the product reads it, "samples" or "centers", and the terms of its rows."""
+        """A - shift as the product reads "samples" or "centers", and the terms of its rows."""
         xp, product, (N, n) = self.xp, self.product, A.shape
         shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
         width, rows = (-(-size // product.group) * product.group for size in (n, N))
@@ -133,14 +135,14 @@ class CublasLayer:
 
     @property
     def needs(self) -> Needs:
-        """Memory of a row, packed and its terms; of a row of a chunk, products."""
+        """Memory of a row: packed, with its terms; and of a row of a chunk: its products."""
         product, centers = self.product, self.distance.centers
         packed = centers.shape[1] * np.dtype(product.x_dtype).itemsize
         row = len(centers) * np.dtype(product.out_dtype).itemsize
         return Needs(packed + 16, row, self._chunk())
 
     def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
-        """Rows, their products with the centers, in memory that the next rows reuse, and terms."""
+        """Rows, their products with the centers (next rows reuse this memory), and their terms."""
         product, d, N, rows = self.product, self.distance, len(X), self._chunk()
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
@@ -159,18 +161,18 @@ class CublasLayer:
             write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
 
     def pack_weights(self, W: Any) -> DeviceWeights:
-        """W (m, k) by output, where a warp reads a row of it."""
+        """W (m, k) stored by output, so that a warp reads a row of it."""
         return DeviceWeights(self.xp.asarray(W.T, self.dtype, order="C"), W.shape[1])
 
     def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
-        """Write H @ W (N, k) into ``out``; only a chunk of H, or none, is ever there."""
+        """Write H @ W (N, k) into ``out``; at most a chunk of H exists at a time."""
         xp, columns = self.xp, self.distance.column_terms
         for part, P, terms in self._products(X):
             write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:
-    """The backend on that CuPy and that device."""
+    """The backend for that CuPy module and that device."""
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
     kernel = f"cuBLAS: int8 for quantized data, else {floats}/float64"
     make = partial(CublasLayer, xp, device)
@@ -197,7 +199,7 @@ def _tiles() -> Backend:
 
 
 def find_gpu() -> tuple[ModuleType, Device]:
-    """CuPy and the current GPU; makes no context."""
+    """CuPy and the current GPU; this creates no CUDA context."""
     try:
         import cupy
     except ImportError as error:

@@ -3,11 +3,11 @@
     rows      samples, or centers, as the products read them: shifted, converted, padded, and the
               terms of their distances, in one pass; for `cupy` and the tiles of `numba-cuda`
     outputs   products P of cuBLAS to activations: H
-    scores    products P to H @ W; H is nowhere
+    scores    products P to H @ W; H is not stored
 
 The step from a product to an activation is generated for each form and profile from one line each,
-in the types of the layer. These lines are C++ and, for the tests, Python. What a launch is given
-is fixed by the kernel's signature.
+in the types of the layer. These lines are C++ and, for the tests, Python. The kernel's signature
+determines the arguments of a launch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpurbf.layer.activation import form, in_tile
 from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
-# form, and y by profile. `tiny` is the smallest normal number: what is below it becomes 0, because
-# products of subnormal numbers crawl.
+# form, and y by profile. `tiny` is the smallest normal number: values below it become 0, because
+# products of subnormal numbers are slow.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
 _ARGUMENTS = {
     "squared": "T v = max(s, T(0));",
@@ -106,8 +106,8 @@ extern "C" __global__ void gpurbf_outputs(
             products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
 }
 """
-# A block takes R samples and Q outputs, its threads columns in turn. Every sum has its own order,
-# the same for any number of samples: no atomics.
+# A block takes R samples and Q outputs; its threads take columns in turn. Every sum has a fixed
+# order, the same for any number of samples: there are no atomics.
 _SCORES = """
 extern "C" __global__ void gpurbf_scores(
     const A* products, long long pitch, const K* rows, const K* columns, K alpha, T factor,
@@ -149,12 +149,12 @@ extern "C" __global__ void gpurbf_scores(
 }
 """
 _R, _Q, _WARPS = 4, 16, 8
-# Threads of a block of the two others, rows of a block, and the largest grid but in x.
+# For the two other kernels: threads of a block, rows of a block, largest grid size except in x.
 _THREADS, _BLOCK_ROWS, _GRID = 256, 8, 65_535
 
 
 class Rule(NamedTuple):
-    """From products to activations: generated text, and the numbers it is given."""
+    """From products to activations: generated code, and its numeric arguments."""
 
     statements: str
     alpha: float
@@ -164,7 +164,7 @@ class Rule(NamedTuple):
 
 
 def rule(activation: Any, alpha: float, factor: float) -> Rule:
-    """That of an activation; a callable profile gets its argument as it is."""
+    """The rule of an activation; for a callable profile it ends with the profile's argument."""
     profile = in_tile(activation)
     power = profile == "poly"
     last = _power(int(activation.degree)) if power else _STATEMENTS[profile]
@@ -192,7 +192,7 @@ def _types(**dtypes: Any) -> str:
 
 
 def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -> str:
-    """The text of `rows` from one dtype to another; ``parts`` names the side of three parts."""
+    """The code of `rows` from one dtype to another; ``parts`` names the side to split in three."""
     x, dtype = np.dtype(x_dtype), np.dtype(dtype)
     # The shift rounds no more than either side does.
     moved = np.float64 if np.float64 in (x, dtype) else np.float32
@@ -206,13 +206,13 @@ def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -
 
 
 def outputs_source(statements: str, products: Any, terms: Any, dtype: Any) -> str:
-    """The text of `outputs`."""
+    """The code of `outputs`."""
     types = _types(A=products, K=terms, T=dtype)
     return f"{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_OUTPUTS}"
 
 
 def scores_source(statements: str, products: Any, terms: Any, dtype: Any, k: int) -> str:
-    """The text of `scores` for k outputs or more."""
+    """The code of `scores` for groups of k outputs."""
     types = _types(A=products, K=terms, T=dtype)
     sizes = f"#define R {_R}\n#define Q {k}\n#define WARPS {_WARPS}\n"
     return f"{sizes}{types}\n{_ACTIVATE.replace('STATEMENTS', statements)}{_SCORES}"
@@ -220,7 +220,7 @@ def scores_source(statements: str, products: Any, terms: Any, dtype: Any, k: int
 
 @functools.cache
 def _kernel(xp: ModuleType, source: Any, *arguments: Any) -> Any:
-    """The kernel, its text made and compiled once for these arguments."""
+    """The kernel; its code is generated and compiled once for these arguments."""
     name = source.__name__.removesuffix("_source")
     return xp.RawKernel(source(*arguments), f"gpurbf_{name}")
 
@@ -271,7 +271,7 @@ def write_scores(
     N, k = out.shape
     groups = -(-k // _Q)
     some = math.ceil(k / groups)
-    some += some % 2 if some > 1 else 0  # few sizes to compile
+    some += some % 2 if some > 1 else 0  # even numbers: fewer kernels to compile
     source = (rule.statements, P.dtype, columns.dtype, out.dtype, some)
     given = _given(rule, P, rows, columns, out.dtype)
     kernel = _kernel(xp, scores_source, *source)

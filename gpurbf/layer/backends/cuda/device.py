@@ -1,12 +1,12 @@
 """A backend on a GPU: memory within a budget, tiles that fit, copies from and to the host.
 
-A device backend brings a layer of arrays of the device that works on the current stream
-(`OnDevice`); `DeviceLayer` makes it one for arrays on either side of the bus. All work is on the
-caller's stream, a tile after the other. Where samples and results are on the device there is one
-tile if it fits, and nobody waits. From the host CuPy copies a tile by way of pinned memory while
-the device still computes the one before.
+A device backend supplies a layer for arrays on the device that works on the current stream
+(`OnDevice`). `DeviceLayer` extends it to arrays on the host or the device. All work is on the
+caller's stream, one tile after the other. If samples and results are on the device, there is one
+tile if it fits, and the host does not wait. If samples are on the host, CuPy copies a tile through
+pinned memory while the device still computes the tile before.
 
-Where memory runs out, the tile is halved, and the work goes on with the first row not done.
+If memory runs out, the size of tiles is halved, and the work continues at the first row not done.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.stages import count, stage, staged
 
-# Bytes of a tile that comes from the host or goes there, so that copies have work to hide behind,
-# and its least rows.
+# Bytes of a tile that is copied from or to the host, so that copies overlap with computation, and
+# the minimum number of its rows.
 _HOST_BYTES, _LEAST = 1 << 26, 2048
 # Rows whose products are summed in the layer's dtype before they are added in float64.
 _SUMMED = 4096
-# The most rows of any tile: a grid has at most 65,535 bands of rows, 32 or more each.
+# The maximum number of rows of any tile: a grid has at most 65,535 bands of rows, 32 or more each.
 _MOST = 65_535 * 32
 
 
@@ -49,8 +49,8 @@ def _tiled(
 ) -> None:
     """Compute N rows in tiles that fit, smaller ones each time that memory runs out.
 
-    A row takes so many bytes ``more`` than its needs. ``compute(rows of out, *rows of the
-    sources)`` gets all of them on the device, and writes the first.
+    A row takes ``more`` bytes in addition to its needs. ``compute(rows of out, *rows of the
+    sources)`` gets all its arguments on the device, and writes the first.
     """
     fits = needs.rows(memory.free_bytes() - fixed, more)
     if not all(A is None or is_resident(A) for A in (*sources, out)):
@@ -98,10 +98,9 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
 class OnDevice(Protocol):
     """A backend's layer on arrays of the device, a tile at a time, on the current stream.
 
-    All arrays that its methods take are CuPy's but for W, which is of either side, and X (N, n) is
-    C-contiguous. ``needs`` is the memory that a row of X takes in any of them beside X and H.
-    ``arithmetic`` is the kind of its products. A profile that is a callable is left to
-    `DeviceLayer`.
+    All arrays that its methods take are CuPy's, except W, which may also be on the host; X (N, n)
+    is C-contiguous. ``needs`` is the memory that a method takes per row of X, besides X and H.
+    ``arithmetic`` is the kind of its products. `DeviceLayer` applies profiles that are callables.
     """
 
     dtype: np.dtype
@@ -124,7 +123,7 @@ class OnDevice(Protocol):
 
 
 class DeviceLayer:
-    """A layer for arrays on either side of the bus: see `gpurbf.layer.backends.PreparedLayer`."""
+    """A layer for arrays on the host or the device: see `gpurbf.layer.backends.PreparedLayer`."""
 
     def __init__(self, memory: Memory, device: Device, layer: OnDevice) -> None:
         self._memory, self._device, self._layer = memory, device, layer
@@ -134,7 +133,7 @@ class DeviceLayer:
         self._needs = needs._replace(row=needs.row + apart)
 
     def _write(self, out: Any, X: Any) -> None:
-        """Write H (N, m) into ``out``, the device's."""
+        """Write H (N, m) into ``out``, an array on the device."""
         if not out.size:
             return
         with stage("hidden layer", "H"):
@@ -144,7 +143,7 @@ class DeviceLayer:
             self._count(X, out)
 
     def _write_scores(self, W: DeviceWeights, out: Any, X: Any) -> None:
-        """Write H @ W (N, k) into ``out``, the device's."""
+        """Write H @ W (N, k) into ``out``, an array on the device."""
         if not (out.size and self._layer.m):
             out.fill(0)
             return
@@ -169,14 +168,14 @@ class DeviceLayer:
             _tiled(self._memory, len(X), self._needs, more, (X,), self._write, out)
 
     def pack_weights(self, W: Any) -> DeviceWeights:
-        """Output weights W (m, k), of either side, as `matvec` takes them."""
+        """Output weights W (m, k), on the host or the device, as `matvec` takes them."""
         with self._memory.allocator():
             if self._profile is None and W.size:
                 return self._layer.pack_weights(W)
             return DeviceWeights(self._memory.xp.asarray(W, self.dtype), W.shape[1])
 
     def matvec(self, X: Any, W: DeviceWeights) -> Any:
-        """H @ W (N, k), on the side of X."""
+        """H @ W (N, k), on the host or the device, where X is."""
         with self._memory.allocator():
             S = (self._memory.xp if is_resident(X) else np).empty((len(X), W.k), self.dtype)
             more, write = _row_size(X) + _row_size(S), partial(self._write_scores, W)
@@ -184,13 +183,13 @@ class DeviceLayer:
             return S
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
-        """Add HᵀH, if it is wanted, and HᵀT to sums on the device."""
+        """Add HᵀH, unless ``sums.G`` is None, and HᵀT to sums on the device."""
         xp, itemsize, (G, B, mean, _) = self._memory.xp, self.dtype.itemsize, sums
         with self._memory.allocator():
             add = partial(self._add_sums, sums._replace(mean=xp.asarray(mean)))
             if is_resident(X):
                 T, weights = xp.asarray(T), None if weights is None else xp.asarray(weights)
-            # H, and less its mean in float64; the square of a tile.
+            # Memory for H, for H less its mean in float64, and for the HᵀH of a tile.
             more = _row_size(X) + 2 * _row_size(T) + len(B) * (itemsize + 8)
             fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
             sources = X, T, weights
@@ -200,9 +199,9 @@ class DeviceLayer:
     def _add_sums(self, sums: Sums, _: None, X: Any, T: Any, weights: Any) -> None:
         """Add HᵀH to the lower triangle of G, if any, and HᵀT to B, of H less its mean, weighted.
 
-        G and B are float64 and C-contiguous. All memory is taken before they change: where it runs
-        out, this can be done again. Where float64 is as fast as float32, H is made float64 and
-        cuBLAS adds to G itself; elsewhere products of the rows are float32 and added in float64.
+        G and B are float64 and C-contiguous. All memory is taken before they change, so this can be
+        done again if memory runs out. If float64 is as fast as float32, H is converted to float64
+        and cuBLAS adds to G itself; otherwise products of rows are float32 and added in float64.
         """
         xp, (G, B, mean, _grid) = self._memory.xp, sums
         H = xp.empty((len(X), len(B)), self.dtype)
@@ -237,7 +236,7 @@ def device_backend(
     precisions: tuple[str, ...] = (),
 ) -> Backend:  # fmt: skip
     """The backend of ``make(C, activation, dtype, quantization)``, with C on the device."""
-    # Made now, because looking for a GPU is what a process must not do before it forks.
+    # Made when the backend is loaded: a process must not look for a GPU before it forks.
     memory = memory_of(xp)
 
     def prepare(C: Any, *rest: Any, **precision: bool) -> DeviceLayer:
@@ -248,7 +247,7 @@ def device_backend(
                 layer = None
             if layer is None:
                 raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
-            # Other streams will read it.
+            # Other streams will read the layer.
             xp.cuda.get_current_stream().synchronize()
         return DeviceLayer(memory, device, layer)
 

@@ -15,7 +15,7 @@ from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import FENCES
 
-# Of the free memory, if no budget is given.
+# Share of the free memory that is the budget if none is given.
 _SHARE = 0.8
 
 
@@ -33,7 +33,7 @@ class Device(NamedTuple):
 
     @property
     def tensor_floats(self) -> bool:
-        """Whether three TF32 products take less time than one in float32: on the data center's."""
+        """Whether three TF32 products take less time than one in float32 (data center GPUs)."""
         return self.capability in ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
@@ -45,14 +45,14 @@ class DeviceWeights(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Bytes that a row takes beside itself and its result, and each of the first ``chunk`` more."""
+    """Bytes per row besides itself and its result, and ``scratch`` of the first ``chunk`` rows."""
 
     row: float
     scratch: float = 0
     chunk: float = 0
 
     def rows(self, free: float, more: float) -> float:
-        """How many rows fit, each with so many bytes more."""
+        """How many rows fit in ``free`` bytes if each takes ``more`` bytes in addition."""
         few = free / max(1.0, self.row + self.scratch + more)
         if few <= self.chunk or not self.scratch:
             return few
@@ -69,7 +69,7 @@ class Memory:
         self._local = threading.local()
 
     def budget(self) -> int:
-        """Bytes that the pool may take of the device; asked for once a call."""
+        """Bytes of the device that the pool may take; determined once per call."""
         if getattr(self._local, "budget", None) is not None:
             return self._local.budget
         megabytes = get_config()["gpu_memory"] or _environment_megabytes()
@@ -80,10 +80,10 @@ class Memory:
 
     @contextmanager
     def allocator(self) -> Iterator[None]:
-        """Arrays are made in the pool within the block.
+        """Make arrays in the pool within the block.
 
-        What is free at its end stays in the pool, because the driver takes milliseconds to map
-        memory, and goes back where a smaller budget begins.
+        Memory that is free at the end stays in the pool, because the driver takes milliseconds to
+        map memory. It is given back when a smaller budget begins.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -112,14 +112,14 @@ class Memory:
             self._local.budget = None
 
     def free_bytes(self) -> float:
-        """Bytes of the budget that are left; blocks are rounded up and a pool never fills quite."""
+        """Bytes of the budget that are left, less 10 %: rounded blocks never fill a pool quite."""
         return 0.9 * (self.budget() - self.pool.used_bytes())
 
 
 def processes() -> int:
-    """Processes that share the device: those of joblib, by the part of the cores that each has.
+    """The number of processes that share the device: joblib's workers, by their share of the cores.
 
-    joblib's workers know their number only by the threads that it leaves to each of them.
+    A worker can infer the number of workers only from the number of threads that joblib gives it.
     """
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if not (multiprocessing.current_process().name.startswith("Loky") and threads.isdigit()):
@@ -143,6 +143,6 @@ def _environment_megabytes() -> float:
 
 @functools.cache
 def memory_of(xp: ModuleType) -> Memory:
-    """One account a process for all backends of that library."""
+    """The one `Memory` of a process for all backends of that library."""
     FENCES.append(lambda: xp.cuda.Device().synchronize())
     return Memory(xp)

@@ -33,14 +33,14 @@ cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 
 # Packed rows are padded to whole tiles of any shape.
 _PADDED = 128
-# Bytes of packed samples that are kept, with what a launch is given for them, for the next call.
+# Maximum bytes of packed samples that are kept for the next call, with their launch arguments.
 _KEPT = 1 << 27
 
 
 class Packed(NamedTuple):
-    """Packed rows and their terms; and the views of them that the tiles are given.
+    """Packed rows and their terms; and the views of both that are passed to the tiles.
 
-    A view of an array takes tens of microseconds to make.
+    Making a view of an array takes tens of microseconds.
     """
 
     rows: Any
@@ -63,7 +63,7 @@ class CudaTileLayer:
         (self.m, n), metric = C.shape, activation.metric
         self.xp, self.device = xp, device
         self.activation, self.dtype = activation, np.dtype(dtype)
-        # Beyond that many inputs float64 holds the distances of codes, and 32 bits do not.
+        # With more inputs, distances of codes do not fit in 32 bits, but float64 holds them.
         self.exact = quantization is not None and n <= INT32_FEATURES
         numbers = self.dtype if quantization is None else np.dtype(np.float64)
         if self.exact:
@@ -88,13 +88,13 @@ class CudaTileLayer:
         self._centers = self._made(self.m, self.m)
         self._pack(C, terms.column, self._centers)
         self._samples = threading.local()
-        # What a kernel is given for out, weights and sums that it ignores.
+        # Arguments for out, weights and sums if a kernel ignores them.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
         self._nothing = tuple(map(cuda_api.argument, nothing))
 
     @property
     def needs(self) -> Needs:
-        """Device memory of a row beside the row itself: packed, and its term."""
+        """Device memory of a row besides the row itself: the packed row and its term."""
         return Needs(self._length * self._packed_dtype.itemsize + 16)
 
     def _made(self, N: int, n_terms: int) -> Packed:
@@ -105,12 +105,12 @@ class CudaTileLayer:
         return Packed(rows, terms, (cuda_api.argument(words), cuda_api.argument(terms)))
 
     def _packed_samples(self, N: int) -> Packed:
-        """Memory for so many samples, that of this thread's last call on this stream if it fits."""
+        """Memory for N packed samples: that of the thread's last call on this stream if it fits."""
         kept, stream = self._samples.__dict__, str(cuda_api.current_pointer())
         padded = -(-N // _PADDED) * _PADDED
         packed = kept.pop(stream, None)
         if packed is None or len(packed.rows) != padded:
-            packed = None  # given back before there is other memory
+            packed = None  # freed before new memory is taken
             packed = self._made(N, padded)
         if packed.rows.nbytes <= _KEPT:
             kept[stream] = packed
@@ -127,7 +127,7 @@ class CudaTileLayer:
         large = tile.SHAPES["large"]
         if -(-N // large.M) * -(-self.m // large.M) < self.device.multiprocessors:
             return tile.SHAPES["medium" if self.product == "mma" else "small"]
-        # Where a thread needs more than 128 registers, blocks of 64 threads waste fewer than 256.
+        # If a thread needs more than 128 registers, 64 threads per block waste fewer than 256.
         wide = self.dtype == np.float64 or self.product == "manhattan"
         return tile.SHAPES["medium"] if wide else large
 
@@ -142,14 +142,14 @@ class CudaTileLayer:
         if W is None:
             mode, shares, given[0] = tile.STORE, columns, cuda_api.argument(out)
         else:
-            # Two blocks a multiprocessor, if there are so many tiles.
+            # Two blocks per multiprocessor, if there are enough tiles.
             shares = min(columns, -(-2 * self.device.multiprocessors // bands))
             sums = self.xp.empty((shares, N, W.k))
             mode, given[1:] = tile.SCORES, [W.values, cuda_api.argument(sums)]
         limit = 128 if shape.B == 16 and self.dtype == np.float32 else None
         a, of_sum = self.activation, form(self.activation)
         if self.exact and of_sum == "squared":
-            of_sum = "dot"  # it is never negative
+            of_sum = "dot"  # an exact distance is never negative
         numbers = FORMS[of_sum], profiles.NUMBERS[in_tile(a)]
         consumer = tile.Consumer(mode, *numbers, self.dtype.itemsize)
         asynchronous = self.device.capability >= (8, 0)
@@ -180,7 +180,7 @@ class CudaTileLayer:
 
 
 def _stated(stated: Tile, product: str) -> Any:
-    """The shape of the tile that is asked for, None if none is."""
+    """The shape of the tile that is forced; None if none is."""
     if stated.M is None:
         return None
     M, B = int(stated.M), int(stated.B or 8)
@@ -193,7 +193,7 @@ def _stated(stated: Tile, product: str) -> Any:
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:
-    """The backend on that CuPy and that device."""
+    """The backend for that CuPy module and that device."""
     codes = "tensor cores" if device.capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {codes} for quantized data, else float32/float64"
     return device_backend("numba-cuda", xp, device, kernel, partial(CudaTileLayer, xp, device))

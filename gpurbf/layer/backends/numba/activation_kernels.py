@@ -120,9 +120,9 @@ LOOPS = {
 def finish(rule, P, row_terms, terms, H, n, count):
     """Turn products into activations: distances or dot products, root or square, the profile.
 
-    Those are scale · (row + terms + p), or - 2 p where p is doubled, and not below `low`. ``rule``
-    is the address of `rule_words`, n rows of ``count`` products are as far apart as that says, and
-    so are those of H, where zeros follow.
+    A distance or dot product is scale · (row + terms + p), with - 2 p for + p if ``doubled``, where
+    the sum is at least `low`. ``rule`` is the address of `rule_words`, which gives the strides of
+    the n rows of ``count`` products and of the rows of H. The rest of a row of H is set to zero.
     """
     use_widest_vectors()
     apart, h_apart, form, doubled, profile, degree = words(rule, _WORDS)
@@ -160,7 +160,7 @@ _WORDS = 6
 
 
 def rule_words(epilogue, apart, h_apart):
-    """An `Epilogue` as `finish` takes it, with numbers from row to row of P and of H."""
+    """An `Epilogue` as `finish` takes it, with the row strides (elements) of P and of H."""
     rule = np.empty(_WORDS + 3, np.intp)
     rule[:_WORDS] = (
         apart,

@@ -2,9 +2,10 @@
 
 A consumer is a C function `(consumer, H, n, count, top, first, sums)`: the first n rows and `count`
 columns of a tile H (CHUNK × BLOCK) are rows from `top` and columns from `first` of all activations.
-It is called by its address, so a driver is compiled once for all of them and a fit compiles those
-that it calls; `consumer` is the address of its words, a NamedTuple each. `sums` is the rows' memory
-from one tile to the next, 0 at the beginning. `store` and `partial` move bytes of any dtype.
+It is called by its address, so one compiled driver serves all consumers, and a fit compiles only
+those that it calls. `consumer` is the address of its parameters as words; each consumer has a
+NamedTuple of them. `sums` is memory that rows keep from one tile to the next, 0 at the beginning.
+`store` and `partial` move bytes of any dtype.
 """
 
 from typing import Any, NamedTuple
@@ -37,11 +38,11 @@ class Consumer(NamedTuple):
     address: int
     words: list[int]
     sums: int  # bytes of a row in `sums`
-    arrays: dict[str, Any]  # that the words are addresses in
+    arrays: dict[str, Any]  # arrays whose addresses are in the words
 
 
 class Store(NamedTuple):
-    """H into `out` (N, m), or into those rows of it."""
+    """H into `out` (N, m), or into its rows `places`."""
 
     out: int
     places: int  # 0: in order
@@ -92,7 +93,7 @@ def scores(consumer, H, n, count, top, first, sums):
 
 
 class Partial(NamedTuple):
-    """scores (N, k) += H @ W for few outputs, by sums that wait for the last center with these."""
+    """scores (N, k) += H @ W for few outputs; partial sums wait for a group's last center."""
 
     scores: int
     k: int
@@ -110,7 +111,7 @@ class Partial(NamedTuple):
 def partial(consumer, H, n, count, top, first, sums):
     """See `Partial`. H is 0 in columns beyond the last center, up to the next multiple of 8."""
     c = Partial(*words(consumer, _PARTIAL))
-    for s in range(first // BLOCK, c.n_segments):  # every tile before has a segment or more
+    for s in range(first // BLOCK, c.n_segments):  # each tile before has at least one segment
         begin, steps, place, column, n_outputs, last = words(c.segments + 48 * s, 6)
         if begin < first:
             continue
@@ -136,7 +137,7 @@ class Panels(NamedTuple):
 
     panels: int
     panel_bytes: int
-    weights: int  # roots of the samples' weights (N,), of the dtype of H, and so is the mean (m,)
+    weights: int  # square roots of sample weights (N,); like the mean (m,) in the dtype of H
     mean: int
 
 
@@ -156,7 +157,7 @@ def gram(consumer, H, n, count, top, first, like):
 
 @inner()
 def _pack_gram(h, weight, mean, count, line):
-    """Write weight · (h - mean), of so many numbers, to a line of a panel."""
+    """Write weight · (h - mean) of ``count`` numbers to a line of a panel."""
     use_widest_vectors()
     w = number_of(line, weight)
     for k in range(LANES):
@@ -164,7 +165,7 @@ def _pack_gram(h, weight, mean, count, line):
 
 
 class Pairs(NamedTuple):
-    """H in 16 bits as pairs (m / 16, N / 2, 16); the mean is as long as whole panels."""
+    """H in 16 bits as pairs (m / 16, N / 2, 16); the mean is padded to whole panels."""
 
     pairs: int
     panel_bytes: int
@@ -213,9 +214,10 @@ def consumer_address(name, dtype):
 
 
 def consumer(name, dtype, *, sums=0, **given):
-    """A consumer of activations of that dtype: its words, or the arrays that those lie in.
+    """A consumer of activations of that dtype; ``given`` are its words, or arrays for addresses.
 
-    ``sums`` are bytes of a row that waits from one tile to the next. An array without numbers is 0.
+    ``sums`` are the bytes that a row keeps from one tile to the next. The address of an empty array
+    is 0.
     """
     listed = [_word(given[field]) for field in _WORDS[name]._fields]
     return Consumer(consumer_address(name, dtype), listed, sums, given)

@@ -22,7 +22,7 @@ class CpuKernel(NamedTuple):
     title: str
     vectors: str  # of floating-point products, differences, scores
     pairs: str  # the kernel of 16-bit products
-    features: frozenset[str]  # of the CPU, all of which it needs
+    features: frozenset[str]  # features of the CPU that it needs
 
 
 def _kernel(title: str, vectors: str, pairs: str, features: str) -> CpuKernel:
@@ -55,9 +55,9 @@ def missing(kernel: str) -> str | None:
 
 
 def choose_kernel() -> tuple[str, str]:
-    """The kernel to use, the best that this CPU has, or what ``GPURBF_CPU_KERNEL`` says.
+    """The kernel to use: the best for this CPU, or the one that ``GPURBF_CPU_KERNEL`` names.
 
-    The second is who said so, empty for the best.
+    The second result is the setting that forced the kernel, empty for the best.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def choose_kernel() -> tuple[str, str]:
 
 
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:
-    """The name of the micro-kernel, of those that go with one of `KERNELS`.
+    """The name of the micro-kernel for a task, among those that go with one of `KERNELS`.
 
     ``task`` is one of `microkernels`, such as "dot" or "gram"; ``dtype`` that of the numbers,
     uint8 for codes and int16 for fixed point.

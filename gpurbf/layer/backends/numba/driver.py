@@ -8,8 +8,8 @@ for a block of rows (packed once)           x, in L2
                     consume                 ─► H stored | H @ W summed | H packed for HᵀH,
                                             as it is or in 16 bits
 
-It moves bytes: whatever depends on a dtype is a C function that it calls by its address, so there
-is one driver for all layers. What it is given are words: addresses, and numbers of bytes or rows.
+The driver moves bytes: everything that depends on a dtype is a C function that it calls by address,
+so one driver serves all layers. Its arguments are words: addresses, and numbers of bytes or rows.
 """
 
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class MicroKernel(NamedTuple):
 
 
 class Centers(NamedTuple):
-    """Packed centers, and what makes distances or dot products of their products with samples."""
+    """Packed centers, and the terms that turn products into distances or dot products."""
 
     panels: np.ndarray
     strips: np.ndarray  # which steps each strip of panels takes: see `packing.strips_of`
@@ -55,9 +55,9 @@ class Centers(NamedTuple):
 
 
 class LayerWords(NamedTuple):
-    """Arguments of `evaluate_rows` that a layer tells, as 64-bit integers."""
+    """Arguments of `evaluate_rows` that depend only on the layer, as 64-bit integers."""
 
-    packing: int  # what a function of `packing` is given of all rows
+    packing: int  # this and `shift`: arguments of the packing function
     shift: int
     product: int
     enter: int
@@ -71,7 +71,7 @@ class LayerWords(NamedTuple):
     strips: int
     places: int
     m: int
-    finish: int  # a function of `activation_kernels`, and what it is given of all tiles
+    finish: int  # address of `activation_kernels.finish`; then its arguments
     epilogue: int
     terms: int
     itemsize: int  # of a product and of a term
@@ -84,10 +84,10 @@ class CallWords(NamedTuple):
     X: int
     row_bytes: int
     chosen: int  # numbers of the rows; 0: all rows in order
-    consume: int  # a function of `consumers`; the words that it is given follow these
-    sums: int  # bytes of a row of what waits from one tile to the next
+    consume: int  # a function of `consumers`; its own words follow these
+    sums: int  # bytes that a row keeps from one tile to the next
     block: int  # rows that are packed at a time
-    lines: int  # where in a thread's memory is what, after x
+    lines: int  # this and the following: offsets in a thread's memory, after x
     products: int
     row_terms: int
     H: int
@@ -101,8 +101,8 @@ _LAYER, _CALL = len(LayerWords._fields), len(CallWords._fields)
 def evaluate_rows(begin, end, layer_words, call_words, memory):
     """Evaluate rows begin … end, a block at a time, and hand the tiles to their consumer.
 
-    ``memory`` is the address of a thread's own. The last of it is cleared, for the score kernel
-    reads rows beyond the last.
+    ``memory`` is the address of the thread's own memory. Its end is cleared, because the score
+    kernel reads rows beyond the last.
     """
     layer, call = LayerWords(*words(layer_words, _LAYER)), CallWords(*words(call_words, _CALL))
     consumer = call_words + 8 * _CALL
@@ -152,8 +152,8 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
 def stored_rows(begin, end, A, m, item, consume, consumer, sums, memory):
     """Hand rows begin … end of A (N, m) to a consumer, as the tile driver does.
 
-    ``item`` is the itemsize of A, ``sums`` are bytes of a row that waits; ``memory`` is a tile and
-    CHUNK rows of that.
+    ``item`` is the itemsize of A, ``sums`` are the bytes that a row keeps between tiles; ``memory``
+    has room for a tile and for CHUNK times these bytes.
     """
     waiting = memory + CHUNK * BLOCK * item
     clear_bytes(memory, CHUNK * (BLOCK * item + sums))

@@ -1,11 +1,11 @@
 """HᵀH and HᵀT on CPU threads: of rows as they are, or of rows rounded to a grid, and then exact.
 
-Rounded, √w (H - mean) is a multiple q of one step, a 16-bit integer, and √w T a multiple τ of
-another, kept as two halves of 11 bits. Sums of their products are integers in 32 bits and, run by
-run, in float64, which holds integers below 2⁵³: 10⁷ rows at the very least. So they are what they
-are for every order, tile, batch and number of threads, and HᵀH is a Gram matrix: no eigenvalue of
-it is negative. A row with a number beyond 16 bits is left out of that and summed in float64, on
-the same grid, where the same holds. A sum has one grid, and two sums on one grid add up.
+On a grid, √w (H - mean) is rounded to a multiple q of a step, a 16-bit integer. √w T is rounded to
+a multiple τ of another step, kept as two halves of 11 bits. Products are summed as 32-bit integers
+in runs, and the sums of runs in float64, which holds integers below 2⁵³: at least 10⁷ rows. So the
+sums do not depend on order, tiles, batches and number of threads, and HᵀH is a Gram matrix without
+negative eigenvalues. A row with a number that does not fit in 16 bits is summed apart, in float64
+on the same grid, with the same properties. All parts of a sum use one grid, so they can be added.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
-# Below so many centers HᵀH is little work in float64 too, and as good as it can be.
+# Below so many centers HᵀH is summed in float64: that is little work and the most accurate.
 FEW = 256
-# Multiples of its step that a target has at the most, and bits of its lower half.
+# The largest multiple of its step that a target may be, and bits of its lower half.
 _TARGET, _HALF = 1 << 21, 11
-# Rows beyond 16 bits at a time, and rows that a thread packs at a time.
+# Rows at a time: of those that do not fit in 16 bits, and of those that a thread packs.
 _BEYOND, _ROWS = 512, 64
 
 
@@ -50,9 +50,10 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, largest: float, target: float, weight: float = 1.0) -> Grid:
-        """The grid for |H - mean| up to ``largest``, in 15 bits, |T| and weights up to these.
+        """The grid for |H - mean| <= ``largest`` (15 bits), |T| <= ``target``, w <= ``weight``.
 
-        A little more fits, up to four times as much where the weights are equal. 0 is taken as 1.
+        Somewhat larger values fit: up to four times as large if the weights are equal. 0 is taken
+        as 1.
         """
         h, t, root = (math.log2(value or 1.0) for value in (largest, target, math.sqrt(weight)))
         return cls(
@@ -63,7 +64,7 @@ class Grid(NamedTuple):
     def nearest(
         self, H: np.ndarray, mean: np.ndarray, roots: np.ndarray | None = None
     ) -> np.ndarray:
-        """H (N, m) in float64, as it is summed with weights of 1 or of these ``roots`` (N,)."""
+        """H (N, m) in float64, rounded as in sums with weights of 1 or with these ``roots``."""
         factors = np.ones(len(H)) if roots is None else np.where(roots > 0, roots, 1.0)
         factors = factors[:, None] / self.step
         less, rounded = mean.astype(H.dtype), np.empty(H.shape)
@@ -79,9 +80,9 @@ class Grid(NamedTuple):
 class Sums(NamedTuple):
     """Sums that rows of H are added to, in float64.
 
-    ``G`` is HᵀH (m, m), of which the upper triangle may stay as it is, or None where HᵀT alone is
-    wanted; ``B`` is HᵀT (m, k). H stands for H less ``mean`` (m,), by which the sums lose fewer
-    digits. On a ``grid`` they are exact, of H rounded to it.
+    ``G`` is HᵀH (m, m), whose upper triangle may stay unchanged, or None if only HᵀT is wanted;
+    ``B`` is HᵀT (m, k). ``mean`` (m,) is subtracted from H, so that the sums lose fewer digits. On
+    a ``grid`` H is rounded to the grid, and the sums are exact.
     """
 
     G: Any
@@ -104,7 +105,7 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
     """Add HᵀH to the lower triangle of G, unless that is None, and HᵀT to B.
 
     ``pack(rows, panels)`` writes rows of H (N, m), which is weighted as T (N, k) is, to the top of
-    panels of 16 columns in ``dtype``. Sums of up to 256 rows are in that, longer ones in float64.
+    panels of 16 columns in ``dtype``. Up to 256 rows are summed in that dtype, more in float64.
     """
     G, B, *_ = sums
     N, (m, k), dtype = len(T), B.shape, np.dtype(dtype)
@@ -131,7 +132,7 @@ def add_rounded(
     """Add the exact sums of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
 
     ``pack(rows, factors, pairs, beyond)`` writes round(factors (H - mean)) of some rows and marks
-    those with numbers that are beyond 16 bits; ``values(indices)`` is H of such rows.
+    in ``beyond`` rows with numbers that do not fit in 16 bits; ``values(indices)`` is H of these.
     """
     G, B, mean, grid = sums
     assert grid is not None
@@ -176,9 +177,9 @@ def round_rows(
     beyond: np.ndarray,
     first: int = 0,
 ) -> None:
-    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` wants them.
+    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` needs them.
 
-    The first two rows are those of the pair ``first``.
+    The first two rows become the pair ``first``.
     """
 
     consumer = pairs_consumer(factors, mean, pairs[:, first:], beyond, H.dtype)
@@ -204,14 +205,14 @@ def _fill(A: np.ndarray, rows: slice, panels: np.ndarray) -> None:
 
 
 def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
-    """Memory for panels of H and T, those of H, and the steps that they are long.
+    """Memory for panels of H and T, the number of panels of H, and the steps in a panel.
 
-    A step is a row, or a pair of them in 32 bits.
+    A step is a row, or a pair of rows in 32 bits.
     """
 
     h_panels = gram_kernels.padded_panels(m)
     n_panels = h_panels + gram_kernels.padded_panels(k)
-    # Panels 256 rows off a multiple of 64 KiB do not fall on the same lines of the cache.
+    # Panels 256 rows off a multiple of 64 KiB do not map to the same lines of the cache.
     budget = working_bytes() // 2 // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
     depth = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
     panels = packing.aligned(n_panels * depth * microkernels.LANES, dtype).reshape(
@@ -222,7 +223,7 @@ def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
 
 
 def _halves(targets: np.ndarray) -> np.ndarray:
-    """Targets, whole numbers, as [upper | lower] halves; the upper alone where that is all."""
+    """Integer targets as [upper | lower] halves; the upper alone if the lower are all 0."""
     half = 1 << _HALF
     upper = np.floor(targets / half + 0.5)
     lower = targets - upper * half
@@ -239,7 +240,7 @@ def _fill_pairs(pairs: np.ndarray, A: np.ndarray) -> None:
 
 
 def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
-    """Ends of runs of the first pairs, so many, whose sums of products fit into 32 bits."""
+    """Ends of runs of the first ``steps`` pairs; a run's sums of products fit into 32 bits."""
 
     n_panels, _, lanes = pairs.shape
     energy = np.zeros((n_panels, -(-steps // gram_kernels.UNIT), lanes), np.float32)
@@ -263,7 +264,7 @@ def _add_blocks(
     G: np.ndarray | None,
     B: np.ndarray,
 ) -> None:
-    """G += scale HᵀH and B += HᵀT for packed rows, all threads at it."""
+    """G += scale HᵀH and B += HᵀT for packed rows, on all threads."""
 
     squares, others = gram_kernels.gram_blocks(m, k)
     first = squares if G is None else 0

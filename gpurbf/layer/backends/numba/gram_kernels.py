@@ -6,12 +6,13 @@ low half:
 
     pairs  [column / 16][row / 2][16]
 
-Products of such rows are summed in 32 bits, which wrap around and so are right wherever the sum
-itself fits. By Cauchy and Schwarz that of two columns is at most the root of their energies: a run
-of rows in which no column's squares reach 2³¹ cannot overflow, whatever the other column is.
+Products of such rows are summed in 32 bits, which wrap around, so the result is right if the sum
+itself fits. By the Cauchy-Schwarz inequality, the sum for two columns is at most the root of the
+product of their energies (sums of squares). So a run of rows in which no column's energy reaches
+2³¹ cannot overflow, whatever the other column is.
 
 The micro-kernel and the function that adds its tile to the float64 sums are called by address, so
-one loop serves all dtypes; where the kernel's own short sums end is an argument.
+one loop serves all dtypes; the ends of the kernel's own short sums are an argument.
 """
 
 from typing import NamedTuple
@@ -76,7 +77,7 @@ def memory_bytes(kernel, itemsize):
 
 
 def _add_tile(tile, apart, rows, columns, sums, sums_apart):
-    """sums += tile (rows, columns), whose rows are so many numbers apart."""
+    """sums += tile (rows, columns), with rows ``apart`` and ``sums_apart`` numbers apart."""
     use_widest_vectors()
     for i in range(rows):
         source, target = moved(tile, i * apart), moved(sums, i * sums_apart)
@@ -100,7 +101,8 @@ def add_tile_address(dtype):
 def add_gram(block, gram_words, scale, memory):
     """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
 
-    The sums are of the steps between `ends`, those of each run in the panels' dtype.
+    The sums are of the steps from the first to the last of `ends`; each run between two of them is
+    summed in the panels' dtype.
     """
     use_widest_vectors()
     p = GramWords(*words(gram_words, _WORDS))
@@ -158,7 +160,7 @@ def gram_blocks(m, n_targets):
 
 LARGEST = 32767
 UNIT = 16  # pairs whose energies are summed before they are compared with the limit
-LONGEST = 1024  # rows of a run at the most: other operands' squares may reach 2²⁰
+LONGEST = 1024  # maximum rows of a run: squares of other operands may reach 2²⁰
 # Energies are summed in float32: with errors of at most 2⁻²⁰ they still stay below 2³¹.
 _LIMIT = 2.0**31 * (1 - 2.0**-16)
 
@@ -167,8 +169,8 @@ _LIMIT = 2.0**31 * (1 - 2.0**-16)
 def pack_pairs(low, apart, roots, mean, words, beyond):
     """Write round(roots · (H - mean)) of two rows of 16 numbers of H as a line of pairs.
 
-    The second begins ``apart`` numbers after the first; 0: there is none. ``beyond`` (2,) becomes 1
-    where a number of a row does not fit; what is written there is no number then.
+    The second row begins ``apart`` numbers after the first; 0: there is no second row. ``beyond``
+    (2,) becomes 1 for a row with a number that does not fit; the line is not valid for that row.
     """
     use_widest_vectors()
     high, largest, zero = moved(low, apart), number_of(low, LARGEST), number_of(low, 0)
@@ -207,7 +209,7 @@ def energies(begin, end, pairs, apart, steps, out):
 
 @cached(nogil=True)
 def find_runs(energy, n_pairs, total, ends):
-    """Write where runs of pairs begin and end, 0 … n_pairs; how many numbers these are.
+    """Write the ends of runs of pairs, 0 … n_pairs, into ``ends``; return how many there are.
 
     No run can overflow 32 bits. ``total`` (panels, 16), float64, is scratch.
     """
@@ -222,7 +224,7 @@ def find_runs(energy, n_pairs, total, ends):
                     largest = total[p, k]
         if first > begin and (largest >= _LIMIT or 2 * (last - begin) > LONGEST):
             ends[count], count, begin = first, count + 1, first
-            continue  # it begins a run
+            continue  # this unit begins a new run
         if largest >= _LIMIT:  # two rows always fit: 2 · 32767² < 2³¹
             for i in range(first + 1, last + 1):
                 ends[count], count = i, count + 1

@@ -1,7 +1,7 @@
-"""H @ W on the CPU with sums in float64, the same for a row whatever other rows there are.
+"""H @ W on the CPU with sums in float64; the result of a row does not depend on other rows.
 
-A BLAS gives a row other last bits in a batch of another size, at another place in it, or with
-another number of threads (float32 with OpenBLAS, measured). The tiles' own kernels do not.
+With a BLAS, the last bits of a row change with the size of the batch, the row's place in it and the
+number of threads (float32 with OpenBLAS, measured). With the tiles' own kernels they do not.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Weights:
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
     name: str  # of their consumer
-    fields: dict[str, Any]  # of that
+    fields: dict[str, Any]  # the fields of that consumer
     dtype: np.dtype  # of activations
     k: int
-    products: int  # of a row of activations with W
+    products: int  # multiplications of a row of activations with W
 
     def consumer(self, scores: np.ndarray) -> Consumer:
         """The consumer that adds to the float64 sums ``scores`` (N, k), its first word."""
@@ -57,13 +57,13 @@ class Weights:
 
 
 class GroupedWeights:
-    """Output weights (m, k) of centers in groups that have weights for some of the outputs each.
+    """Output weights (m, k) of groups of centers, each with weights for some of the outputs.
 
     Parameters
     ----------
     groups : list of (int, ndarray, ndarray)
-        The first center of each, the weights (centers, outputs) of this and those after it, and
-        for which columns they are.
+        For each group its first center, the weights (centers, outputs) of its centers, and the
+        columns of (m, k) that they are for.
     k : int
     """
 
@@ -77,7 +77,7 @@ class GroupedWeights:
         return sum(V.size for _, V, _ in self.groups)
 
     def dense(self) -> np.ndarray:
-        """All of them, (m, k)."""
+        """All weights as an array (m, k)."""
         W = np.zeros(self.shape)
         for first, V, columns in self.groups:
             W[first : first + len(V), columns] = V
@@ -130,7 +130,7 @@ def times(
 def multiply_tiles(
     layer: Any, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int], n_rows: int
 ) -> np.ndarray:
-    """H @ W (N, k), so many rows of H at a time, by a function of `times` for k outputs."""
+    """H @ W (N, k), ``n_rows`` rows of H at a time, by a function of `times` for k outputs."""
     multiply, k = W
     H = np.empty((min(n_rows, X.shape[0]), layer.m), layer.dtype)
     S = np.empty((X.shape[0], k), layer.dtype)
@@ -164,7 +164,7 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
 
 
 def hand_over_rows(H: np.ndarray, consumer: Consumer) -> Callable[[int, int], None]:
-    """A function that hands rows from one number to another of H (N, m) to a consumer of tiles."""
+    """A function that hands rows begin … end of H (N, m) to a consumer of tiles."""
     tile = microkernels.BLOCK * H.itemsize + consumer.sums  # a row of it
     given = np.array(consumer.words, np.intp)
 

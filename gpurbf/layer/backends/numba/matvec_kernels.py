@@ -2,14 +2,14 @@
 
 From 16 outputs on, a vector holds the sums of 16 outputs: each activation is broadcast and meets
 its row of W (`score…`, one of `microkernels`). Fewer outputs would leave lanes empty, and
-an activation would cost as many multiplications for one output as for 16. So a vector holds
+an activation would cost as many multiplications for one output as for 16. So a vector then holds
 partial sums of one output: the activations of 8 centers meet their 8 weights, and the sums of a
 sample stay in memory from one block of centers to the next (`partial…`, and `single…` for one or
-two outputs, made here). They are in float64 for activations in float32 too, whose sums in float32
-would round ten times as much as the activations do.
+two outputs, made here). Partial sums are float64 even for float32 activations, because rounding in
+float32 sums would be ten times as large as in the activations.
 
-Few outputs are those that a group of centers has weights for: a support vector is in the pairs of
-its own class. Segments are the parts of groups in a tile, from a multiple of 8 centers to another.
+A group of centers may have weights for few outputs only: a support vector takes part only in the
+pairs of its own class. A segment is the part of a group in a tile, between multiples of 8 centers.
 
     H     [rows][BLOCK]         activations
     W     [outputs][centers]    of each segment for partial sums, float64; [panels][m][16] for
@@ -53,7 +53,7 @@ KINDS = {
     for (name, vectors), block in _BLOCKS.items()
     for bits, operation in _OPERATIONS.items()
 }
-PARTS = 8  # sums that make an output
+PARTS = 8  # partial sums of an output
 
 
 def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
@@ -128,9 +128,9 @@ def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride)
 
 @inner(fastmath={"reassoc"})
 def collect(sums, n, apart, columns, n_outputs, scores, k):
-    """scores[:, columns] += the partial sums of n rows; these begin again at 0.
+    """scores[:, columns] += the partial sums of n rows, which are then set to 0.
 
-    All are pointers; rows of sums are ``apart`` numbers apart, and rows of the scores k.
+    All arrays are pointers; rows of sums are ``apart`` numbers apart, and rows of the scores k.
     """
     use_widest_vectors()
     for r in range(n):

@@ -58,12 +58,12 @@ def layout_of(name):
 
 
 def signature(name):
-    """Its arguments: addresses and bytes, see `microkernels`."""
+    """The signature of the kernel: addresses and bytes, see `microkernels`."""
     return types.void(*(types.intp,) * (7 if _is_listed(name) else 6))
 
 
 def _is_listed(name):
-    """Whether a list tells the steps to take (see `packing.strips_of`)."""
+    """Whether the kernel takes a list of its steps (see `packing.strips_of`)."""
     return name.startswith(("dot", "manhattan"))
 
 
@@ -71,7 +71,7 @@ def _function(name):
     """The micro-kernel as a Python function that Numba compiles."""
     if name == "dot_amx":
         return amx.dot_amx
-    # They hold names alone: the disk cache takes an intrinsic for another one in every process.
+    # These functions hold only names: for the disk cache an intrinsic changes with every process.
     if _is_listed(name):
 
         def listed(x, places, c, c_stride, steps, out, out_stride):
@@ -90,7 +90,7 @@ def _function(name):
             microkernel(name, x, 0, c, c_stride, steps, out, out_stride)
 
         function = plain
-    function.__qualname__ = name  # the disk cache knows it by this
+    function.__qualname__ = name  # the disk cache identifies it by this name
     return function
 
 
@@ -104,7 +104,7 @@ def compiled(name):
 
 
 def address(name):
-    """Its address."""
+    """The address of the kernel `name`."""
     return compiled(name).address
 
 
@@ -114,5 +114,5 @@ def kernel(name):
 
 
 def padded(count, multiple):
-    """The least positive multiple that is not below count (a kernel takes at least one step)."""
+    """The smallest positive multiple that is >= count (a kernel takes at least one step)."""
     return max(1, -(-count // multiple)) * multiple

@@ -9,14 +9,16 @@ which `packing` laid them:
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
     out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
 
-A kernel of packed rows is told which of their steps to take: after x comes the address of a list,
-int32 bytes from x for each of the steps. The others would add zero (see `packing.strips_of`).
+A kernel of packed rows takes a list of the steps to compute: the argument after x is its address,
+and it has the int32 byte offset from x of each step. Other steps would add zero (see
+`packing.strips_of`).
 
-Long sums in float32 are made in runs, each in registers and then added to `out`: one that goes on
-for n terms rounds n times at the size that it has by then.
+Long float32 sums are made in runs, each summed in registers and then added to `out`. This reduces
+the rounding error, since each addition rounds at the current size of the sum, which grows with n.
 
-`KINDS` lists what differs; one builder writes the LLVM code of all of them. Only lines that name an
-instruction are of x86 or ARM; the kernels called generic are plain vector arithmetic for any CPU.
+`KINDS` lists the differences; one builder writes the LLVM code of all kernels. Only lines that name
+an instruction are specific to x86 or ARM; the generic kernels are plain vector arithmetic for any
+CPU.
 The blocks fill the registers of their CPU (32 of 512 bits, 16 of 256 bits, 32 of 128 bits on ARM)
 without spilling any.
 """
@@ -33,10 +35,10 @@ BLOCK = 256  # columns of a tile of activations
 
 
 class Target(NamedTuple):
-    """A CPU that a kernel is compiled for, where that is less than the CPU at hand.
+    """A CPU that a kernel is compiled for, if that has fewer features than the CPU at hand.
 
-    A forced choice then runs the code of the machines where it is the best: LLVM would replace
-    vpmaddwd by an instruction of AVX-512.
+    If a kernel is forced on a better CPU, it then runs the same code as on the CPUs for which it is
+    the best. Otherwise LLVM would replace vpmaddwd by an instruction of AVX-512.
     """
 
     cpu: str
@@ -46,7 +48,7 @@ class Target(NamedTuple):
 AVX2 = Target("haswell", "+avx2,+fma")
 AVXVNNI = Target("haswell", "+avx2,+fma,+avxvnni")
 DOTPROD = Target("generic", "+neon,+dotprod")
-# Neoverse V2 makes three operations of a load of two vectors, and two of two loads.
+# On Neoverse V2 a load of two vectors is three operations, and two loads are two.
 I8MM = Target("generic", "+neon,+dotprod,+i8mm,+slow-paired-128")
 
 
@@ -66,7 +68,7 @@ class Kind(NamedTuple):
 
     @property
     def listed(self):
-        """Whether it takes the steps of a list."""
+        """Whether the kernel takes a list of its steps."""
         return not self.row_stride
 
 
@@ -133,7 +135,7 @@ def compile_for(builder, target):
     """Mark the function at hand for the target of its kernel, if that has one."""
     if target is not None:
         attributes = (f'"target-cpu"="{target.cpu}"', f'"target-features"="{target.features}"')
-        for attribute in (*attributes, "noinline"):  # inlined, it would be its caller's code
+        for attribute in (*attributes, "noinline"):  # inlined, it would get its caller's target
             set.add(builder.function.attributes, attribute)
 
 
@@ -180,7 +182,7 @@ def _multiply_pairs(builder, total, x, c):
     words, wide = (ir.VectorType(kind, 2 * n) for kind in (_i16, _i32))
     x, c = (builder.sext(builder.bitcast(v, words), wide) for v in (x, c))
     products = builder.mul(x, c)
-    # Compilers know this sum of neighbors: an instruction on many CPUs.
+    # Compilers recognize this sum of neighbors, which is one instruction on many CPUs.
     halves = (ir.Constant(ir.VectorType(_i32, n), list(range(i, 2 * n, 2))) for i in (0, 1))
     pair = builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
     return builder.add(total, pair)
@@ -206,7 +208,7 @@ def _difference_float(builder, total, x, c):
 
 
 def _udot(builder, total, x, c):
-    return _arm(builder, "udot", total, c, x)  # a lane may be of the second factor alone
+    return _arm(builder, "udot", total, c, x)  # only the second factor may be a single lane
 
 
 def _ummla(builder, total, x, c):
@@ -245,11 +247,11 @@ class Operation(NamedTuple):
     total: ir.Type
     result: ir.Type
     group: int
-    x: type  # of rows, whose codes are stored minus 128 where it is int8, and of centers
+    x: type  # dtype of rows (codes minus 128 if it is int8); c: of centers
     c: type
-    arithmetic: str  # what profiles and ceilings call it
-    rows: int = 1  # that a vector of x holds; otherwise it holds copies of one
-    word: ir.Type | None = None  # what lanes of x are counted in, if not in operands
+    arithmetic: str  # its name in profiles and ceilings
+    rows: int = 1  # in a vector of x; 1: the vector holds copies of one row
+    word: ir.Type | None = None  # the type of lanes of x, if not `operand`
 
     @property
     def out(self):
@@ -296,7 +298,7 @@ def pointer_to(builder, address, offset, kind):
 
 
 def _broadcast(builder, number, width):
-    """A vector of `width` copies."""
+    """A vector of `width` copies of a number."""
     vector = ir.VectorType(number.type, width)
     undefined = ir.Constant(vector, ir.Undefined)
     single = builder.insert_element(undefined, number, _i32(0))
@@ -306,7 +308,7 @@ def _broadcast(builder, number, width):
 def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
     """Write the loop over the steps and the store of the sums, once or for each run.
 
-    `places` is the address of the list of steps; for a kind without one 0, as a number.
+    `places` is the address of the list of steps; for a kind without a list it is 0, as a number.
     """
     if not kind.run:
         sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps)
@@ -350,7 +352,7 @@ def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
 def _sum(builder, kind, x, places, c, c_stride, steps):
     """Write the loop over some steps.
 
-    Returns the sums, and where the steps after them begin: x, their places in it, c.
+    Returns the sums, and the addresses where the next steps begin: of x, places and c.
     """
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
@@ -378,7 +380,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
             [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
             for totals_now, x in zip(old, _rows(builder, kind, rows_now))
         ]
-    else:  # few vectors of rows, which stay; those of centers come one after the other
+    else:  # the few vectors of rows stay; those of centers are loaded one by one
         rows = [*_rows(builder, kind, rows_now)]
         new = [[] for _ in rows]
         for i, center in enumerate(_vectors(builder, kind, c_now, inputs)):
@@ -430,9 +432,10 @@ def _rows(builder, kind, address):
     operation = OPERATIONS[kind.operation]
     operand, size, back = operation.operand, byte_size(operation.operand), 0
     if kind.target == DOTPROD and kind.step_stride and (kind.ld1x4 or not kind.by_lane):
-        # From the next step's address back. Else LLVM lets loads move their address on: of one
-        # number it makes copies (LD1R), which take one of the three units that M1 multiplies with,
-        # and a vector takes three operations of Neoverse V2 (gram64 gains nothing on any CPU).
+        # Rows are addressed backwards from the next step's address. Otherwise LLVM uses loads that
+        # increment their address: a load that copies one number (LD1R), which occupies one of the
+        # three units with which M1 multiplies, or a load of a vector, which is three operations on
+        # Neoverse V2. (gram64 gains nothing on any CPU.)
         back = kind.step_stride
         address = builder.add(address, _i64(back))
     if operation.rows > 1:
@@ -466,7 +469,7 @@ def _lines(builder, sums):
 
 
 def _store(builder, kind, rows, out, out_stride, *, add=False):
-    """Write the sums to `out`, or add them to what is there."""
+    """Write the sums to `out`, or add them to its numbers."""
     operation = OPERATIONS[kind.operation]
     results = ir.VectorType(operation.result, kind.width * operation.rows)
     size = byte_size(operation.result)
@@ -488,7 +491,7 @@ def byte_size(kind):
 
 @intrinsic(prefer_literal=True)
 def microkernel(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
-    """The micro-kernel `KINDS[name]`, inlined here; one without a list takes 0 for its places."""
+    """The micro-kernel `KINDS[name]`, inlined here; a kernel without a list takes 0 as `places`."""
     kind = KINDS[name.literal_value]
 
     def generate(context, builder, signature, args):

@@ -1,7 +1,7 @@
 """Operands in the order in which the micro-kernels read them: panels of rows, inputs in groups.
 
 Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The same layout serves samples
-(R = the kernel's rows) and centers (R = 16); what is beyond the data is zero.
+(R = the kernel's rows) and centers (R = 16); padding is zero.
 """
 
 import math
@@ -32,7 +32,7 @@ from gpurbf.runtime.stages import time_unlocked
 
 
 def aligned(shape, dtype):
-    """An uninitialised array on a cache line's start: vectors that straddle two cost double."""
+    """An uninitialised array at a cache line's start: vectors that straddle two cost double."""
     size = math.prod(shape) if isinstance(shape, tuple) else shape
     n_bytes = size * np.dtype(dtype).itemsize
     raw = np.empty(n_bytes + 64, np.uint8)
@@ -42,7 +42,7 @@ def aligned(shape, dtype):
 
 @inner()
 def aligned_like(array, size):
-    """Such an array inside a kernel: `size` numbers of the dtype of another one."""
+    """Like `aligned`, inside a kernel: `size` numbers of the dtype of another array."""
     raw = np.empty(size + 64 // array.itemsize, array.dtype)
     start = -raw.ctypes.data % 64 // array.itemsize
     return raw[start : start + size]
@@ -50,15 +50,15 @@ def aligned_like(array, size):
 
 @inner(fastmath={"reassoc", "contract"}, error_model="numpy")
 def convert_row(row, shift, line, n):
-    """Write a row of n numbers less shift into line; sum and sum of squares of what was written.
+    """Write a row of n numbers less shift into line; return the sum and the sum of squares of line.
 
-    Of codes they are those of the codes themselves, which no unsigned byte of a line tells.
+    For codes, both sums are of the codes before the shift: a line stores unsigned bytes as signed.
     """
     use_widest_vectors()
     for j in range(n):
         line[j] = number_of(line, row[j] - shift[j])
-    # A loop that writes too would be compiled twice, for arrays that may overlap and others, and
-    # which of them runs, in its own order of additions, would depend on where those are in memory.
+    # A loop that also writes would be compiled twice, for arrays that may overlap and for others,
+    # with different orders of additions. Which one runs would depend on the arrays' addresses.
     terms = summed(row, line)
     total, squares = number_of(shift, 0), number_of(shift, 0)
     for j in range(n):
@@ -70,7 +70,7 @@ def convert_row(row, shift, line, n):
 
 @intrinsic
 def summed(typing_context, row, line):
-    """The row where it is codes and the line is, too; else the line."""
+    """The row if the line holds integers (codes), else the line."""
     place = 0 if isinstance(line.dtype, types.Integer) else 1
 
     def generate(context, builder, signature, args):
@@ -80,13 +80,12 @@ def summed(typing_context, row, line):
 
 
 def pack(X, chosen, shift, sizes, count, lines, panels, terms):
-    """Pack so many rows of X less shift into ``panels``, and write what they add to distances.
+    """Pack ``count`` rows of X less shift into ``panels``, and write their terms of distances.
 
-    X is rows of whole numbers or float64 or float32 ones, contiguous. They are the first, or those
-    that are ``chosen``, the address of their numbers, unless that is 0. `sizes` is the address of
-    those of `Packing`. After the numbers of ``shift`` come the coefficients of a term, see
-    `distance.Coefficients`. ``lines`` is scratch for four padded rows, of the panels' dtype, whose
-    groups move in words.
+    X has contiguous rows of integers, float64 or float32. ``chosen`` is the address of the numbers
+    of the rows to pack; 0: the first rows. `sizes` is the address of those of `Packing`. After the
+    numbers of ``shift`` come the coefficients of a term, see `distance.Coefficients`. ``lines`` is
+    scratch for four padded rows of the panels' dtype; their groups are moved as words.
     """
     n, rows, width, size = words(sizes, 4)
     numbers = pointer(chosen, np.int64)
@@ -121,7 +120,7 @@ def pack(X, chosen, shift, sizes, count, lines, panels, terms):
 
 @inner()
 def scatter_four(lines, line_bytes, count, panel, rows, word):
-    """Spread four lines of ``count`` words over a panel of so many rows, four words at a time."""
+    """Spread four lines of ``count`` words over a panel of ``rows`` rows, four words at a time."""
     whole, to = count // 4 * 4, address(panel)
     for j in range(0, whole, 4):
         transpose4(panel, lines + j * word, line_bytes, to + j * rows * word, rows * word)
@@ -139,7 +138,7 @@ def _compiled(function, *dtypes):
 
 
 class Packing(NamedTuple):
-    """How rows become panels and terms: what `pack` is given of all of them."""
+    """How rows become panels and terms: the arguments of `pack` that all rows share."""
 
     shift: np.ndarray  # and the coefficients of a term, as `pack` takes them
     sizes: np.ndarray  # inputs, rows of a panel, inputs padded, words of a group
@@ -152,15 +151,15 @@ class Packing(NamedTuple):
         return _compiled(pack, X, self.shift.dtype, self.line, self.word, self.terms).address
 
     def unshifted(self):
-        """For rows that are shifted already."""
+        """The packing of rows that are shifted already."""
         n = int(self.sizes[0])
         return self._replace(shift=np.append(np.zeros(n, self.shift.dtype), self.shift[n:]))
 
 
 def packing_of(shift, coefficients, rows, width, group, dtype, terms):
-    """The `Packing` in panels of so many rows of a dtype, in groups; `shift` (n,) tells the sums'.
+    """The `Packing` in panels of ``rows`` rows of a dtype, in groups; sums are of `shift`'s dtype.
 
-    Of integers the shift is one number, by which sums of codes tell those of shifted ones.
+    For integers the shift (n,) is one number, so sums of shifted codes follow from sums of codes.
     """
     dtype, n = np.dtype(dtype), len(shift)
     line, (quadratic, linear, constant) = dtype, coefficients
@@ -169,7 +168,8 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
         linear, constant = linear - 2 * s * quadratic, constant + n * s * (s * quadratic - linear)
         line = np.dtype(f"i{dtype.itemsize}")
     size = group * dtype.itemsize
-    # One word where there is one; more of them go as bytes, and need no kernel of their own.
+    # A group is one word if there is such a type; several words are copied as bytes, which needs no
+    # kernel of its own.
     word = np.dtype(f"u{next(n for n in (size, 4, 2, 1) if n in (1, 2, 4, 8) and size % n == 0)}")
     sizes = np.array([n, rows, width, size // word.itemsize], np.intp)
     shift = np.append(shift, np.array([quadratic, linear, constant]).astype(shift.dtype))
@@ -177,7 +177,7 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
 
 
 def pack_rows(packing, X, chosen, count, panels, terms):
-    """Pack rows X, or X[chosen], of them ``count``, by a `Packing`; zeros beyond them."""
+    """Pack ``count`` rows of X, or of X[chosen], by a `Packing`; write zeros beyond them."""
     lines = np.empty(4 * int(packing.sizes[2]), packing.line)
     time_unlocked(_pack_rows)(
         packing.address(X.dtype), X.ctypes.data, chosen.ctypes.data if len(chosen) else 0,
@@ -197,15 +197,15 @@ def _pack_rows(function, X, chosen, shift, sizes, count, lines, panels, terms):
 def strips_of(kernel, panels, sparse):
     """Which steps of a micro-kernel each strip of packed centers takes.
 
-    All of them; if the centers are sparse, those in which not all of a strip is zero, which are
-    moved to its front.
+    A strip takes all steps. If the centers are sparse, it takes only steps in which it is not all
+    zero, and these are moved to its front.
 
     Returns
     -------
     strips : intp array of shape (n_strips, 3)
-        First of its steps in `places`, how many there are, and bytes of `panels` before it.
+        For each strip its first step in `places`, how many steps, and bytes of `panels` before it.
     places : int32 array
-        Bytes between the beginning of a panel of rows and a step.
+        Byte offsets of steps in a panel of rows.
     """
     n_steps, n_words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
     x_step = kernel.rows * kernel.group * kernel.dtype.itemsize
@@ -221,7 +221,7 @@ def strips_of(kernel, panels, sparse):
 
 @lru_cache(maxsize=64)
 def _all_steps(n_strips, n_steps, x_step, strip_bytes):
-    """Steps of dense centers, which are all steps; shared by all who want so many."""
+    """Steps of dense centers, which are all steps; one array for all layers of that size."""
     strips = np.zeros((n_strips, 3), np.intp)
     strips[:, 1] = n_steps
     strips[:, 2] = np.arange(n_strips) * strip_bytes
@@ -230,7 +230,7 @@ def _all_steps(n_strips, n_steps, x_step, strip_bytes):
 
 @cached(nogil=True)
 def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps):
-    """Leave out steps in which a strip of centers, so many panels of words, is zero."""
+    """Leave out steps in which a strip of centers, ``n_panels`` panels of words, is zero."""
     strips = pointer(strips, np.int64)
     for s in range(n_strips):
         taken = pointer(places + 4 * s * n_steps, np.int32)
@@ -248,7 +248,7 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
         for p in range(n_panels):
             for i in range(count):
                 source = (p * n_steps + taken[i]) * size
-                for w in range(size):  # never beyond where it comes from
+                for w in range(size):  # the target never passes the source
                     line[target] = line[source + w]
                     target += 1
         for i in range(count):
@@ -257,9 +257,9 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
 
 
 class Columns(NamedTuple):
-    """How centers of a layer are packed again, as 64-bit integers."""
+    """Arguments that pack a layer's centers again, as 64-bit integers."""
 
-    pack: int  # see `Packing.address`, and what the function is given
+    pack: int  # see `Packing.address`; then its arguments
     X: int
     shift: int
     sizes: int
@@ -267,7 +267,7 @@ class Columns(NamedTuple):
     terms: int
     center_bytes: int
     itemsize: int  # of a term
-    strip: int  # its panels
+    strip: int  # panels of a strip
     step_words: int  # of a panel, for `leave_out`; 0: nothing is left out
     x_step: int
     strips: int
@@ -280,7 +280,7 @@ _COLUMNS = len(Columns._fields)
 
 @inner(error_model="numpy")
 def repack(columns, samples, begin, end, lines):
-    """Pack those samples from begin, the first of a strip, to end, the last of one or of all.
+    """Pack samples begin … end; begin is the first of a strip, end is the end of one or of all.
 
     ``lines`` is the address of scratch for four rows.
     """
@@ -317,16 +317,17 @@ def pack_many(W, dtype):
 
 
 def pack_groups(groups, multiple):
-    """(first, V, columns) of groups of centers as segments for partial sums.
+    """Pack groups (first, V, columns) of centers as segments for partial sums.
 
-    V (centers, outputs) are the weights of the centers from the first on, for those columns.
+    V (centers, outputs) are the weights of the centers from ``first`` on, for these columns.
 
     Returns
     -------
     W : float64 array
         [outputs, up to a multiple][centers] of each segment; zeros beyond the group.
     segments : intp array of shape (n_segments, 6)
-        See `scores.Segment`.
+        First center, steps, place in W, place in `columns`, number of outputs, and whether it is
+        the last of its group.
     columns : intp array
     """
     blocks, segments, columns = [np.empty(0)], [], [np.empty(0, np.intp)]

@@ -1,8 +1,8 @@
-"""exp, log and tanh of one float32 or float64, free of branches so that loops become vectors.
+"""exp, log and tanh of one float32 or float64, free of branches so that loops are vectorized.
 
 Each name is overloaded by dtype. Errors are at most 2 units in the last place (tested over the
 whole range); results below the smallest normal number are flushed to zero, because products of
-subnormal numbers crawl.
+subnormal numbers are slow.
 """
 
 import numpy as np

@@ -43,16 +43,17 @@ microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
-# Bytes of inputs, a pair at a time, that take long enough to wake another thread for (some 0.1 ms;
-# an activation costs about as much as 64 of its inputs).
+# Bytes of inputs, over all pairs of a sample and a center, that are worth another thread (0.1 ms or
+# so); an activation costs about as much as 64 bytes of inputs.
 _MIN_BYTES_PER_THREAD, _ACTIVATION_BYTES = 1 << 25, 64
-# A block of packed rows leaves room for the centers that it meets in an L2 cache, taken
-# for 1 MiB where the system does not tell.
+# A block of packed rows leaves room in an L2 cache for the centers that it meets. The cache is
+# assumed to have 1 MiB if the system does not report its size.
 _L2_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-# Reading the centers less often is worth more than a block that fits (docs/notes/cpu-kernels.md).
+# Minimum rows of a block: reading centers less often is worth more than a block that fits
+# (docs/notes/cpu-kernels.md).
 _FEWEST_ROWS = 96
-# The most bytes of a block where inputs are many more.
+# Maximum bytes of a block, for very many inputs.
 _MAX_BLOCK_BYTES = 1 << 24
 # Rows that a thread shifts at a time.
 _SHIFTED_ROWS = 512
@@ -90,7 +91,7 @@ class TileLayer:
 
     @property
     def fused(self) -> bool:
-        """Whether the tile ends in activations, so that consumers can take it there."""
+        """Whether tiles hold the final activations, so that consumers can take them in cache."""
         return not callable(self.activation.profile)
 
     def activations(self, X: np.ndarray, out: np.ndarray) -> None:
@@ -104,7 +105,7 @@ class TileLayer:
     def rows(
         self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
     ) -> None:
-        """Write what tiles end in for X[chosen] into ``out``, or into those rows of it."""
+        """Write the final tiles of X[chosen] into ``out``, or into its rows ``places``."""
         given = {"places": places, "row_bytes": out.strides[0], "itemsize": out.itemsize}
         self._run(self._typed(X), consumers.consumer("store", out.dtype, out=out, **given), chosen)
 
@@ -126,13 +127,13 @@ class TileLayer:
         return multiply_tiles(self, X, W, self._tile_rows())
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
-        """Add HᵀH, its lower triangle, and HᵀT to the sums, samples weighted."""
+        """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
         X, dtype, m, mean = self._typed(X), self.dtype, self.m, sums.mean
         if m == 0:
             return
         roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
         if sums.grid is None:
-            roots = roots.astype(dtype)  # the targets', too
+            roots = roots.astype(dtype)  # for the targets too
 
         def values(rows: Any) -> np.ndarray:
             H = np.empty((len(roots[rows]), m), dtype)
@@ -165,8 +166,8 @@ class TileLayer:
     ) -> None:
         """Evaluate rows of X on the free threads, and hand the tiles to their consumer.
 
-        All of them in order, or those that are `chosen`. A consumer that sums makes so many
-        products of a row.
+        These are all rows in order, or those that are `chosen`. ``products`` is the number of
+        multiplications per row by a consumer that sums.
         """
         n, m = len(chosen) or len(X), self.m
         if not n or not m:
@@ -178,7 +179,7 @@ class TileLayer:
         n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
         rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
-        block = min(self.block, rows)  # scratch for a few rows is little
+        block = min(self.block, rows)  # few rows need little scratch memory
 
         call_words, n_bytes = self._call_words(X, consumer, chosen, block)
         given = self._layer_words[0], call_words.buffer_info()[0]
@@ -193,7 +194,7 @@ class TileLayer:
         with stage("hidden layer", "H and H @ W, fused" if fused else "H"):
             if useful > 1:
                 parallel_for(task, -(-n // rows), useful)
-            else:  # over before anyone would have been asked for help
+            else:  # it ends sooner than helpers could be found
                 for i in range(-(-n // rows)):
                     task(i)
             results = consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize
@@ -207,7 +208,7 @@ class TileLayer:
 
     @functools.cached_property
     def _layer_words(self) -> tuple[int, array[int]]:
-        """The layer's `driver.LayerWords` as an array, after its address."""
+        """The address of the layer's `driver.LayerWords`, and their array."""
         kernel, centers = self.kernel, self.centers
         layer_words = driver.LayerWords(
             self.row_packing.sizes.ctypes.data,
@@ -249,7 +250,7 @@ class TileLayer:
             block,
             *places,
         )
-        # Made, and its address found, in 0.8 µs instead of 1.7 by NumPy, once a call of some 25.
+        # Making it and finding its address takes 0.8 µs (NumPy: 1.7 µs) of a call of some 25 µs.
         return array("q", [*call_words, *consumer.words]), n_bytes
 
     def _tile_rows(self) -> int:
@@ -257,11 +258,11 @@ class TileLayer:
         return max(64, (1 << 19) // max(1, self.m))
 
     def _typed(self, X: np.ndarray) -> np.ndarray:
-        """X as one of the few types that rows are packed from, contiguous."""
+        """X as a contiguous array of one of the few types that rows are packed from."""
         return _typed(X, self.codes)
 
     def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
-        """The layer with these centers, or those that are chosen; shifted as its own."""
+        """The layer with centers C, or C[chosen], shifted like its own centers."""
         kernel, old = self.kernel, self.centers
         m = len(C if chosen is None else chosen)
         size = microkernel_table.padded(m, microkernels.LANES * kernel.strip)
@@ -275,7 +276,7 @@ class TileLayer:
         return replace(self, centers=centers, density=share)
 
     def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
-        """Put C[chosen][fresh] in the places of those centers, if they are whole strips."""
+        """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
         kernel, before = self.kernel, self.centers
         strip = microkernels.LANES * kernel.strip
         if len(chosen) != before.m or fresh.start % strip or fresh.stop % strip:
@@ -294,7 +295,7 @@ class TileLayer:
     def _pack(
         self, C: np.ndarray, m: int, rows: np.ndarray, panels: np.ndarray, terms: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Pack m centers; return what `packing.strips_of` says of them."""
+        """Pack m centers; return their result of `packing.strips_of`."""
         packing.pack_rows(self.packing, C, rows, m, panels, terms)
         return packing.strips_of(self.kernel, panels, self.sparse)
 
@@ -306,11 +307,11 @@ def prepare(
     quantization: Quantization | None,
     among: np.ndarray | None = None,
 ) -> TileLayer:
-    """Pack the centers (m, n), once per fitted layer; shifted as those that they are among."""
+    """Pack the centers (m, n), once per fitted layer; ``among`` (default: C) sets the shift."""
     among, n = C if among is None else among, C.shape[1]
     dtype, metric = np.dtype(dtype), activation.metric
     codes = quantization is not None
-    integers = codes and n <= INT32_FEATURES  # beyond that float64 holds all distances exactly
+    integers = codes and n <= INT32_FEATURES  # with more, float64 holds all distances exactly
     kernel, _ = cpu_kernel.choose_kernel()
     task = "manhattan" if metric == "manhattan" else "dot"
     inputs = np.uint8 if integers else np.float64 if codes else dtype
@@ -320,8 +321,8 @@ def prepare(
     centered = not codes and metric == "euclidean" and len(among) > 0
     usual = None if metric == "manhattan" else usual_inputs(among, centered)
     wide = np.int32 if integers else np.float64
-    # On it, codes of rows become signed where the kernel multiplies: all modulo 2³², and so is
-    # the result.
+    # With a quantization, codes of rows become signed if the kernel needs it. All sums are modulo
+    # 2³², and so is the result.
     signed = 128 if integers and layout.x_dtype == np.int8 else 0
     shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
     terms, tile = terms_of(metric, n, quantization, s=signed), forced_tile()
@@ -371,7 +372,7 @@ def epilogue_of(
 
 
 def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
-    """The kernel as `driver.evaluate_rows` calls it for so many padded inputs."""
+    """The kernel as `driver.evaluate_rows` calls it for ``width`` padded inputs."""
     enter = leave = config = 0
     if name == "dot_amx":
         enter = microkernel_table.address("enter_amx")
@@ -391,7 +392,7 @@ def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
 
 
 def _block(layout: Any, width: int, wanted: int | None) -> int:
-    """Rows that are packed at a time: those that are wanted, or as many as are good."""
+    """Rows that are packed at a time: the ``wanted`` number, or a good one."""
     row_bytes = width * layout.x_dtype.itemsize
     rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
     most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
@@ -402,10 +403,10 @@ def _block(layout: Any, width: int, wanted: int | None) -> int:
 
 @functools.cache
 def _places(rows: int, row_bytes: int, product: int, size: int, block: int, sums: int) -> list[int]:
-    """Where in a thread's memory what follows the packed rows begins, and where the last ends.
+    """Offsets of the parts of a thread's memory after the packed rows, and the end of the last.
 
-    A row of a panel takes ``row_bytes``, a product ``product``, an activation ``size``, and what
-    waits for the next tile ``sums`` bytes a row.
+    A row of a panel takes ``row_bytes``, a product ``product``, an activation ``size``, and a row's
+    sums that wait for the next tile ``sums`` bytes.
     """
     padded = -(-block // rows) * rows
     parts = (
@@ -427,8 +428,8 @@ def _typed(X: np.ndarray, codes: bool) -> np.ndarray:
 class TilesAmong:
     """Layers whose centers and samples are rows of one array X (N, n), not copied.
 
-    Rows are packed again and again, in half the time where they take half the memory: numbers that
-    the micro-kernel takes in another dtype are shifted and converted once.
+    Rows are packed repeatedly, which takes half the time if they take half the memory. So numbers
+    that the micro-kernel takes in another dtype are shifted and converted once.
     """
 
     def __init__(
@@ -453,10 +454,10 @@ class TilesAmong:
     def layer(
         self, chosen: np.ndarray, before: TileLayer | None = None, fresh: slice | None = None
     ) -> TileLayer:
-        """The layer with X[chosen] for centers.
+        """The layer with centers X[chosen].
 
-        It is the one `before`, renewed in place, where none but the fresh ones are others than its
-        own were.
+        It is the layer `before`, renewed in place, if that is given, only its `fresh` centers have
+        changed, and these are whole strips.
         """
         if before is not None and fresh is not None and before.renew(self._X, chosen, fresh):
             return before
@@ -469,19 +470,19 @@ class TilesAmong:
         out: np.ndarray,
         places: np.ndarray | None = None,
     ) -> None:
-        """Write H of X[chosen] into ``out``, or into those rows of it."""
+        """Write H of X[chosen] into ``out``, or into its rows ``places``."""
         if len(chosen):
             layer.rows(self._X, chosen, out, ALL if places is None else places)
 
     def words(self, layer: TileLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return the arguments with which compiled code evaluates rows, and packs other centers.
+        """Return the arguments for compiled code that evaluates rows and packs other centers.
 
         Returns
         -------
         columns, layer_words : ndarray
-            Words of `packing.Columns` and `driver.LayerWords`, while the layer is there.
+            Words of `packing.Columns` and `driver.LayerWords`, valid as long as the layer exists.
         call_words : ndarray
-            Words of `driver.CallWords` and `consumers.Store`; which rows and where to is to be set.
+            Words of `driver.CallWords` and `consumers.Store`; rows and target are still to be set.
         n_bytes : int
             Memory that a thread needs.
         """
@@ -513,7 +514,7 @@ class TilesAmong:
 
 
 def load() -> Backend:
-    """The backend, with the kernel that this CPU gets (or is told to take)."""
+    """The backend, with the kernel that is chosen (or forced) for this CPU."""
     kernel, forced = cpu_kernel.choose_kernel()
     return Backend(
         name="numba",

@@ -1,4 +1,4 @@
-"""The BNL tile on an NVIDIA GPU, and SVC: Numba kernels, a family a file, scalars as arguments.
+"""The BNL tile on an NVIDIA GPU, and SVC: Numba kernels, one file per family, scalars as arguments.
 
 packed X, C ─► tile.py ─► H, or H @ W
                  │
@@ -6,9 +6,9 @@ packed X, C ─► tile.py ─► H, or H @ W
                  ├  outputs.py    their way to H or to sums of H @ W
                  │  profiles.py   distance to activation
 
-registers.py  what a thread does to have its outputs: vector loads, products, tensor cores
+registers.py  how a thread computes its outputs: vector loads, products, tensor cores
 outputs.py    and what it does with them: terms, activation, stores, sums with weights
 profiles.py   all profiles behind one integer argument
 tile.py       the tile: shared memory, the loop over the inputs, the consumers
-warps.py      what the threads of a block find together
+warps.py      the largest numbers among the threads of a block
 """

@@ -1,11 +1,11 @@
-"""Epilogue of a CUDA tile: a thread's sums become activations, which are stored or meet W.
+"""Epilogue of a CUDA tile: a thread's sums become activations, which are stored or multiplied by W.
 
-They are in registers all the way. Stored H is written from there: two stores of a warp are
-eight rows of 32 bytes or more. For H @ W a thread adds up its own columns times their
-weights, and only these sums, one a row and column of W, are shared.
+Activations stay in registers. If H is stored, it is written from there: two stores of a warp are
+eight rows of 32 bytes or more. For H @ W a thread adds up its own columns times their weights, and
+only these sums, one per row and column of W, go to shared memory.
 
-Intrinsics, as in `registers.py`, whose layout this follows: outputs in every eighth row and in two
-columns of every eight. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
+These are intrinsics, as in `registers.py`, with the same layout: outputs in every eighth row and in
+two columns of every eight. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
 Numba's simulator.
 """
 
@@ -19,7 +19,7 @@ I64 = ir.IntType(64)
 
 
 def column_of(j):
-    """From a lane's first column to its column j."""
+    """Offset from a lane's first column to its column j."""
     return 8 * (j // 2) + j % 2
 
 
@@ -37,7 +37,7 @@ def added(typing_context, total, array, at):
 
 
 def functions(R):
-    """at_rows, at_columns, activated, within, stored, weighted; what makes spread of a width."""
+    """at_rows, at_columns, activated, within, stored, weighted; spreading(width) makes spread."""
     grid = [(i, j) for i in range(R) for j in range(R)]
 
     @intrinsic
@@ -53,7 +53,7 @@ def functions(R):
 
     @intrinsic
     def at_columns(typing_context, array, at, left):
-        """Terms of its columns; beyond the `left` ones that there are from `at` on, the last."""
+        """Terms of a lane's columns, from `at` on; beyond the `left` that exist, the last one."""
 
         def generate(context, builder, signature, args):
             first = element(context, builder, array, args[0], args[1])
@@ -87,7 +87,7 @@ def functions(R):
 
     @intrinsic
     def within(typing_context, values, left):
-        """Values with zeros where there are no more columns: `left` of them from the first on."""
+        """The values, with zeros beyond the `left` columns that exist from the first on."""
 
         def generate(context, builder, signature, args):
             kept = []
@@ -101,7 +101,7 @@ def functions(R):
 
     @intrinsic
     def stored(typing_context, out, values, place, width, rows_left, columns_left):
-        """Write them to rows of so many elements of `out`, the first of them at an address."""
+        """Write the values to rows of ``width`` elements of `out`, from address ``place`` on."""
         size = values.dtype.bitwidth // 8
 
         def generate(context, builder, signature, args):
@@ -146,7 +146,7 @@ def functions(R):
     def spreading(width):
         @intrinsic
         def spread(typing_context, sums, array, at):
-            """Write the sums of a lane's rows to rows of so many elements, from `at` on."""
+            """Write the sums of a lane's rows to rows of ``width`` elements, from `at` on."""
 
             def generate(context, builder, signature, args):
                 first = element(context, builder, array, args[1], args[2])

@@ -1,8 +1,8 @@
 """From the metric's value to the activation: every profile behind one integer argument.
 
-A GPU has no calls by address worth having. A tile gives constants, and the compiler leaves the one
-branch; elsewhere the argument is the same for all threads, and the chain of comparisons costs a few
-instructions an output. A new gamma compiles nothing.
+Calls by address are not worth using on a GPU. A tile passes constants, so the compiler keeps only
+one branch. Elsewhere the argument is the same for all threads, and the chain of comparisons costs a
+few instructions an output. A new gamma needs no compilation.
 """
 
 import math

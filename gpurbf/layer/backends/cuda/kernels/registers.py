@@ -1,14 +1,15 @@
-"""Work of a thread of a tile on its registers, which Numba cannot say in Python.
+"""Work of a thread of a tile on its registers, which Python code for Numba cannot express.
 
 Intrinsics write LLVM with every index a constant, so the outputs of a thread are values that never
 touch memory, rows of shared memory are read 16 bytes at a time, and the tensor cores are reached by
 inline PTX. `tests/layer/cuda/kernels_in_numpy.py` has these functions for
 Numba's simulator.
 
-A lane has outputs in every eighth row and in two columns of every eight, R × R of them: in rows
-a + 8 i and columns 2 b + 8 j and the next, for a in 0..7 and b in 0..3, row by row; a warp owns 8R
-rows by 4R columns of a tile. So the PTX manual deals those of mma.m16n8k32 ("Matrix Fragments for
-mma.m16n8k32"), for R = 8 in 4 × 4 products of 16 × 8 outputs, and the scalar products follow.
+A lane has R × R outputs, in every eighth row and in two columns of every eight: in rows a + 8 i and
+columns 2 b + 8 j and 2 b + 8 j + 1, for its a in 0..7 and b in 0..3, ordered row by row. A warp
+owns 8R rows by 4R columns of a tile. This is the layout of mma.m16n8k32 in the PTX manual ("Matrix
+Fragments for mma.m16n8k32"), for R = 8 in 4 × 4 products of 16 × 8 outputs. The scalar products use
+it too.
 """
 
 from llvmlite import ir
@@ -78,7 +79,7 @@ def aligned(typing_context, memory):
 
 @intrinsic
 def peek(typing_context, array, at):
-    """Element number `at`; array[at] would look whether `at` is negative."""
+    """Element number `at`; array[at] would check whether `at` is negative."""
 
     def generate(context, builder, signature, args):
         return builder.load(element(context, builder, array, args[0], args[1]))
@@ -126,7 +127,7 @@ def here(typing_context, x):
 
 @intrinsic
 def further(typing_context, array, place, count):
-    """The address so many elements on."""
+    """The address ``count`` elements further on."""
 
     def generate(context, builder, signature, args):
         size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
@@ -139,7 +140,7 @@ def further(typing_context, array, place, count):
 def exponential(typing_context, rate, x):
     """exp(-rate x), 0 where that is below the smallest normal number.
 
-    In float32 it is two instructions and errs by as much as the product of its arguments does.
+    In float32 it is two instructions, with an error as large as that of the arguments' product.
     """
 
     def generate(context, builder, signature, args):
@@ -191,7 +192,7 @@ def largest(typing_context, x):
 def _copy(asynchronous):
     @intrinsic
     def copy16(typing_context, to, at, source, place):
-        """Copy 16 bytes from an address in global memory, where `source` is, to shared memory."""
+        """Copy 16 bytes from an address in the global array `source` to shared memory."""
 
         def generate(context, builder, signature, args):
             target = element(context, builder, to, args[0], args[1])
@@ -225,7 +226,7 @@ def statement(text):
 
 
 def copies(asynchronous):
-    """copy16, commit, wait_all, wait_but_one: past the registers (cc 8.0 and later) or through."""
+    """copy16, commit, wait_all, wait_but_one: bypassing registers (cc 8.0 and later) or not."""
     texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
     statements = (statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
     return _copy(asynchronous), *statements
@@ -280,9 +281,9 @@ _MMA = (
 )
 # Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
 _FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
-# Of the matrices of a load, the first row and word: A's 16 rows, and 16 columns of B.
+# First row and word of each matrix of a load: A's 16 rows, and 16 columns of B.
 LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
-# Rows and columns from a lane's first output to its four.
+# Row and column offsets of a lane's four outputs from the first.
 FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
 

@@ -1,20 +1,20 @@
-"""The BNL tile: M samples × M centers a block of B × B threads, the inputs summed inside.
+"""The BNL tile: a block of B × B threads has M samples × M centers, and sums over all inputs.
 
 Both operands come as rows of whole 64-byte slices. A block walks along them: while it
-multiplies one pair of slices in shared memory the next one is on its way (two buffers). A thread
-keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There each
-output meets the terms of its row and column and becomes an activation, which the consumer takes:
+multiplies one pair of slices in shared memory, the next pair is being copied (two buffers). A
+thread keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There the
+terms of its row and column are added to each output, which becomes an activation for the consumer:
 
     STORE    H, eight rows of 32 bytes or more at a time
-    SCORES   H @ W: a thread sums its columns times their weights, these sums meet in shared memory,
-             and a total of a row belongs to one thread: no atomics, the same bits every time
+    SCORES   H @ W: a thread sums its columns times their weights, these sums are added in shared
+             memory, and one thread owns the total of a row: no atomics, the same bits every time
 
 A block takes tile after tile of its share of the centers, so H @ W never stores H, for any k.
 
-M and B are arguments of a launch; compiled are R = 8 and R = 4 of each product:
+Each launch chooses M and B; R is 8 or 4 for each product:
 
-    multiply    float32, float64: products; of |x|² + |c|² - 2 x·c one multiply-add an input, where
-                direct differences take two instructions
+    multiply    float32, float64: products; |x|² + |c|² - 2 x·c takes one multiply-add per input,
+                direct differences would take two instructions
     manhattan   float32, float64: sums of absolute differences
     mma         8-bit codes on the tensor cores, exact (compute capability 8.0; R = 8)
     dp4a        8-bit codes, four products an instruction, exact
@@ -52,8 +52,8 @@ class Consumer(NamedTuple):
     itemsize: int
 
 
-# Two blocks of the first have a multiprocessor's registers in float32. The second is for threads
-# with more than 128 registers, the third for as many blocks as there can be where outputs are few.
+# In float32, two blocks of "large" take all registers of a multiprocessor. "medium" is for threads
+# with more than 128 registers, "small" makes as many blocks as possible of few outputs.
 SHAPES = {"large": Shape(128, 16), "medium": Shape(64, 8), "small": Shape(64, 16)}
 
 
@@ -63,14 +63,14 @@ def shared_bytes(shape):
 
 
 def partials_width(shape):
-    """Elements from row to row of what threads add to an output: a warp's banks all differ."""
+    """Row stride (elements) of the threads' partial sums: the banks of a warp all differ."""
     return shape.B + 4
 
 
 def _scalar_place(lane):
     """A lane's row and word in A and in C, and its first row and pair of columns of eight.
 
-    Eight neighbors read four rows of A and two of C: few of them, and each from banks of its own.
+    Eight neighboring lanes read four rows of A and two of C: few rows, each from different banks.
     """
     a = (lane >> 1) & 7
     c = ((lane >> 3) & 2) | (lane & 1)
@@ -120,7 +120,7 @@ def _loading(shape, asynchronous):
 
     @jit(device=True)
     def start(t, memory, A, band):
-        """The address of the first 16 bytes that a thread brings of a tile's rows in A."""
+        """The address of the first 16 bytes that a thread copies of a tile's rows in A."""
         return address(A, (band * M + t // 4) * A.shape[1] + t % 4 * (16 // memory.itemsize))
 
     @jit(device=True)
@@ -138,10 +138,10 @@ def _loading(shape, asynchronous):
 
 
 def _activating(consumer):
-    """A function that turns an output into an activation, by numbers in the types it works in."""
+    """Functions for the epilogue's numbers in the working types, and for an output's activation."""
     _, form, profile, _ = consumer
     here = registers.here
-    # What a distance is multiplied by can as well be part of gamma.
+    # The factor of a distance can be merged into gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
     @jit(device=True)
@@ -149,7 +149,7 @@ def _activating(consumer):
         kind, real = row_terms.dtype.type, W.dtype.type
         factor, gamma = here(epilogue.factor), here(epilogue.gamma)
         if in_gamma:
-            gamma = min(gamma * factor, LARGEST)  # or 0 times it would be no number
+            gamma = min(gamma * factor, LARGEST)  # 0 times infinity would be NaN
         return (
             kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
             np.int32(here(epilogue.degree)),
@@ -168,9 +168,10 @@ def _activating(consumer):
 
 
 def _scoring(shape, itemsize):
-    """A function that adds the activations times W to sums that one thread alone owns.
+    """A function that adds the activations times W to sums, each of which only one thread owns.
 
-    Threads write what their columns add to each row, `most` outputs at a time, and sum these up.
+    Threads write the partial sums of their columns for each row, `most` outputs at a time, and then
+    add these up.
     """
     M, n_threads = shape.M, shape.B**2
     vector, width = 16 // itemsize, partials_width(shape)
@@ -181,7 +182,7 @@ def _scoring(shape, itemsize):
 
     @jit(device=True)
     def sum_up(partials, first, last, band, number, group, scores):
-        """The share of outputs `first` to `last` begins with tile `group`."""
+        """Add up partial sums of outputs `first` to `last`; the block's first tile is `group`."""
         t = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1)
         while t < (last - first) * M:
             total = partials.dtype.type(0)
@@ -233,7 +234,7 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
 
     @jit(max_registers=max_registers)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
-        """A grid of (shares of the centers, rows of tiles) blocks; a share is every so many tiles.
+        """A grid of (shares of centers, rows of tiles) blocks; a share is every gridDim.x-th tile.
 
         A (N', ...) and C (m', ...), padded to whole tiles; terms (N',) and (m,); out (N, m);
         W (k, m') with zeros beyond m;
@@ -245,8 +246,8 @@ def kernel(product, shape, asynchronous, consumer, max_registers=None):
         n_slices = np.int32(A.shape[1] // slice_length)
         group, band = cuda.blockIdx.x, cuda.blockIdx.y
         number = np.int64(group)
-        while number * M < column_terms.shape[0]:  # a range() would count its steps, and keep both
-            # Numbers pass `here` where they are used, or they would take registers all along.
+        while number * M < column_terms.shape[0]:  # a range() would keep a step count, too
+            # Numbers pass `here` where they are used; otherwise they would always take registers.
             t = here(np.int64(cuda.threadIdx.x)) & (n_threads - 1)
             a_first, c_first = firsts(t, pitch)
             a, c = start(t, memory, A, band), start(t, memory, C, number)

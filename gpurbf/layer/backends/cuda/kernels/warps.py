@@ -1,8 +1,8 @@
 """Largest numbers among the threads of a block; in Numba's simulator a warp is one thread.
 
-Keys of 64 bits are compared by their upper halves, as 32-bit keys, and by the lower ones where
-these tie: a warp has one instruction for the largest of 32 such numbers (redux, compute capability
-8.0), and five exchanges of one word where it has not.
+Keys of 64 bits are compared by their upper halves, as 32-bit keys, and by the lower halves if these
+tie: a warp finds the largest of 32 such numbers with one instruction (redux, compute capability
+8.0), or else with five exchanges of one word.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ if SIMULATED:
     WARP = 1
 
     def product(a, b):
-        """A rounded product: what the compiler would join with a sum is not what a CPU does."""
+        """A rounded product, not fused with a sum by the compiler: a CPU does not fuse them."""
         return a * b
 
     def _largest(x):
@@ -51,7 +51,8 @@ def _best_of_warp(key, place):
 def best(keys, places, key, place):
     """The largest key of the block's threads, and the last of its places, an int32.
 
-    A barrier for all threads. The shared arrays (`WARPS`,) may be written again after the next one.
+    This is a barrier for all threads. The shared arrays (`WARPS`,) may be written again after the
+    next barrier.
     """
     key, place = _best_of_warp(key, place)
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
@@ -59,7 +60,7 @@ def best(keys, places, key, place):
         keys[warp], places[warp] = key, place
     cuda.syncthreads()
     key, place = _LOWEST, _SMALLEST
-    for w in range(lane, cuda.blockDim.x // WARP, WARP):  # one at most where a warp is one
+    for w in range(lane, cuda.blockDim.x // WARP, WARP):  # at most one step if WARP is 32
         if keys[w] > key or (keys[w] == key and places[w] > place):
             key, place = keys[w], places[w]
     return _best_of_warp(key, place)
