@@ -35,8 +35,9 @@ from gpurbf.runtime.stages import count, staged
 DTYPES = (np.float64, np.float32, np.uint8)
 
 
-# Range of weights whose squares, sums and reciprocals are float64 numbers; zero is allowed too.
-_LEAST, _MOST = 1e-300, 1e100
+# Range of weights whose products with each other and with activations are far from the ends of
+# float32, so that only their ratios count; zero is allowed too.
+_LEAST, _MOST = 1e-15, 1e15
 
 # Up to this many numbers are checked in less time than scikit-learn's validation takes to begin
 # (50 µs).

@@ -180,8 +180,9 @@ class SVC(
     n_iter_ : ndarray of shape (n_pairs,)
         Number of steps. A step moves two samples, or many along a conjugate direction.
     violation_, dual_gap_, objective_ : ndarray of shape (n_pairs,)
-        At the end: largest violation of the optimality conditions; primal minus dual objective;
-        dual objective (LIBSVM's sign: it is minimised).
+        At the end: largest violation of the optimality conditions; primal minus dual objective
+        (infinite for C=inf while any margin is violated); dual objective (LIBSVM's sign: it is
+        minimised).
     fit_status_ : int
         0 if all pairs converged, else 1.
     shape_fit_ : tuple of int

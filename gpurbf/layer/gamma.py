@@ -28,6 +28,8 @@ _TILE = 1 << 17  # numbers that stay in cache
 # The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at
 # most four bits.
 _DIGITS = 16
+# Larger weights (SVC's have no limit) overflow in sums.
+_MOST_SUMMED = 1e100
 
 
 def resolve_gamma(
@@ -60,6 +62,8 @@ def resolve_gamma(
     n = X.shape[1]
     if not isinstance(gamma, str):
         return float(gamma)
+    if isinstance(weights, np.ndarray) and weights.max(initial=0) > _MOST_SUMMED:
+        weights = weights * 2.0**-512  # only their ratios count
     if gamma == "auto":
         return 1.0 / n
     if gamma == "scale":

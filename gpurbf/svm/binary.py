@@ -233,7 +233,8 @@ class _Problem:
         """Solve working sets until no pair of samples violates by tol, or no step is possible."""
         sets, plane, rounds = _Sets(len(self.f)), TwoStep(len(self.f)), self.kernel.rounds
         while True:
-            if rounds is not None and rounds.needs_no_help():
+            compiled = rounds is not None and self.evaluated < _MAX_EVALUATIONS
+            if compiled and rounds.needs_no_help():
                 if not self._compiled_rounds(rounds, sets, plane):
                     rounds = None
             elif (violation := self._round(sets, plane)) is not None:

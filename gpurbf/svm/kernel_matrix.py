@@ -94,8 +94,10 @@ class KernelRows:
         steps = "" if self._sparse else self._choose_backend(backend)
         # With codes, evaluating each value by 8-bit products takes less time.
         self.linear = activation.linear and X.quantization is None and self.xp is np
-        self.diagonal = self._diagonal()
+        self.diagonal, self.largest = self._diagonal()
         self.dtype, self.rounding, why = self._arithmetic()
+        once = _ROUNDING * self.largest
+        self.kept_rounding = self.rounding if self.dtype == np.float32 else once
         whole = self.n_samples <= MAX_MATRIX
         probe = self._layer(X if whole else X[:1])
         if whole:
@@ -141,10 +143,9 @@ class KernelRows:
         if X.quantization is not None:
             # Distances and products are exact, and values rounded once; sums of codes may not be,
             # and a power multiplies the error of what it is taken of.
-            largest = float(np.abs(self.diagonal).max(initial=0))
-            exact = self.activation.linear and largest < _MAX_EXACT
+            exact = self.activation.linear and self.largest < _MAX_EXACT
             factors = 1 + self.activation.degree * (self.activation.profile == "poly")
-            return np.dtype(np.float32), 0.0 if exact else _ROUNDING * largest * factors, ""
+            return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
         between, itself = float32_error(X, self.activation, self._chosen)
@@ -180,11 +181,14 @@ class KernelRows:
             dtype=self.dtype if dtype is None else dtype,
         )
 
-    def _diagonal(self) -> np.ndarray:
-        """K[i, i]: 1 for kernels of a distance, else a function of the squared norm."""
-        N = len(self.X)
-        if self.activation.metric != "dot":
-            return np.ones(N)
+    def _diagonal(self) -> tuple[np.ndarray, float]:
+        """K[i, i]: 1 for kernels of a distance, else a function of the squared norm.
+
+        And a bound of all absolute values.
+        """
+        N, a = len(self.X), self.activation
+        if a.metric != "dot":
+            return np.ones(N), 1.0
         squares = np.empty(N)
         for start in range(0, N, _NORM_ROWS):
             rows = slice(start, start + _NORM_ROWS)
@@ -194,7 +198,9 @@ class KernelRows:
             else:
                 squares[rows] = np.einsum("ij,ij->i", part, part)
         with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
-            return FORMULAS[str(self.activation.profile)](squares, self.activation)
+            values = FORMULAS[str(a.profile)]
+            most = values(squares.max(initial=0.0), a._replace(coef0=abs(a.coef0)))
+            return values(squares, a), float(most)
 
     @staged("prepare", "samples gathered")
     def gathered(self, samples: np.ndarray) -> Samples:

@@ -36,7 +36,8 @@ class KernelMatrix(Protocol):
 
     ``cost`` is that of evaluating a value, 1 for a value without inputs. Weighted sums of a
     ``linear`` kernel are made without values. ``rounding`` is the root mean square error of a value
-    compared with exact distances; 0 if the solver need not handle it.
+    compared with exact distances, ``kept_rounding`` that of rows that are kept in float32; 0 if the
+    solver need not handle it.
 
     ``tiles`` are the float32 layers among all samples, if compiled code can evaluate them, else
     None; ``class_layer(columns)`` is the layer of a class.
@@ -52,6 +53,7 @@ class KernelMatrix(Protocol):
     cost: float
     linear: bool
     rounding: float
+    kept_rounding: float
     tiles: Any
     on_device: bool
     description: str

@@ -88,7 +88,7 @@ def solve_pairs(
         for a, b in pairs:
             if keeps_rows(kernel, int(own[a] + own[b]), total):
                 keeping |= {a, b}
-    workers = _at_once(kernel, own, pairs, total)
+    workers = _at_once(kernel, own, pairs, total) if K is None else 1
     in_use = 2 * min(workers, thread_limit()) if keeping else 0
     budget = Budget([int(own[c]) for c in keeping], total, in_use)
     classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]

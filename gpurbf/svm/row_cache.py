@@ -140,7 +140,7 @@ class CachedPair(EvaluatedPair):
     ) -> None:
         super().__init__(kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b
-        self.rounds = rounds
+        self.rounds, self.rounding = rounds, kernel.kept_rounding
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
 

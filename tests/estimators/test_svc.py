@@ -171,6 +171,13 @@ def test_weights_of_classes_and_samples_multiply_in_multi_class_problems():
     assert both.class_weight_ == pytest.approx([0.5, 3.0, 7.0])
 
 
+def test_gamma_is_that_of_the_ratios_of_weights():
+    X, y = imbalanced(0)
+    weights = np.random.default_rng(0).uniform(0.1, 1, len(y))
+    models = [SVC(C=1 / size).fit(X, y, weights * size) for size in (1.0, 2.0**1020)]
+    assert models[0]._gamma == pytest.approx(models[1]._gamma)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_a_weight_of_two_is_the_sample_twice(kernel, class_weight):

@@ -138,6 +138,16 @@ def test_a_function_for_a_kernel_gives_as_many_numbers(backend, kernel):
         RBFLayer(3, backend=backend, kernel=kernel).fit_transform(X)
 
 
+@pytest.mark.parametrize("model", [FSVC(1.0, random_state=0), RBFClassifier(5, random_state=0)])
+def test_weights_so_large_or_small_that_more_than_their_ratios_would_count_are_refused(model):
+    for size in (1e-50, 1e40):
+        with pytest.raises(ValueError, match=r"from 1e-15 to 1e\+15"):
+            model.fit(X, y, np.full(len(X), size))
+    outputs = [model.fit(X, y, np.full(len(X), 2.0**k)).decision_function(X) for k in (0, -49, 49)]
+    for other in outputs[1:]:
+        np.testing.assert_allclose(other, outputs[0], atol=1e-9)
+
+
 def test_numbers_of_any_type_are_numbers():
     model, plain = SVC(C=Fraction(1, 2), max_iter=10**30).fit(X, y), SVC(C=0.5).fit(X, y)
     np.testing.assert_array_equal(model.dual_coef_, plain.dual_coef_)

@@ -80,6 +80,30 @@ def test_predictions_of_powers_of_codes_err_by_less_than_the_tolerance(degree, C
     np.testing.assert_allclose(model.decision_function(Q), outputs, rtol=0, atol=model.tol / 4)
 
 
+@pytest.mark.parametrize(
+    ("factor", "kernel", "options"),
+    [
+        (3, ("dot", "poly", 1.0, 1.0, 2), {}),
+        (1, ("euclidean", "gaussian", 0.3), {"C": 1e4, "tol": 1e-5, "precision": "float64"}),
+        (1, ("euclidean", "gaussian", 0.3), {"C": 1e4, "tol": 1e-5, "cache_size": 1}),
+    ],
+)
+def test_rows_that_are_kept_of_float64_values_lose_no_tolerance(factor, kernel, options):
+    X, y = make_classification(
+        2500, 6, n_informative=6, n_redundant=0, flip_y=0.02, class_sep=0.7, random_state=3
+    )
+    X, y = (A[: 900 if "cache_size" in options else 2500] for A in (factor * X, y))
+    metric, profile, gamma, *more = kernel
+    name = {"gaussian": "rbf"}.get(profile, profile)
+    given = dict(zip(("coef0", "degree"), more)) | {"C": 1.0, "tol": 1e-3} | options
+    model = SVC(kernel=name, gamma=gamma, **given).fit(X, y)
+    beta = np.zeros(len(X))
+    beta[model.support_] = model._dual_coef_[0]
+    K = reference.hidden(X, X, metric, profile, gamma, *more)
+    found = reference.svc_dual(K, np.where(y == 0, 1.0, -1.0), np.full(len(X), given["C"]), beta)
+    assert found["violation"] < 1.5 * model.tol
+
+
 @pytest.mark.filterwarnings("ignore:Solver terminated early")
 @pytest.mark.parametrize("max_iter", [1000, 100_000])
 def test_the_violation_at_the_end_is_that_of_the_coefficients(max_iter):

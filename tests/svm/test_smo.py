@@ -16,6 +16,7 @@ class Matrix:
 
     xp, allocator = np, staticmethod(nullcontext)
     cost, linear, rounding, blurred, tiles, on_device = 100.0, False, 0.0, 0.0, None, False
+    kept_rounding = property(lambda self: self.rounding)
 
     def free_bytes(self):
         return np.inf

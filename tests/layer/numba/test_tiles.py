@@ -304,7 +304,7 @@ def test_every_kernel_gives_the_same_bits():
 def test_threads_are_woken_for_as_much_work_as_they_are_worth(monkeypatch):
     asked = []
     monkeypatch.setattr(tile_layer, "parallel_for", lambda task, *sizes: asked.append(sizes))
-    monkeypatch.setattr(tile_layer, "thread_limit", lambda: 4)
+    monkeypatch.setattr(tile_layer, "planned_threads", lambda: 4)
     X, C = codes(24, 100, 20)
     assert outputs(X, C, DISTANCE).any()  # done without asking anyone
     assert not asked
