@@ -24,8 +24,8 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     Parameters
     ----------
     X : ndarray or CSR of shape (N, n)
-    y : int array of shape (N,) or None
-        Class numbers; equal samples of two classes count as two.
+    y : object
+        Not used.
     n_centers : int
     **context
         ``random_state``, and the ``activation``, ``backend`` and ``precision`` of the layer.
@@ -40,7 +40,7 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     UserWarning
         If there are fewer distinct samples than n_centers.
     """
-    return _by_count(X, y, n_centers, np.zeros(X.shape[0], np.int64), **context)
+    return _by_count(X, n_centers, np.zeros(X.shape[0], np.int64), **context)
 
 
 def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
@@ -48,8 +48,10 @@ def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
 
     Parameters
     ----------
-    X, y, n_centers, **context
-        See `fsvc`; y is required.
+    X, n_centers, **context
+        See `fsvc`.
+    y : int array of shape (N,)
+        Class numbers; equal samples of two classes count as two.
 
     Returns
     -------
@@ -65,12 +67,11 @@ def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
         raise ValueError(
             "centers='fsvc-class' makes a pass over each class: pass y, or use 'fsvc'."
         )
-    return _by_count(X, y, n_centers, y, **context)
+    return _by_count(X, n_centers, y, **context)
 
 
 def _by_count(
     X: Any,
-    y: Any,
     n_centers: int,
     groups: np.ndarray,
     *,
@@ -82,8 +83,7 @@ def _by_count(
 ) -> np.ndarray:
     """Make passes over groups of samples; returns the first n_centers taken, as row numbers."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
-    labels = groups if y is None else y
-    stream = as_drawn(keys, None, labels).stream
+    stream = as_drawn(keys, None, groups).stream
     warn_if_short(n_centers, len(stream))
     if n_centers >= len(stream):
         return np.sort(stream)

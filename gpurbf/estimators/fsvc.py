@@ -53,13 +53,16 @@ from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
-from gpurbf.runtime.checks import check_number, check_option, check_option_or_number
+from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import iterates, make_solver
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
+
+# The square of a smaller radius is no normal number of float64, or 0.
+_LEAST_RADIUS = 1.5e-154
 
 
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -346,7 +349,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Warns
         -----
         UserWarning
-            After ``fit`` with "ridge": ``fit`` keeps no sums, so they start anew.
+            With "ridge" after ``fit`` or after chunks for another solver: these keep no sums, so
+            the sums start anew.
         """
         check_fsvc_parameters(self)
         first = not hasattr(self, "_selection")
@@ -356,8 +360,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if sums and not first and not hasattr(self, "_normal"):
             warn(
-                "fit keeps no sums to add to: the outputs are trained anew from this chunk on. "
-                "Call partial_fit from the first chunk on instead."
+                "fit keeps no sums to add to, nor does partial_fit with another solver: the "
+                "outputs are trained anew from this chunk on. Call partial_fit with this solver "
+                "from the first chunk on instead."
             )
         with limited(self.n_jobs):
             self._learn(data, goes_on=True)
@@ -466,6 +471,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                     if goes_on and solver.needs == "sums":
                         W = self._from_sums(solver, X, codes, weights, old)
                     else:
+                        self.__dict__.pop("_normal", None)  # sums that lack this chunk
                         n_classes = len(self.classes_)
                         mass = functools.partial(class_mass, codes, data.weights, n_classes)
                         W = self._votes(mass)
@@ -674,6 +680,12 @@ def check_fsvc_parameters(estimator: Any) -> None:
         check_option_or_number(
             "eval_radius", eval_radius, ("auto",), numbers.Real, 0, above=True, also=also
         )
+    for name, value in (("radius", radius), ("eval_radius", eval_radius)):
+        if isinstance(value, numbers.Real) and value < _LEAST_RADIUS:
+            raise ValueError(
+                f"{name}={plain(value)!r} is too small: float64 does not hold its square. Multiply "
+                "the data and the radius by the same number."
+            )
     check_number("overlap", estimator.overlap, numbers.Real, 0, above=True)
     check_option("kernel", profile_of(estimator.kernel), KERNELS)
     check_option("metric", estimator.metric, METRICS)

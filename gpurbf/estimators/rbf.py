@@ -281,6 +281,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
                     self._add(normal, part, codes, weights, batch)
                     added.append(batch)
+                if len(added) < len(batches):  # a callback has ended the fit
+                    X, codes, weights = Rows(X, codes, weights).at(slice(added[-1].stop))
                 normal = self._checked_sums(normal, X, codes, weights, added)
                 left_out = self._choose_left_out(normal, X, codes, weights)
                 self._solve(solver, normal, left_out, X, keep=False)
@@ -336,7 +338,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Warns
         -----
         UserWarning
-            After ``fit``, which keeps no sums: the outputs are trained anew with its centers.
+            After ``fit``, which keeps no sums: the outputs are trained anew with its centers. If
+            alpha is so much lower than before that the rounding of earlier batches matters.
         """
         solver = self._solver()
         first = not hasattr(self, "centers_")
@@ -371,8 +374,16 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 X, codes, weights = batch
                 before, rows = normal, slice(0, X.shape[0])
                 normal = self._begin(alpha, X, weights) if before is None else before.copy()
+                rounded_for = normal.alpha
+                normal.alpha = min(alpha, rounded_for)
                 self._add(normal, X, codes, weights, rows)
                 normal = self._checked_sums(normal, X, codes, weights, [rows], before)
+                if normal.alpha < alpha < rounded_for:
+                    warn(
+                        f"The sums of earlier batches were rounded for alpha={rounded_for:g}, "
+                        f"which acts like an additional penalty with alpha={alpha:g}; from this "
+                        "batch on they are not. Train on all batches with the lower alpha instead."
+                    )
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
                     # A short first batch must not decide that all batches are summed without the
                     # grid.
@@ -409,6 +420,11 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self, solver: Any, normal: NormalEquations, left_out: LeftOut, X: Any, *, keep: bool
     ) -> None:
         """Output weights from the sums, probabilities from leave-one-out outputs of some rows."""
+        if not normal.weight:
+            raise ValueError(
+                "The weights of all samples so far, times those of their classes (class_weight), "
+                "are 0: there is nothing to train on. Begin with samples of a weight > 0."
+            )
         if getattr(solver, "alpha", 0.0) and not normal.alpha:
             self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)

@@ -223,6 +223,7 @@ _MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5
 def find_radius(count: Callable[[float], float], low: float, high: float, start: float) -> float:
     """A radius for which ``low <= count(radius) <= high``, if there is one, else one close to it.
 
+    ``count`` was called with the radius that is returned.
     The number of centers falls with the radius, nearly as a power of it: the bracket is narrowed by
     secant steps in logarithms, which stay away from its ends.
     """
@@ -246,7 +247,7 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
         else:
             place = (at_small - target) / (at_small - at_large)
             radius = small * (large / small) ** min(max(place, 0.1), 0.9)
-    return large if large < math.inf else radius
+    return large if large < math.inf else small
 
 
 def typical_distance(D: np.ndarray) -> float:

@@ -170,6 +170,22 @@ def test_partial_fit_after_fit_goes_on_with_the_pass_and_says_what_it_cannot_kee
     assert np.array_equal(model.center_indices_, whole)
 
 
+@pytest.mark.parametrize("solver", ["lms", "one-hot"])
+@pytest.mark.parametrize("middle", [slice(0, 300), slice(300, 500)], ids=["known", "new"])
+def test_sums_of_a_stream_begin_anew_after_a_chunk_for_another_solver(solver, middle):
+    X, y = cloud()
+    model = ordered(radius=1.1, solver="ridge", alpha=1e-3)
+    model.partial_fit(X[:300], y[:300], classes=[0, 1, 2])
+    m = len(model.centers_)
+    model.set_params(solver=solver).partial_fit(X[middle], y[middle])
+    assert (len(model.centers_) > m) == (middle.start > 0)
+    with pytest.warns(UserWarning, match="nor does partial_fit with another solver.* anew"):
+        model.set_params(solver="ridge").partial_fit(X[500:], y[500:])
+    H = reference.hidden(X[500:], model.centers_, "euclidean", "gaussian", 1 / (2 * 1.1**2))
+    W, _ = reference.ridge(H, np.eye(3)[y[500:]], None, 1e-3, False)
+    np.testing.assert_allclose(model.coef_.T, W, rtol=1e-6, atol=1e-8)
+
+
 def test_partial_fit_wants_all_labels_first():
     X, y = blobs()
     with pytest.raises(ValueError, match="needs classes="):
@@ -331,6 +347,8 @@ def test_the_named_recipes_are_parameters_that_a_clone_keeps(recipe):
         ({"radius": "best"}, ValueError, "Unknown radius 'best'"),
         ({"radius": None}, TypeError, "radius must be a number"),
         ({"eval_radius": -1.0}, ValueError, "eval_radius must be > 0"),
+        ({"radius": 1e-170}, ValueError, "radius=1e-170 is too small"),
+        ({"eval_radius": 1e-170}, ValueError, "eval_radius=1e-170 is too small"),
         ({"overlap": 0}, ValueError, "overlap must be > 0"),
         ({"kernel": "laplacian"}, ValueError, "Unknown kernel 'laplacian'"),
         ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),

@@ -114,6 +114,32 @@ def test_batches_give_the_model_of_one_fit():
     )
 
 
+def test_a_lower_alpha_between_batches_is_judged_anew():
+    noisy = X + np.random.default_rng(0).random(X.shape) / 2
+    model = RBFClassifier(centers=noisy[:300], gamma=1e-6, alpha=1.0)
+    model.partial_fit(noisy[:900], y[:900], classes=range(10))
+    assert "float64" not in model.solver_info_  # sums of 256 centers and more are rounded
+    model.set_params(alpha=0.1).partial_fit(noisy[900:1200], y[900:1200])
+    whole = clone(model).fit(noisy[:1200], y[:1200])
+    np.testing.assert_array_equal(model.coef_, whole.coef_)
+    with pytest.warns(UserWarning, match=r"rounded for alpha=0\.1.*with alpha=1e-10"):
+        model.set_params(alpha=1e-10).partial_fit(noisy[1200:1500], y[1200:1500])
+    assert "float64" in model.solver_info_
+    model.partial_fit(noisy[1500:], y[1500:])  # it is said once
+
+
+def test_a_first_batch_without_weight_is_named():
+    some = y < 3
+    model = RBFClassifier(10, centers="random", gamma=1e-3, class_weight={0: 0.0, 1: 1.0, 2: 1.0})
+    with (
+        pytest.raises(ValueError, match=r"class_weight\), are 0"),
+        pytest.warns(UserWarning, match="1 of 3 classes"),
+    ):
+        model.partial_fit(X[y == 0], y[y == 0], classes=[0, 1, 2])
+    model.partial_fit(X[some], y[some], classes=[0, 1, 2])
+    model.partial_fit(X[y == 0], y[y == 0])
+
+
 def test_partial_fit_says_what_it_needs(fitted):
     with pytest.raises(ValueError, match="needs classes="):
         RBFClassifier(10).partial_fit(X, y)
@@ -172,6 +198,20 @@ def test_more_centers_than_samples_is_said_and_works():
     assert asked.score(*iris) > 0.95
     auto = RBFClassifier(random_state=0).fit(*iris)  # says nothing, for nobody asked
     np.testing.assert_array_equal(asked.coef_, auto.coef_)
+
+
+@pytest.mark.parametrize("centers", sorted(CENTERS))
+def test_there_may_be_fewer_centers_than_classes(centers):
+    assert len(RBFLayer(3, centers=centers, random_state=0).fit(X, y).centers_) == 3
+
+
+@pytest.mark.parametrize("centers", ["random", "fsvc"])
+@pytest.mark.parametrize("n_centers", [80, 100])
+def test_equal_samples_of_two_classes_are_one_center_if_classes_do_not_matter(centers, n_centers):
+    layer = RBFLayer(n_centers, centers=centers, random_state=0)
+    with pytest.warns(UserWarning, match="more than the 50 distinct samples"):
+        layer.fit(np.repeat(X[:50], 2, axis=0), np.arange(100) % 2)
+    assert len(np.unique(layer.centers_, axis=0)) == len(layer.centers_) == 50
 
 
 @pytest.mark.parametrize("centers", sorted(CENTERS))
@@ -281,9 +321,12 @@ def test_progress_is_reported_and_can_stop_a_fit(monkeypatch):
             return self.tasks == 2
 
     stop = Stop()
-    model = RBFClassifier(100, random_state=0).set_callbacks(stop).fit(X_train, y_train)
+    model = RBFClassifier(centers=X_train[:100], gamma=1e-3)
+    stopped = clone(model).set_callbacks(stop).fit(X_train, y_train)
     assert stop.tasks == 3  # two steps and the fit itself
-    assert model.score(X_test, y_test) > 0.5
+    model.fit(X_train[:600], y_train[:600])
+    np.testing.assert_allclose(stopped.coef_, model.coef_, rtol=1e-6, atol=1e-9)
+    assert stopped.temperature_ == pytest.approx(model.temperature_, rel=1e-6)
     pytest.importorskip("rich")
     RBFClassifier(100, random_state=0).set_callbacks(callback.ProgressBar()).fit(X_train, y_train)
 

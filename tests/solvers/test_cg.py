@@ -65,8 +65,14 @@ def test_outputs_are_those_of_the_direct_solution(intercept, precision, precondi
     outputs = model.decision_function(X_test)
     np.testing.assert_allclose(outputs, direct.decision_function(X_test), atol=1e-5)
     assert bool(model.intercept_.any()) is intercept
-    if preconditioner is None:  # of all centers, whose inverse gives leave-one-out outputs
-        assert 0.9 < model.temperature_ / direct.temperature_ < 1.1
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_with_few_centers_that_are_no_samples_probabilities_are_those_of_ridge(intercept):
+    centers = X[:300] // 2 + X[300:] // 2
+    direct = RBFClassifier(centers=centers, solver=Ridge(1e-4, fit_intercept=intercept)).fit(X, y)
+    model = clone(direct).set_params(solver=CG(1e-4, fit_intercept=intercept, **TIGHT)).fit(X, y)
+    np.testing.assert_allclose(model.temperature_, direct.temperature_, rtol=1e-3)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-9])
