@@ -24,15 +24,14 @@ def run(arguments: argparse.Namespace) -> None:
     script = arguments.script
     if not arguments.module and not Path(script).is_file():
         raise UserError(f"no file {script}.")
+    sys.path.insert(0, os.getcwd() if arguments.module else str(Path(script).resolve().parent))
+    if arguments.module and importlib.util.find_spec(script.partition(".")[0]) is None:
+        raise UserError(f"no module {script}.")
     from gpurbf.patching import patch_sklearn
 
     patch_sklearn()
     sys.argv = [script, *arguments.arguments]
     if arguments.module:
-        sys.path.insert(0, os.getcwd())
-        if importlib.util.find_spec(script.partition(".")[0]) is None:
-            raise UserError(f"no module {script}.")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(script).resolve().parent))
         runpy.run_path(script, run_name="__main__")

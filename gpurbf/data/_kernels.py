@@ -66,7 +66,7 @@ def _spread_bits(x):
     # Adding 0.0 makes one zero of two. Small integers have their bits on the high end, where a
     # product cannot spread them: sign, exponent and first digits are put on the low end, too.
     bits = bits_as(x + 0.0, np.uint64)
-    return bits ^ (bits >> np.uint64(32)) ^ (bits >> np.uint64(44)) ^ (bits >> np.uint64(52))
+    return bits ^ (bits >> np.uint64(32)) ^ (bits >> np.uint64(44)) ^ (bits >> np.uint64(51))
 
 
 @cached(nogil=True)

@@ -175,7 +175,8 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
         gpurbf.unpatch_sklearn()
 
 
-def test_a_script_that_is_not_there_is_one_line(capsys):
+def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["run", "no-such-script.py"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"
     assert main(["run", "-m", "no_such_module.part"]) == 2
