@@ -9,6 +9,8 @@
     distance by matrix product, fused activation `numpy`, `mkl`  `cupy`
     distance by BNL tiles, activation in tile    `numba`         `numba-cuda`
 
+A BNL (basic neural layer: Dogaru and Dogaru, 2017) is a tile of samples × centers.
+
 ``LOADERS`` maps a name to a function that imports what the backend needs and returns the backend,
 so a library is imported only if its backend is requested. A named backend is used, or
 :class:`BackendUnavailable` is raised; only ``"auto"`` chooses: a GPU of ``GPUS`` if its check in a
