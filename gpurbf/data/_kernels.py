@@ -63,10 +63,9 @@ def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
 @inner()
 def _spread_bits(x):
     """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
-    # Adding 0.0 makes one zero of two. Small integers have their bits on the high end, where a
-    # product cannot spread them: sign, exponent and first digits are put on the low end, too.
+    # Adding 0.0 makes one zero of two. Small integers have their bits on the high end.
     bits = bits_as(x + 0.0, np.uint64)
-    return bits ^ (bits >> np.uint64(32)) ^ (bits >> np.uint64(44)) ^ (bits >> np.uint64(51))
+    return bits ^ (bits >> np.uint64(32))
 
 
 @cached(nogil=True)

@@ -102,6 +102,7 @@ def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
 
     monkeypatch.setattr(pairs.Schedule, "take", taken)
     monkeypatch.setattr(threads, "_cores", lambda: 8)
+    monkeypatch.setattr(threads, "_own_limit", lambda cores: 8)
     for a, b in zip(expected, fitted(X, n_jobs=None)):
         assert np.array_equal(a, b)
     assert max(running) > 2  # of four classes
@@ -110,6 +111,6 @@ def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
 def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
     kernel, own = SimpleNamespace(linear=False, cost=10.0), np.full(5, 1000)
     for cores, megabytes, number in ((2, 200, 2), (8, 200, 8), (64, 200, 10), (8, 1, 2)):
-        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(pairs, "planned_threads", lambda cores=cores: cores)
         every = list(combinations(range(5), 2))
         assert pairs._at_once(kernel, own, every, megabytes * 1e6) == number
