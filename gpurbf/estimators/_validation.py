@@ -245,7 +245,7 @@ def stream_data(
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, the labels of all batches.")
     else:
-        # Each twice: where none is, scikit-learn takes them for numbers to be regressed.
+        # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
     X, y, weights, n_samples, rows = _weighted(
         estimator, X, y, sample_weight, reset=first, ensure_min_samples=1

@@ -62,11 +62,11 @@ def resolve_gamma(
     n = X.shape[1]
     if not isinstance(gamma, str):
         return float(gamma)
-    if isinstance(weights, np.ndarray) and weights.max(initial=0) > _MOST_SUMMED:
-        weights = weights * 2.0**-512  # only their ratios count
     if gamma == "auto":
         return 1.0 / n
     if gamma == "scale":
+        if isinstance(weights, np.ndarray) and weights.max(initial=0) > _MOST_SUMMED:
+            weights = weights * 2.0**-512  # only their ratios count
         variance = _variance(X, weights)
         squared = (n * n if metric == "manhattan" else n) * variance
     else:

@@ -106,7 +106,7 @@ def thread_limit() -> int:
 
 
 def planned_threads() -> int:
-    """For how many threads work is cut: those that there may be, or more where it is recorded."""
+    """Number of threads to divide work for: the limit, and at least 16 while a profile records."""
     return max(_RECORDED_THREADS, thread_limit()) if is_recorded() else thread_limit()
 
 

@@ -141,8 +141,8 @@ class KernelRows:
         if self.precision in FORCED:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.quantization is not None:
-            # Distances and products are exact, and values rounded once; sums of codes may not be,
-            # and a power multiplies the error of what it is taken of.
+            # Distances and products are exact, so a value is rounded once; large linear values are
+            # rounded too, and raising to a power multiplies the relative error by the degree.
             exact = self.activation.linear and self.largest < _MAX_EXACT
             factors = 1 + self.activation.degree * (self.activation.profile == "poly")
             return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""

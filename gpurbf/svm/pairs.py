@@ -131,10 +131,11 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
 def _at_once(
     kernel: KernelMatrix, own: np.ndarray, pairs: list[tuple[int, int]], n_bytes: float
 ) -> int:
-    """How many pairs are solved at a time, on a thread each; those left over help inside them.
+    """Number of pairs that are solved at the same time, each on its own thread.
 
-    As many as have their classes to themselves. More share no rows, and are worth it while each
-    pair keeps rows in an equal part of the memory.
+    There are at least as many as can have no class in common. More pairs do not share rows of
+    their common classes, so they run only while an equal part of the memory is enough for each
+    pair to keep its rows. Threads beyond this number help inside the pairs.
     """
     number = max(1, len(own) // 2)
     largest = max((int(own[a] + own[b]) for a, b in pairs), default=0)
@@ -295,7 +296,8 @@ class Schedule:
         for p, (a, b) in enumerate(pairs):
             self._pending[a][b] = self._pending[b][a] = p
         self._left, self._lock = len(pairs), threading.Lock()
-        # How many pairs of a class run; classes of none that have pairs left, and their ranks.
+        # For each class the number of its running pairs; the ranks of classes that have none
+        # running, and some left.
         self._in_use = [0] * n_classes
         self._free = {c: self._rank(c) for c in range(n_classes) if self._pending[c]}
 
