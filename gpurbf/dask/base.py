@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
-from gpurbf.dask.graph import Settings, Tasks, shared
+from gpurbf.dask.graph import Tasks, caller, shared
 
 
 class DaskEstimator(BaseEstimator):
@@ -70,7 +70,7 @@ class DaskEstimator(BaseEstimator):
         probe = copy.copy(self.model_)
         vars(probe).pop("feature_names_in_", None)
         like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
-        model = shared((self.model_, Settings.of(self.n_jobs), method, like), "model")
+        model = shared((self.model_, caller(self.n_jobs), method, like), "model")
         name = f"gpurbf-{method.replace('_', '-')}-{uuid.uuid4().hex}"
         lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(blocks)
         parts = [
@@ -153,9 +153,9 @@ class DaskClassifier(DaskEstimator):
         return float(right / whole)
 
 
-def _applied(work: tuple[Any, Settings, str, np.ndarray], X: Any) -> np.ndarray:
-    model, settings, method, like = work
-    return settings.call(getattr(model, method), X) if len(X) else like
+def _applied(work: tuple[Any, Any, str, np.ndarray], X: Any) -> np.ndarray:
+    model, call, method, like = work
+    return call(getattr(model, method), X) if len(X) else like
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:

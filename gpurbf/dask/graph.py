@@ -6,7 +6,7 @@ import functools
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask
 import distributed
@@ -37,21 +37,17 @@ def find_client(client: Any) -> distributed.Client:
         ) from None
 
 
-class Settings(NamedTuple):
-    """How a task runs: the number of its threads, and the settings of the client's thread."""
+def caller(n_jobs: int | None) -> Callable[..., Any]:
+    """How a task calls its function: with so many threads, and the settings in force here.
 
-    n_jobs: int
-    config: dict[str, Any]
+    By default a task has one thread, its worker's.
+    """
+    return functools.partial(_call, 1 if n_jobs is None else n_jobs, get_config())
 
-    @classmethod
-    def of(cls, n_jobs: int | None) -> Settings:
-        """Take the settings in force here; by default a task has one thread, its worker's."""
-        return cls(1 if n_jobs is None else n_jobs, get_config())
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function under these settings."""
-        with config_context(**self.config), limited(self.n_jobs):
-            return function(*args)
+def _call(n_jobs: int, config: dict[str, Any], function: Callable[..., Any], *args: Any) -> Any:
+    with config_context(**config), limited(n_jobs):
+        return function(*args)
 
 
 def shared(value: Any, name: str) -> Delayed:
@@ -60,7 +56,7 @@ def shared(value: Any, name: str) -> Delayed:
 
 
 class Tasks:
-    """Makes and runs tasks with `Settings`; the dashboard shows them as ``gpurbf-<name>``.
+    """Makes and runs tasks of a `caller`; the dashboard shows them as ``gpurbf-<name>``.
 
     Parameters
     ----------
@@ -71,7 +67,7 @@ class Tasks:
     """
 
     def __init__(self, client: Any, n_jobs: int | None = None) -> None:
-        self.client, self.settings = find_client(client), Settings.of(n_jobs)
+        self.client, self._call = find_client(client), caller(n_jobs)
 
     @functools.cached_property
     def threads(self) -> dict[str, int]:
@@ -87,7 +83,7 @@ class Tasks:
         self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> list[Delayed]:
         """Tasks for ``function`` of each tuple of arguments; a large function is sent once."""
-        call: Any = functools.partial(self.settings.call, function)
+        call: Any = functools.partial(self._call, function)
         if len(arguments) * len(dumps(call)) > _MAX_BYTES_IN_TASKS:
             call = shared(call, f"{name}-code")
         task, token = delayed(call, pure=False), uuid.uuid4().hex

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import distributed
 import numpy as np
@@ -27,6 +27,8 @@ from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 # Tasks per thread: at a time, including the running one, and in total, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
+# Classes of a task, and the models of their pairs.
+_Solved: TypeAlias = tuple[np.ndarray, PairModels]
 # Finds equal samples; the keys that sort them are made with this seed.
 _RACE = Race(0, by_class=True)
 
@@ -131,11 +133,10 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             return future
 
         # Dask assumes that tasks of a name cost the same, and would give a thread too many at once.
-        threads: list[str | None]
         alone = model.backend in GPUS
+        threads: list[Any]
         threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]
-        threads = threads or [None]
-        slots = (threads * _TASKS_AHEAD)[: len(left)]
+        slots = ((threads or [None]) * _TASKS_AHEAD)[: len(left)]
         ends = distributed.as_completed([begin(worker) for worker in slots])
         for ended in ends.batches():
             for future in ended:
@@ -144,7 +145,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             for future, result in zip(ended, tasks.gathered(ended)):
                 own, _ = running.pop(future)
                 found[own[0]] = result
-                for pair, solution in zip(own, result.models.solutions):
+                for pair, solution in zip(own, result[1].solutions):
                     solutions[pair] = solution
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
@@ -220,21 +221,12 @@ def _are_on(
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
-class _Solved(NamedTuple):
-    """The solved pairs of a task: their classes, and the models of these pairs.
-
-    ``models.support`` are the numbers of the support vectors among the given samples.
-    """
-
-    classes: np.ndarray
-    models: PairModels
-
-
 def _solve(
     model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
 ) -> _Solved:
     """Solve pairs of some classes as the local estimator does among all samples.
 
+    The numbers of the support vectors, ``support``, are those among the given samples.
     ``sizes`` are those of all classes, with equal samples counted once; ``by_key`` says whether
     there are equal samples or unequal weights anywhere.
     """
@@ -263,7 +255,7 @@ def _solve(
     )
     for solution in models.solutions:
         solution.beta = solution.beta[solution.beta != 0]
-    return _Solved(classes, replace(models, support=rows.places[models.support]))
+    return classes, replace(models, support=rows.places[models.support])
 
 
 def _assembled(
@@ -282,7 +274,7 @@ def _assembled(
             of_class = y == c
             table[np.ix_(others - (others > c), columns[of_class])] += models.dual_coef[:, of_class]
     models = replace(
-        found[0].models,
+        found[0][1],
         support=np.arange(len(support)),
         n_support=n_support,
         dual_coef=table,

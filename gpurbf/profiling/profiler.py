@@ -100,19 +100,34 @@ class Profile:
     def _stage(self, phase: str, name: str, recorder: Recorder, xp: ModuleType) -> list[Row]:
         """The row of a stage and those of its parts."""
         parts = {part: entry for (stage, part), entry in recorder.entries.items() if stage == name}
+
+        def row(part: str, entry: Entry, ideal: tuple[float, str]) -> Row:
+            seconds, operations = entry.seconds, float(sum(entry.operations.values()))
+            return Row(
+                phase,
+                name or "in no stage",
+                part,
+                seconds,
+                _ratio(seconds, recorder.seconds),
+                operations,
+                _ratio(operations, seconds),
+                entry.nbytes,
+                _ratio(entry.nbytes, seconds),
+                _ratio(ideal[0], seconds),
+                ideal[1],
+                float(entry.memory) or math.nan,
+                _ratio(entry.memory, machine.memory()),
+            )
+
         whole, ideals = Entry(), {}
         for part, entry in parts.items():
             whole.add(entry)
             ideals[part] = self._ideal(name, entry, xp)
-        known = [ideal for ideal in ideals.values() if ideal[0] > 0]
-        total = sum(seconds for seconds, _ in known), max(known)[1] if known else ""
-        rows = [self._row(phase, name, "", whole, recorder.seconds, total)]
+        seconds = sum(seconds for seconds, _ in ideals.values())
+        rows = [row("", whole, (seconds, max(ideals.values(), default=(0.0, ""))[1]))]
         if name:
             longest = sorted(parts, key=lambda part: -parts[part].seconds)
-            rows += [
-                self._row(phase, name, part or "rest", parts[part], recorder.seconds, ideals[part])
-                for part in longest
-            ]
+            rows += [row(part or "rest", parts[part], ideals[part]) for part in longest]
         return rows
 
     def _ideal(self, stage: str, entry: Entry, xp: ModuleType) -> tuple[float, str]:
@@ -132,32 +147,6 @@ class Profile:
         found = bandwidth(xp) if kind == "memory" else compute(kind, xp)
         name = kind if xp is np else f"{kind} on the device"
         return self.ceilings.setdefault(name, math.nan if found is None else found)
-
-    def _row(
-        self,
-        phase: str,
-        stage: str,
-        part: str,
-        entry: Entry,
-        wall: float,
-        ideal: tuple[float, str],
-    ) -> Row:
-        seconds, operations = entry.seconds, float(sum(entry.operations.values()))
-        return Row(
-            phase,
-            stage or "in no stage",
-            part,
-            seconds,
-            _ratio(seconds, wall),
-            operations,
-            _ratio(operations, seconds),
-            entry.nbytes,
-            _ratio(entry.nbytes, seconds),
-            _ratio(ideal[0], seconds),
-            ideal[1],
-            float(entry.memory) or math.nan,
-            _ratio(entry.memory, machine.memory()),
-        )
 
     @property
     def bottleneck(self) -> str:
@@ -269,10 +258,10 @@ class Profile:
                 f"{phase.capitalize()}, {self.seconds[phase]:.3g} s",
                 markdown_table(*self.table(phase)),
             ]
-        known = {kind: rate for kind, rate in self.ceilings.items() if not math.isnan(rate)}
         limits = [
             f"{kind} {_number(rate / 1e9)} {'GB/s' if kind.startswith('memory') else 'Gop/s'}"
-            for kind, rate in known.items()
+            for kind, rate in self.ceilings.items()
+            if not math.isnan(rate)
         ]
         parts += [f"Ceilings: {', '.join(limits)}.", self.bottleneck]
         return "\n\n".join(filter(None, parts))

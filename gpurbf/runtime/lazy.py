@@ -71,17 +71,13 @@ class Lock:
     """
 
     def __init__(self) -> None:
-        self.renew()
-        _locks.add(self)
-
-    def renew(self) -> None:
-        """Forget who holds it."""
         self.held = threading.RLock()
+        _locks.add(self)
 
 
 def _after_fork() -> None:
     for lock in _locks:
-        lock.renew()
+        lock.held = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

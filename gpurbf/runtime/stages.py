@@ -16,7 +16,8 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 # The stages, in the order of the data's flow.
@@ -77,12 +78,11 @@ class Items(list[Trace]):
 class _Account:
     """The time of one thread: each moment counts for the innermost open stage."""
 
-    def __init__(self, base: tuple[str, str], resident: Callable[[], int]) -> None:
+    def __init__(self, base: tuple[str, str]) -> None:
         self.entries: dict[tuple[str, str], Entry] = {}
         self.trace: Trace = []
         self.unlocked_seconds = 0.0
         self.open = [base]
-        self.resident = resident
         self.since = self.next_look = time.perf_counter()
 
     def entry(self, key: tuple[str, str]) -> Entry:
@@ -100,7 +100,21 @@ class _Account:
         self.since, self.unlocked_seconds = now, 0.0
         if now >= self.next_look or not entry.memory:
             self.next_look = now + _LOOKS
-            entry.memory = max(entry.memory, self.resident())
+            self.look()
+
+    def look(self) -> None:
+        """Note the process's memory for the open stage."""
+        entry = self.entry(self.open[-1])
+        entry.memory = max(entry.memory, _resident_bytes())
+
+
+def _resident_bytes() -> int:
+    """The process's resident set; 0 if the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # not Linux
+        return 0
 
 
 class _Local(threading.local):
@@ -112,20 +126,16 @@ class _Local(threading.local):
 _local = _Local()
 
 
-class _Open:
-    """A recorded stage, to be entered once."""
-
-    def __init__(self, account: _Account, key: tuple[str, str]) -> None:
-        self.account, self.key = account, key
-
-    def __enter__(self) -> _Open:
-        self.account.charge()
-        self.account.open.append(self.key)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.account.charge()
-        self.account.open.pop()
+@contextmanager
+def _opened(account: _Account, key: tuple[str, str]) -> Iterator[None]:
+    """A recorded stage."""
+    account.charge()
+    account.open.append(key)
+    try:
+        yield
+    finally:
+        account.charge()
+        account.open.pop()
 
 
 class _Section:
@@ -164,7 +174,7 @@ class _Section:
         if not self.helpers:
             return work()
         before = _local.account
-        account = _local.account = _Account(self.outer.open[-1], self.outer.resident)
+        account = _local.account = _Account(self.outer.open[-1])
         try:
             work()
         finally:
@@ -204,10 +214,10 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def stage(name: str, part: str = "") -> _Open | _Nothing:
+def stage(name: str, part: str = "") -> AbstractContextManager[Any]:
     """A context in which time counts for a part of one of ``STAGES``."""
     account = _local.account
-    return _NOTHING if account is None else _Open(account, (name, part))
+    return _NOTHING if account is None else _opened(account, (name, part))
 
 
 def staged(
@@ -282,19 +292,25 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._before = _local.account
-        self._memory = _Memory()
-        self._account = _Account(ELSEWHERE, self._memory.resident)
-        self._memory.watch(self._account)
+        self._account, self._done = _Account(ELSEWHERE), threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="gpurbf memory", daemon=True)
+        self._watcher.start()
         _local.account = self._account
         self._account.since = self._started = time.perf_counter()
         return self
+
+    def _watch(self) -> None:
+        """Note the memory of long stages, until the recorder ends."""
+        while not self._done.wait(_SAMPLING):
+            self._account.look()
 
     def __exit__(self, *exception: object) -> None:
         self._account.charge()
         self.seconds = self._account.since - self._started
         self.entries, self.trace = self._account.entries, self._account.trace
         _local.account = self._before
-        self._memory.close()
+        self._done.set()
+        self._watcher.join()
 
     def include(self, other: Recorder) -> None:
         """Add an earlier recording."""
@@ -302,40 +318,3 @@ class Recorder:
         self.trace = other.trace + self.trace
         for key, entry in other.entries.items():
             self.entries.setdefault(key, Entry()).add(entry)
-
-
-class _Memory:
-    """The process's resident set, measured at the ends of stages and regularly in long ones."""
-
-    def __init__(self) -> None:
-        try:
-            self._file = os.open("/proc/self/statm", os.O_RDONLY)
-        except OSError:  # not Linux
-            self._file = -1
-        self._done = threading.Event()
-
-    def resident(self) -> int:
-        """Bytes now; 0 if the system does not tell."""
-        if self._file < 0:
-            return 0
-        return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def watch(self, account: _Account) -> None:
-        """Note the memory for the account's open stage until closed."""
-
-        def look() -> None:
-            while not self._done.wait(_SAMPLING):
-                entry = account.entry(account.open[-1])
-                entry.memory = max(entry.memory, self.resident())
-
-        self._thread = threading.Thread(target=look, name="gpurbf memory", daemon=True)
-        if self._file >= 0:
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._file >= 0:
-            self._done.set()
-            self._thread.join()
-            os.close(self._file)
-            self._file = -1

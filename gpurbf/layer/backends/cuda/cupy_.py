@@ -25,14 +25,9 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted_centers
-from gpurbf.layer.backends.cuda.cupy_kernels import (
-    move_rows,
-    rule,
-    write_outputs,
-    write_scores,
-)
+from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write_outputs, write_scores
 from gpurbf.layer.backends.cuda.device import device_backend
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
+from gpurbf.layer.backends.cuda.memory import Device, Needs
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -160,15 +155,15 @@ class CublasLayer:
         for part, P, terms in self._products(X):
             write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
 
-    def pack_weights(self, W: Any) -> DeviceWeights:
-        """W (m, k) stored by output, so that a warp reads a row of it."""
-        return DeviceWeights(self.xp.asarray(W.T, self.dtype, order="C"), W.shape[1])
+    def pack_weights(self, W: Any) -> Any:
+        """W (m, k) stored by output (k, m), so that a warp reads a row of it."""
+        return self.xp.asarray(W.T, self.dtype, order="C")
 
-    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+    def matvec(self, X: Any, W: Any, out: Any) -> None:
         """Write H @ W (N, k) into ``out``; at most a chunk of H exists at a time."""
         xp, columns = self.xp, self.distance.column_terms
         for part, P, terms in self._products(X):
-            write_scores(xp, self._rule, P, terms, columns, W.values, out[part])
+            write_scores(xp, self._rule, P, terms, columns, W, out[part])
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:

@@ -22,7 +22,7 @@ import numpy as np
 
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Memory, Needs, memory_of
+from gpurbf.layer.backends.cuda.memory import Device, Memory, Needs, memory_of
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.stages import count, stage, staged
@@ -34,46 +34,6 @@ _HOST_BYTES, _LEAST = 1 << 26, 2048
 _SUMMED = 4096
 # The maximum number of rows of any tile: a grid has at most 65,535 bands of rows, 32 or more each.
 _MOST = 65_535 * 32
-
-
-def _tiled(
-    memory: Memory,
-    N: int,
-    needs: Needs,
-    more: float,
-    sources: tuple[Any, ...],
-    compute: Callable[..., None],
-    out: Any = None,
-    fixed: float = 0,
-    most: int = _MOST,
-) -> None:
-    """Compute N rows in tiles that fit, smaller ones each time that memory runs out.
-
-    A row takes ``more`` bytes in addition to its needs. ``compute(rows of out, *rows of the
-    sources)`` gets all its arguments on the device, and writes the first.
-    """
-    fits = needs.rows(memory.free_bytes() - fixed, more)
-    if not all(A is None or is_resident(A) for A in (*sources, out)):
-        fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
-    rows, done = int(max(1, min(N, fits, most))), 0
-    while done < N:
-        part = slice(done, min(done + rows, N))
-        target: Any = out[part] if is_resident(out) else None
-        try:
-            if out is not None and target is None:
-                target = memory.xp.empty((part.stop - done, *out.shape[1:]), out.dtype)
-            compute(target, *(_there(memory.xp, A, part) for A in sources))
-        except memory.xp.cuda.memory.OutOfMemoryError:
-            memory.pool.free_all_blocks()
-            if rows == 1:
-                raise _exhausted(memory, "one row of the hidden layer") from None
-            rows //= 2
-            continue
-        if out is not None and not is_resident(out):
-            with stage("back and evaluate", "to host"):
-                target.get(out=out[part])
-                count(nbytes=target.nbytes)
-        done = part.stop
 
 
 def _there(xp: ModuleType, A: Any, part: slice) -> Any:
@@ -115,10 +75,10 @@ class OnDevice(Protocol):
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
 
-    def pack_weights(self, W: Any) -> DeviceWeights:
-        """W (m, k) as `matvec` reads it."""
+    def pack_weights(self, W: Any) -> Any:
+        """W (m, k) as `matvec` reads it, an array (k, m or more)."""
 
-    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+    def matvec(self, X: Any, W: Any, out: Any) -> None:
         """Write H @ W (N, k) into ``out``."""
 
 
@@ -132,6 +92,44 @@ class DeviceLayer:
         apart = 2 * layer.m * self.dtype.itemsize if self._profile else 0
         self._needs = needs._replace(row=needs.row + apart)
 
+    def _tiled(
+        self,
+        compute: Callable[..., None],
+        more: float,
+        sources: tuple[Any, ...],
+        out: Any = None,
+        fixed: float = 0,
+        most: int = _MOST,
+    ) -> None:
+        """Compute all rows in tiles that fit, smaller ones each time that memory runs out.
+
+        A row takes ``more`` bytes in addition to the layer's needs. ``compute(rows of out, *rows of
+        the sources)`` gets all its arguments on the device, and writes the first.
+        """
+        memory, N, done = self._memory, len(sources[0]), 0
+        fits = self._needs.rows(memory.free_bytes() - fixed, more)
+        if not all(A is None or is_resident(A) for A in (*sources, out)):
+            fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
+        rows = int(max(1, min(N, fits, most)))
+        while done < N:
+            part = slice(done, min(done + rows, N))
+            target: Any = out[part] if is_resident(out) else None
+            try:
+                if out is not None and target is None:
+                    target = memory.xp.empty((part.stop - done, *out.shape[1:]), out.dtype)
+                compute(target, *(_there(memory.xp, A, part) for A in sources))
+            except memory.xp.cuda.memory.OutOfMemoryError:
+                memory.pool.free_all_blocks()
+                if rows == 1:
+                    raise _exhausted(memory, "one row of the hidden layer") from None
+                rows //= 2
+                continue
+            if out is not None and not is_resident(out):
+                with stage("back and evaluate", "to host"):
+                    target.get(out=out[part])
+                    count(nbytes=target.nbytes)
+            done = part.stop
+
     def _write(self, out: Any, X: Any) -> None:
         """Write H (N, m) into ``out``, an array on the device."""
         if not out.size:
@@ -142,7 +140,7 @@ class DeviceLayer:
                 out[...] = self._profile(out)
             self._count(X, out)
 
-    def _write_scores(self, W: DeviceWeights, out: Any, X: Any) -> None:
+    def _write_scores(self, W: Any, out: Any, X: Any) -> None:
         """Write H @ W (N, k) into ``out``, an array on the device."""
         if not (out.size and self._layer.m):
             out.fill(0)
@@ -154,7 +152,7 @@ class DeviceLayer:
             else:
                 H = self._memory.xp.empty((len(X), self._layer.m), self.dtype)
                 self._write(H, X)
-                out[...] = H @ W.values
+                out[...] = H @ W.T
             count(operations=2 * out.size * self._layer.m, kind=self.dtype.name)
 
     def _count(self, X: Any, out: Any) -> None:
@@ -164,22 +162,20 @@ class DeviceLayer:
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
         with self._memory.allocator():
-            more = _row_size(X) + _row_size(out)
-            _tiled(self._memory, len(X), self._needs, more, (X,), self._write, out)
+            self._tiled(self._write, _row_size(X) + _row_size(out), (X,), out)
 
-    def pack_weights(self, W: Any) -> DeviceWeights:
+    def pack_weights(self, W: Any) -> Any:
         """Output weights W (m, k), on the host or the device, as `matvec` takes them."""
         with self._memory.allocator():
             if self._profile is None and W.size:
                 return self._layer.pack_weights(W)
-            return DeviceWeights(self._memory.xp.asarray(W, self.dtype), W.shape[1])
+            return self._memory.xp.asarray(W, self.dtype).T
 
-    def matvec(self, X: Any, W: DeviceWeights) -> Any:
+    def matvec(self, X: Any, W: Any) -> Any:
         """H @ W (N, k), on the host or the device, where X is."""
         with self._memory.allocator():
-            S = (self._memory.xp if is_resident(X) else np).empty((len(X), W.k), self.dtype)
-            more, write = _row_size(X) + _row_size(S), partial(self._write_scores, W)
-            _tiled(self._memory, len(X), self._needs, more, (X,), write, S)
+            S = (self._memory.xp if is_resident(X) else np).empty((len(X), W.shape[0]), self.dtype)
+            self._tiled(partial(self._write_scores, W), _row_size(X) + _row_size(S), (X,), S)
             return S
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
@@ -192,8 +188,7 @@ class DeviceLayer:
             # Memory for H, for H less its mean in float64, and for the HᵀH of a tile.
             more = _row_size(X) + 2 * _row_size(T) + len(B) * (itemsize + 8)
             fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
-            sources = X, T, weights
-            _tiled(self._memory, len(X), self._needs, more, sources, add, None, fixed, _SUMMED)
+            self._tiled(add, more, (X, T, weights), fixed=fixed, most=_SUMMED)
 
     @staged("output training", "HᵀH")
     def _add_sums(self, sums: Sums, _: None, X: Any, T: Any, weights: Any) -> None:
@@ -244,9 +239,7 @@ def device_backend(
             try:
                 layer = make(xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
             except xp.cuda.memory.OutOfMemoryError:
-                layer = None
-            if layer is None:
-                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
+                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs") from None
             # Other streams will read the layer.
             xp.cuda.get_current_stream().synchronize()
         return DeviceLayer(memory, device, layer)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
@@ -35,13 +35,6 @@ class Device(NamedTuple):
     def tensor_floats(self) -> bool:
         """Whether three TF32 products take less time than one in float32 (data center GPUs)."""
         return self.capability in ((8, 0), (9, 0), (10, 0), (10, 3))
-
-
-class DeviceWeights(NamedTuple):
-    """Output weights of k outputs as a backend's kernels read them."""
-
-    values: Any
-    k: int
 
 
 class Needs(NamedTuple):

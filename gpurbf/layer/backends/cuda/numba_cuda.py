@@ -20,7 +20,7 @@ from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
 from gpurbf.layer.backends.cuda.device import device_backend
-from gpurbf.layer.backends.cuda.memory import Device, DeviceWeights, Needs
+from gpurbf.layer.backends.cuda.memory import Device, Needs
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -131,7 +131,7 @@ class CudaTileLayer:
         wide = self.dtype == np.float64 or self.product == "manhattan"
         return tile.SHAPES["medium"] if wide else large
 
-    def _launch(self, X: Any, *, out: Any = None, W: DeviceWeights | None = None) -> Any:
+    def _launch(self, X: Any, *, out: Any = None, W: Any = None) -> Any:
         """Run the tiles on all rows of X: H into ``out``, or shares of H @ W in float64."""
         N = len(X)
         shape = self._choose(N)
@@ -144,8 +144,8 @@ class CudaTileLayer:
         else:
             # Two blocks per multiprocessor, if there are enough tiles.
             shares = min(columns, -(-2 * self.device.multiprocessors // bands))
-            sums = self.xp.empty((shares, N, W.k))
-            mode, given[1:] = tile.SCORES, [W.values, cuda_api.argument(sums)]
+            sums = self.xp.empty((shares, N, W.shape[0]))
+            mode, given[1:] = tile.SCORES, [W, cuda_api.argument(sums)]
         limit = 128 if shape.B == 16 and self.dtype == np.float32 else None
         a, of_sum = self.activation, form(self.activation)
         if self.exact and of_sum == "squared":
@@ -167,14 +167,14 @@ class CudaTileLayer:
         """Write H (N, m) into ``out``."""
         self._launch(X, out=out)
 
-    def pack_weights(self, W: Any) -> DeviceWeights:
+    def pack_weights(self, W: Any) -> Any:
         """W (m, k) by outputs, as the tile takes it: (k, m') with zeros beyond m."""
         m, k = W.shape
         by_output = self.xp.zeros((k, -(-m // _PADDED) * _PADDED), self.dtype)
         by_output[:, :m] = self.xp.asarray(W, self.dtype).T
-        return DeviceWeights(cuda_api.argument(by_output), k)
+        return cuda_api.argument(by_output)
 
-    def matvec(self, X: Any, W: DeviceWeights, out: Any) -> None:
+    def matvec(self, X: Any, W: Any, out: Any) -> None:
         """Write H @ W (N, k) into ``out``: tiles in the layer's dtype, their sums in float64."""
         out[...] = self._launch(X, W=W).sum(axis=0)
 
