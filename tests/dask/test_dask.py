@@ -41,7 +41,14 @@ def client():
 
 
 def cut(*chunks, data=(X, y)):
-    return [da.from_array(part, chunks=(chunks, *part.shape[1:])) for part in data]
+    parts = (part for part in data if part is not None)
+    return [da.from_array(part, chunks=(chunks, *part.shape[1:])) for part in parts]
+
+
+def fitted(name, options, *chunks, data=(X, y)):
+    """Fitted on the cluster, to data that are cut in chunks, and locally."""
+    model = getattr(on_dask, name)(**options).fit(*cut(*chunks, data=data))
+    return model, getattr(gpurbf, name)(**options).fit(*data)
 
 
 def delayed_blocks(n_blocks, read, *arguments):
@@ -64,9 +71,7 @@ def assert_same(model, local):
 @pytest.mark.parametrize("chunks", [(N,), (500, 500, 797), (1, 96) + (50,) * 34])
 def test_a_classifier_is_the_local_one_to_the_bit(client, chunks, weights):
     options = RBF | {"class_weight": None if weights is None else "balanced"}
-    local = gpurbf.RBFClassifier(**options).fit(X, y, weights)
-    sample_weight = None if weights is None else cut(*chunks, data=(weights,))[0]
-    model = on_dask.RBFClassifier(**options).fit(*cut(*chunks), sample_weight)
+    model, local = fitted("RBFClassifier", options, *chunks, data=(X, y, weights))
     assert_same(model.to_local(), local)
     np.testing.assert_array_equal(model.coef_, local.coef_)
 
@@ -76,9 +81,8 @@ def test_copies_of_unequal_weight_are_those_of_the_local_fit(client, n_distinct)
     """They round apart, and are left out together; with fewer than centers nothing is rounded."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, n_distinct, 1200)
-    data, weights = (X[rows], y[rows]), rng.choice([0.3, 1, 2.7], 1200)
-    local = gpurbf.RBFClassifier(centers=X[:260]).fit(*data, weights)
-    model = on_dask.RBFClassifier(centers=X[:260]).fit(*cut(500, 690, 10, data=(*data, weights)))
+    data = X[rows], y[rows], rng.choice([0.3, 1, 2.7], 1200)
+    model, local = fitted("RBFClassifier", {"centers": X[:260]}, 500, 690, 10, data=data)
     if "float64" not in local.solver_info_:  # the sums of blocks round in their own order there
         return assert_same(model.to_local(), local)
     assert model.solver_info_ == local.solver_info_
@@ -89,8 +93,7 @@ def test_copies_of_unequal_weight_are_those_of_the_local_fit(client, n_distinct)
 @pytest.mark.parametrize("name", ["RBFClassifier", "SVC"])
 def test_blocks_that_workers_have_are_taken_together(client, name):
     # Each row is in two blocks, and neighbours are on different workers.
-    twice = np.vstack([X[:600], X[:600]]), np.append(y[:600], y[:600])
-    workers = list(client.nthreads())
+    twice, workers = (np.vstack([X[:600]] * 2), np.tile(y[:600], 2)), list(client.nthreads())
     blocks, labels = (
         [
             client.scatter(part, workers=[workers[i % 2]], hash=False)
@@ -159,10 +162,10 @@ def test_centers_are_drawn_in_the_scan_as_they_are_locally(client, rule):
 
 def test_centers_that_were_not_prefetched_are_asked_for(client):
     """All are in the first block, of which as many were expected as of the others."""
-    data, labels = np.vstack([X[:300]] * 5), np.tile(y[:300], 5)
-    model = on_dask.RBFClassifier(**RBF).fit(*cut(*[300] * 5, data=(data, labels)))
+    data = np.vstack([X[:300]] * 5), np.tile(y[:300], 5)
+    model, local = fitted("RBFClassifier", RBF, *[300] * 5, data=data)
     assert model.center_indices_.max() < 300
-    assert_same(model.to_local(), gpurbf.RBFClassifier(**RBF).fit(data, labels))
+    assert_same(model.to_local(), local)
 
 
 def counted(i, part, log):
@@ -219,15 +222,13 @@ def test_svc_solves_a_pair_as_among_all_samples(client, make, options, weighted)
     data = make(rng)
     n = len(data[0])
     weights = rng.choice([0, 0.5, 1, 3], n) if weighted else None
-    local = gpurbf.SVC(**options).fit(*data, weights)
-    given = (None if part is None else da.from_array(part, n // 2) for part in (*data, weights))
-    assert_same(on_dask.SVC(**options).fit(*given).to_local(), local)
+    model, local = fitted("SVC", options, n // 2, n - n // 2, data=(*data, weights))
+    assert_same(model.to_local(), local)
 
 
 def test_svc_off_the_quantization_has_the_local_solution(client):
     Z = X[:500] / 7 + 0.1
-    local = gpurbf.SVC(tol=1e-6).fit(Z, y[:500])
-    model = on_dask.SVC(tol=1e-6).fit(*cut(100, 400, data=(Z, y[:500])))
+    model, local = fitted("SVC", {"tol": 1e-6}, 100, 400, data=(Z, y[:500]))
     np.testing.assert_array_equal(model.support_, local.support_)
     new = model.decision_function(cut(250, 250, data=(Z,))[0]).compute()
     np.testing.assert_allclose(new, local.decision_function(Z), atol=1e-4)
@@ -237,9 +238,7 @@ def test_svc_off_the_quantization_has_the_local_solution(client):
 @pytest.mark.parametrize("solver", ["ridge", "lms"])
 def test_fsvc_has_the_local_centers(client, options, solver):
     options = options | {"solver": solver, "learning_rate": 0.01, "n_epochs": 2, "random_state": 0}
-    data = digits_twice(None)
-    local = gpurbf.FSVC(**options).fit(*data)
-    model = on_dask.FSVC(**options).fit(*cut(300, 40, 300, data=data))
+    model, local = fitted("FSVC", options, 300, 40, 300, data=digits_twice(None))
     for name in ("center_indices_", "radius_", "eval_radius_", "n_iter_", "n_samples_seen_"):
         np.testing.assert_array_equal(getattr(model, name), getattr(local, name))
     np.testing.assert_allclose(model.coef_, local.coef_, rtol=1e-4, atol=1e-4)
@@ -248,8 +247,7 @@ def test_fsvc_has_the_local_centers(client, options, solver):
 def test_fsvc_takes_blocks_of_a_row_each(client):
     """Parts of the drawn order have no rows then."""
     options = {"radius": 20.0, "random_state": 0}
-    local = gpurbf.FSVC(**options).fit(X[:12], y[:12])
-    model = on_dask.FSVC(**options).fit(*cut(*[1] * 12, data=(X[:12], y[:12])))
+    model, local = fitted("FSVC", options, *[1] * 12, data=(X[:12], y[:12]))
     np.testing.assert_array_equal(model.center_indices_, local.center_indices_)
 
 

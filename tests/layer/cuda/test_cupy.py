@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import standin
+from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from standin import GAUSSIAN
@@ -130,15 +131,14 @@ ESTIMATORS = {
 }
 
 
-def answers(model, X):
-    return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
+X_DIGITS, Y_DIGITS = load_digits(return_X_y=True)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_what_is_given_on_the_device_is_answered_there(cupy, name):
-    X, y = load_digits(return_X_y=True)
-    X, y, new = X[:300].astype(np.uint8), y[:300], X[300:340].astype(np.uint8)
-    y = y % 2 if name == "poly" else y  # two classes, whose answers have a column less
+    X, new = (X_DIGITS[rows].astype(np.uint8) for rows in (slice(300), slice(300, 340)))
+    # Two classes, whose answers have a column less.
+    y = Y_DIGITS[:300] % 2 if name == "poly" else Y_DIGITS[:300]
     here, there = (clone(ESTIMATORS[name]).set_params(backend="cupy") for _ in range(2))
     weight = np.linspace(1, 2, len(y))
     here.fit(X, y, weight)
@@ -153,15 +153,14 @@ def test_what_is_given_on_the_device_is_answered_there(cupy, name):
 
 
 def test_labels_that_are_words_stay_on_the_host(cupy):
-    X, y = load_digits(return_X_y=True)
+    X, words = cupy.asarray(X_DIGITS[:300]), np.array(["even", "odd"])[Y_DIGITS[:300] % 2]
     for name in ("ridge", "fsvc", "svc"):
-        model = clone(ESTIMATORS[name]).set_params(backend="cupy")
-        model.fit(cupy.asarray(X[:300]), np.array(["even", "odd"])[y[:300] % 2])
-        assert set(model.predict(cupy.asarray(X[:50]))) == {"even", "odd"}
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X, words)
+        assert set(model.predict(X[:50])) == {"even", "odd"}
 
 
 def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):
-    X, y = load_digits(return_X_y=True)
+    X, y = X_DIGITS, Y_DIGITS
     new = X[200:260] + 30.0 * (np.arange(60) % 2)[:, None]
     model = gpurbf.FSVC.sfsvc(40.0, backend="cupy").set_params(outside="nearest")
     model.fit(X[:200], y[:200])
@@ -172,9 +171,9 @@ def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):
 
 
 def test_samples_on_the_device_are_checked(cupy):
-    X, y = load_digits(return_X_y=True)
+    X = X_DIGITS[:200]
     for name in ("ridge", "fsvc", "svc", "layer"):
-        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X[:200], y[:200])
+        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X, Y_DIGITS[:200])
         call = model.transform if name == "layer" else model.predict
         with pytest.raises(ValueError, match="expecting 64 features"):
             call(cupy.asarray(X[:, :3]))
@@ -185,32 +184,30 @@ def test_samples_on_the_device_are_checked(cupy):
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
-    X, y = load_digits(return_X_y=True)
-    X = (X + (dtype == np.float64) / 97).astype(dtype)  # on no quantization
-    X, y, new = X[:600], y[:600], X[600:700]
+    X = (X_DIGITS[:700] + (dtype == np.float64) / 97).astype(dtype)  # on no quantization
+    X, y, new = X[:600], Y_DIGITS[:600], X[600:]
     here, there = (
         clone(ESTIMATORS[name]).set_params(backend=backend).fit(X, y)
         for backend in ("cupy", "numpy")
     )
     tolerance = {"rtol": 1e-3, "atol": 2e-3}
-    np.testing.assert_allclose(answers(here, new), answers(there, new), **tolerance)
+    np.testing.assert_allclose(outputs(here, new), outputs(there, new), **tolerance)
     np.testing.assert_array_equal(*(getattr(m, "center_indices_", 0) for m in (here, there)))
     assert here.backend_ == "cupy" and len(cupy.gpu.calls) > 0
     for key, value in vars(here).items():
         assert not hasattr(value, "__cuda_array_interface__"), key
     # Trained on one, it predicts on the other.
     moved = pickle.loads(pickle.dumps(here)).set_params(backend="numpy")
-    np.testing.assert_allclose(answers(moved, new), answers(here, new), **tolerance)
+    np.testing.assert_allclose(outputs(moved, new), outputs(here, new), **tolerance)
     moved = pickle.loads(pickle.dumps(there)).set_params(backend="cupy")
-    np.testing.assert_allclose(answers(moved, new), answers(there, new), **tolerance)
+    np.testing.assert_allclose(outputs(moved, new), outputs(there, new), **tolerance)
 
 
 def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
     monkeypatch.setattr("gpurbf.svm.binary.MAX_SINGLE_SET", 40)
     monkeypatch.setattr("gpurbf.svm.binary.WORKING_SET_LIMITS", (32, 32))
     monkeypatch.setattr("gpurbf.svm.pairs.MAX_MATRIX", 0)
-    X, y = load_digits(return_X_y=True)
-    X, y = X[y < 5].astype(np.uint8), y[y < 5]
+    X, y = X_DIGITS[Y_DIGITS < 5].astype(np.uint8), Y_DIGITS[Y_DIGITS < 5]
     with config_context(gpu_memory=1.5):
         model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
     assert max(pool.peak for pool in cupy.gpu.pools) <= 1.5 * 2**20

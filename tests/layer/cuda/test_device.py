@@ -20,11 +20,19 @@ from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
 from tests.layer.test_layer import data
 
+DIGITS, LABELS = load_digits(return_X_y=True)
+PIXELS = DIGITS.astype(np.uint8)
+
+
+def samples_and_layer(dtype=np.float32, gamma=GAUSSIAN.gamma, **sizes):
+    """Samples and a layer of the cupy backend."""
+    X, C = data(dtype, **sizes)
+    return X, HiddenLayer(C, GAUSSIAN._replace(gamma=gamma), backend="cupy")
+
 
 def test_samples_cross_once_and_h_never(cupy):
-    X, y = load_digits(return_X_y=True)
-    X, m, k = X.astype(np.uint8), 100, 10
-    model = gpurbf.RBFClassifier(m, gamma=0.001, backend="cupy", random_state=0).fit(X, y)
+    X, m, k = PIXELS, 100, 10
+    model = gpurbf.RBFClassifier(m, gamma=0.001, backend="cupy", random_state=0).fit(X, LABELS)
     # Samples, those of the shift, of the calibration and 64 whose rounding is measured; targets and
     # a column of ones; centers; the shift, weights of the calibration, what the solution is made of
     # and up to 50 solutions for centers that are among the calibration's samples.
@@ -67,8 +75,7 @@ def consumers(layer, X):
 @pytest.mark.parametrize("consumer", range(3))
 def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_tiles, consumer):
     gpu = cupy.gpu
-    X, C = data(np.float32, N=500)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    X, layer = samples_and_layer(N=500)
     run = consumers(layer, X)[consumer]
     expected = run()
     (pool,) = (pool for pool in gpu.pools if pool.used)
@@ -93,20 +100,19 @@ def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_til
 
 
 def test_memory_that_does_not_hold_a_row_says_what_to_do(cupy):
-    X, C = data(np.float32)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    X, layer = samples_and_layer()
     layer.activations(X[:1])
     cupy.gpu.fail_above = 100
     with pytest.raises(MemoryError, match=r"one row.*GPURBF_GPU_MEMORY.*backend='numba'"):
         layer.activations(X)
     with pytest.raises(MemoryError, match="37 centers of 21 inputs"):
-        HiddenLayer(C, GAUSSIAN, backend="cupy").activations(X)
+        HiddenLayer(layer.centers, GAUSSIAN, backend="cupy").activations(X)
 
 
 @pytest.mark.parametrize("how", ["config", "environment"])
 def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
-    X, C = data(np.float32, N=20_000, m=100)
-    megabytes, runs = 2, consumers(HiddenLayer(C, GAUSSIAN, backend="cupy"), X)
+    X, layer = samples_and_layer(N=20_000, m=100)
+    megabytes, runs = 2, consumers(layer, X)
     if how == "environment":
         monkeypatch.setenv("GPURBF_GPU_MEMORY", str(megabytes))
     with config_context(**({"gpu_memory": megabytes} if how == "config" else {})):
@@ -119,8 +125,7 @@ def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
 
 
 def test_memory_is_kept_between_calls_within_the_budget(cupy):
-    X, C = data(np.float32, N=20_000, m=60)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    X, layer = samples_and_layer(N=20_000, m=60)
     layer.matvec(X, np.ones((60, 2)))
     gpu = cupy.gpu
     (pool,) = (pool for pool in gpu.pools if pool.used)
@@ -134,8 +139,7 @@ def test_memory_is_kept_between_calls_within_the_budget(cupy):
 
 
 def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles):
-    X, C = data(np.float32, N=500)
-    layer, gpu = HiddenLayer(C, GAUSSIAN, backend="cupy"), cupy.gpu
+    (X, layer), gpu = samples_and_layer(N=500), cupy.gpu
     expected = layer.activations(X)
     used = sum(pool.used for pool in gpu.pools)
     gpu.failure, gpu.fail_at = KeyboardInterrupt, {gpu.n_allocations + 12}
@@ -146,8 +150,7 @@ def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles):
 
 
 def test_a_forked_process_is_told_so(cupy, monkeypatch):
-    X, C = data(np.float32)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    X, layer = samples_and_layer()
     layer.activations(X)
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
@@ -157,8 +160,7 @@ def test_a_forked_process_is_told_so(cupy, monkeypatch):
 
 def test_another_device_is_refused_by_name(cupy):
     """Its arrays are elsewhere, and what was chosen is for the first."""
-    X, C = data(np.float32)
-    layer = HiddenLayer(C, GAUSSIAN, backend="cupy")
+    X, layer = samples_and_layer()
     layer.activations(X)
     cupy.gpu.device = 1
     with pytest.raises(gpurbf.BackendUnavailable, match=r"device 1 .*VISIBLE_DEVICES=1"):
@@ -191,9 +193,9 @@ def test_joblib_tells_its_workers_their_number(monkeypatch):
 
 def test_the_environment_s_memory_is_checked(cupy, monkeypatch):
     monkeypatch.setenv("GPURBF_GPU_MEMORY", "much")
-    X, C = data(np.float32)
+    X, layer = samples_and_layer()
     with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):
-        HiddenLayer(C, GAUSSIAN, backend="cupy").activations(X)
+        layer.activations(X)
 
 
 # Launches, copies, waits, blocks.
@@ -211,8 +213,7 @@ def counted(gpu, call):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
-    X, C = data(dtype, N=5000, m=60)
-    layer = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy")
+    X, layer = samples_and_layer(dtype, 1e-5, N=5000, m=60)
     x, out = cupy.asarray(X), cupy.empty((5000, 60), layer.dtype)
     W, T = OutputWeights(cupy.asarray(np.ones((60, 10)))), cupy.asarray(np.ones((5000, 10)))
     sums = cupy.zeros((60, 60)), cupy.zeros((60, 10))
@@ -226,16 +227,14 @@ def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
 def test_a_further_chunk_is_two_launches_more(cupy, monkeypatch):
     """A chunk is some thousand rows, or more if their products are few bytes; MNIST has eight."""
     monkeypatch.setattr(cupy_, "_CHUNK_BYTES", 0)
-    X, C = data(np.uint8, N=20_000, m=60)
-    layer = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy")
+    X, layer = samples_and_layer(np.uint8, 1e-5, N=20_000, m=60)
     x, W = cupy.asarray(X), OutputWeights(cupy.asarray(np.ones((60, 10))))
     assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (1 + 2 * 3, NOTHING_ELSE)
     assert {call[2] for call in cupy.gpu.calls} == {8192, 20_000 - 2 * 8192}
 
 
 def test_a_call_from_the_host_copies_in_and_out_and_asks_once_for_free_memory(cupy):
-    X, C = data(np.uint8, N=1000)
-    layer, W = HiddenLayer(C, GAUSSIAN._replace(gamma=1e-5), backend="cupy"), np.ones((37, 10))
+    (X, layer), W = samples_and_layer(np.uint8, 1e-5, N=1000), np.ones((37, 10))
     layer.matvec(X, W)
     asked, crossed = cupy.gpu.asked, cupy.gpu.bytes("in")
     assert counted(cupy.gpu, lambda: layer.matvec(X, W)) == (3, [2, 1, 0])
@@ -262,17 +261,14 @@ COUNTS = {
 
 @pytest.mark.parametrize("model", COUNTS, ids=str)
 def test_the_estimators_take_no_more_than_they_did(cupy, model):
-    X, y = load_digits(return_X_y=True)
-    X = X.astype(np.uint8)
     fit, host, resident = COUNTS[model]
     model = clone(model).set_params(backend="cupy")
     rows = slice(600) if isinstance(model, gpurbf.SVC) else slice(None)
     before = cupy.gpu.counts()
-    model.fit(X[rows], y[rows])
+    model.fit(PIXELS[rows], LABELS[rows])
     assert ((cupy.gpu.counts() - before)[:3] <= fit).all(), cupy.gpu.counts() - before
     call = getattr(model, "transform", None) or model.predict
-    there = cupy.asarray(X)
-    for data_, most in ((X, host), (there, resident)):
-        launches, others = counted(cupy.gpu, lambda data_=data_: call(data_))
+    for X, most in ((PIXELS, host), (cupy.asarray(PIXELS), resident)):
+        launches, others = counted(cupy.gpu, lambda X=X: call(X))
         assert others[-1] == 0
         assert (np.array([launches, *others[:2]]) <= most).all(), (launches, others)
