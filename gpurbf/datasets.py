@@ -198,8 +198,9 @@ def _load(
     tried = []
     for place in (*places, _SYSTEM / folder):
         try:
-            X_train, y_train, X_test, y_test = load_folder(place)
-            return Images(_rows(X_train), y_train, _rows(X_test), y_test)
+            train, y_train, test, y_test = load_folder(place)
+            X_train, X_test = (images.reshape(len(images), -1) for images in (train, test))
+            return Images(X_train, y_train, X_test, y_test)
         except FileNotFoundError as error:
             tried.append(str(error))
     try:
@@ -211,11 +212,6 @@ def _load(
             f"{_FILES[0]} (or .gz) and the other three files: data_home=, or --data on the "
             "command line."
         ) from error
-
-
-def _rows(images: np.ndarray) -> np.ndarray:
-    """One image to a row."""
-    return images.reshape(len(images), -1)
 
 
 def _from_openml(name: str, data_home: str | os.PathLike[str] | None) -> Images:

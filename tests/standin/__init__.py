@@ -34,7 +34,7 @@ import scipy.linalg
 from gpurbf import BackendUnavailable
 from gpurbf.layer import backends
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.cuda import check, memory
+from gpurbf.layer.backends.cuda import check, device
 from gpurbf.runtime.stages import FENCES
 from standin.kernels import Cublas, ElementwiseKernel, RawKernel
 from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
@@ -320,7 +320,7 @@ def installed(checked=False):
         finally:
             FENCES.clear()
             backends._attempt.cache_clear()
-            memory.memory_of.cache_clear()
+            device.memory_of.cache_clear()
     if any(pool.used for pool in gpu.pools):
         gc.collect()  # what only a cycle holds
     assert [pool.used for pool in gpu.pools] == [0] * len(gpu.pools)

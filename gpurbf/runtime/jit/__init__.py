@@ -52,7 +52,8 @@ class Announcer(event.Listener):
 
     def on_start(self, event):
         """A pass begins."""
-        if self.depth or _is_ours(event):
+        module = str((event.data or {}).get("module", ""))
+        if self.depth or module.startswith("gpurbf."):
             if not self.depth:
                 self.began = self.clock()
             self.depth += 1
@@ -68,20 +69,13 @@ class Announcer(event.Listener):
             self.began = now
         if not self.said and self.spent + now - self.began > SECONDS:
             self.said = True
-            print(message(), file=sys.stderr, flush=True)
-
-
-def _is_ours(event):
-    return str((event.data or {}).get("module", "")).startswith("gpurbf.")
-
-
-def message():
-    """The line that is printed."""
-    return (
-        "gpurbf: compiling kernels for this CPU, once; they are cached in "
-        f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
-        "`python -m gpurbf warmup`."
-    )
+            print(
+                "gpurbf: compiling kernels for this CPU, once; they are cached in "
+                f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
+                "`python -m gpurbf warmup`.",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 announcer = Announcer()

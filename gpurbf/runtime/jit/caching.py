@@ -90,12 +90,8 @@ def _imports(path):
             parts = [*module.split("."), name] if name else module.split(".")
             for folder in (_ROOT, path.parent):
                 file = folder.joinpath(*parts)
-                files += [
-                    found
-                    for found in (file.with_suffix(".py"), file / "__init__.py")
-                    if found.is_file()
-                ]
-    return files
+                files += file.with_suffix(".py"), file / "__init__.py"
+    return [file for file in files if file.is_file()]
 
 
 @functools.cache

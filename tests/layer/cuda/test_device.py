@@ -15,7 +15,7 @@ from standin import GAUSSIAN
 
 import gpurbf
 from gpurbf import config_context
-from gpurbf.layer.backends.cuda import cupy_, memory
+from gpurbf.layer.backends.cuda import cupy_, device
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
 from tests.layer.test_layer import data
@@ -175,9 +175,9 @@ def test_workers_of_joblib_share_the_memory_as_they_share_the_cores(
     cupy, monkeypatch, name, threads, share
 ):
     """Each knows how many threads joblib leaves to it; Parallel sets these as tested below."""
-    there = memory.memory_of(cupy)
+    there = device.memory_of(cupy)
     whole = there.budget()
-    monkeypatch.setattr(memory.multiprocessing.current_process(), "_name", name)
+    monkeypatch.setattr(device.multiprocessing.current_process(), "_name", name)
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setattr("joblib.cpu_count", lambda: 8)
     assert there.budget() == whole // share
@@ -187,7 +187,7 @@ def test_joblib_tells_its_workers_their_number(monkeypatch):
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     n_jobs = min(2, joblib.cpu_count())
-    found = joblib.Parallel(n_jobs)(joblib.delayed(memory.processes)() for _ in range(2))
+    found = joblib.Parallel(n_jobs)(joblib.delayed(device.processes)() for _ in range(2))
     assert found == [n_jobs] * 2 or n_jobs == 1
 
 

@@ -26,8 +26,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted_centers
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write_outputs, write_scores
-from gpurbf.layer.backends.cuda.device import device_backend
-from gpurbf.layer.backends.cuda.memory import Device, Needs
+from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -103,6 +102,12 @@ class CublasLayer:
             d = d._replace(x_shift=xp.full(n, d.x_shift, np.float32))
         self.distance = d
         self._rule = rule(activation, d.alpha, d.factor)
+        packed = d.centers.shape[1] * np.dtype(self.product.x_dtype).itemsize
+        products = len(d.centers) * np.dtype(self.product.out_dtype).itemsize
+        # Rows whose products are activated together.
+        self._chunk = max(_LEAST, _CHUNK_BYTES // max(1, products))
+        # Memory of a row: packed, with its terms; and of a row of a chunk: its products.
+        self.needs = Needs(packed + 16, products, self._chunk)
 
     def _moved(
         self,
@@ -123,22 +128,9 @@ class CublasLayer:
         move_rows(xp, A, shift, coefficients, packed, terms, parts)
         return packed, terms
 
-    def _chunk(self) -> int:
-        """Rows whose products are activated together."""
-        row = max(1, len(self.distance.centers)) * np.dtype(self.product.out_dtype).itemsize
-        return max(_LEAST, _CHUNK_BYTES // row)
-
-    @property
-    def needs(self) -> Needs:
-        """Memory of a row: packed, with its terms; and of a row of a chunk: its products."""
-        product, centers = self.product, self.distance.centers
-        packed = centers.shape[1] * np.dtype(product.x_dtype).itemsize
-        row = len(centers) * np.dtype(product.out_dtype).itemsize
-        return Needs(packed + 16, row, self._chunk())
-
     def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
         """Rows, their products with the centers (next rows reuse this memory), and their terms."""
-        product, d, N, rows = self.product, self.distance, len(X), self._chunk()
+        product, d, N, rows = self.product, self.distance, len(X), self._chunk
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
             A, terms = self._moved("samples", X, d.x_shift, product.x_dtype, d.row, kind)

@@ -19,8 +19,7 @@ from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
 from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
-from gpurbf.layer.backends.cuda.device import device_backend
-from gpurbf.layer.backends.cuda.memory import Device, Needs
+from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -85,17 +84,14 @@ class CudaTileLayer:
         self.shape = _stated(forced_tile(), self.product)  # None: each launch chooses
         length = registers.SLICE // self._packed_dtype.itemsize
         self._length = max(1, -(-n // length)) * length
+        # Memory of a row besides the row itself: the packed row and its term.
+        self.needs = Needs(self._length * self._packed_dtype.itemsize + 16)
         self._centers = self._made(self.m, self.m)
         self._pack(C, terms.column, self._centers)
         self._samples = threading.local()
         # Arguments for out, weights and sums if a kernel ignores them.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
         self._nothing = tuple(map(cuda_api.argument, nothing))
-
-    @property
-    def needs(self) -> Needs:
-        """Device memory of a row besides the row itself: the packed row and its term."""
-        return Needs(self._length * self._packed_dtype.itemsize + 16)
 
     def _made(self, N: int, n_terms: int) -> Packed:
         """Memory for N packed rows, in whole tiles, and their terms."""

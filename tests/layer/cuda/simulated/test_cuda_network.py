@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 import gpurbf
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import LOADERS, Tile, _attempt
-from gpurbf.layer.backends.cuda import memory, numba_cuda
+from gpurbf.layer.backends.cuda import device, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
@@ -36,7 +36,7 @@ def loaded(cupy, monkeypatch):
     monkeypatch.setattr(cuda_api, "argument", lambda A: wrapped.append(A.shape) or argument(A))
     cupy.gpu.wrapped = wrapped
     monkeypatch.setattr(numba_cuda, "forced_tile", lambda: Tile(M=64, B=8))
-    backend = numba_cuda.build_backend(cupy, memory.Device("simulated", (8, 0), 1))
+    backend = numba_cuda.build_backend(cupy, device.Device("simulated", (8, 0), 1))
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
     monkeypatch.setattr(cuda_pairs, "_wrong_steps", lambda backend: "")
     _attempt.cache_clear()

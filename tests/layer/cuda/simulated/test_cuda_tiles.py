@@ -9,7 +9,8 @@ from benchmarks import _cuda_naive_kernels
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation
 from gpurbf.layer.backends import Tile, forced
-from gpurbf.layer.backends.cuda import memory, numba_cuda
+from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.layer.backends.cuda.device import Device
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
@@ -28,7 +29,7 @@ def layer_of(
     C, activation, dtype=np.float64, quantization=None, shape=TINY, capability=TURING, processors=1
 ):
     """A layer of the tiles; its packing is CuPy's, which the stand-in plays."""
-    device = memory.Device("simulated", capability, processors)
+    device = Device("simulated", capability, processors)
     with forced(Tile(*shape)):
         return CudaTileLayer(XP, device, XP.asarray(C), activation, dtype, quantization)
 
