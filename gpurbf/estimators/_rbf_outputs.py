@@ -16,7 +16,7 @@ from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import check_finite, check_samples
 from gpurbf.runtime.arrays import beside, chosen, library
-from gpurbf.runtime.checks import check_result
+from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities

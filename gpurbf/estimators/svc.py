@@ -51,8 +51,9 @@ from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
-from gpurbf.runtime.checks import check_number, check_option, check_result, check_room
+from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.errors import quiet, warn
+from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes

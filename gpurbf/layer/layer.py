@@ -19,10 +19,10 @@ from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
 from gpurbf.layer.backends.numba.gram import Grid, Sums
 from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
-from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import Lock
 from gpurbf.runtime.linalg import mirror
+from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import staged
 
 _FLOAT64 = np.dtype(np.float64)

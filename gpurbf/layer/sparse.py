@@ -23,8 +23,8 @@ from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.distance import Coefficients, evaluate
-from gpurbf.runtime.checks import check_result
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import parallel_rows
 

@@ -23,6 +23,7 @@ from gpurbf.layer.backends.numba.cpu_kernel import KERNELS, choose_kernel, kerne
 from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import physical_bytes
 from gpurbf.runtime.stages import FENCES
 from gpurbf.runtime.threads import parallel_for, thread_limit
 
@@ -61,7 +62,7 @@ def hardware() -> dict[str, str]:
         "CPU kernel": _kernel(),
         "threads": f"{thread_limit()} used of {os.cpu_count()} logical processors",
     }
-    if size := memory():
+    if size := physical_bytes():
         facts["memory"] = f"{size / 2**30:.0f} GB"
     if blas := _blas():
         facts["BLAS"] = blas
@@ -82,13 +83,6 @@ def _blas() -> str:
     if {cpu for *_, cpu in found} & _WITHOUT_AVX512 and "avx512f" in cpu_features():
         advice = "; this CPU has AVX-512: try OPENBLAS_CORETYPE=SkylakeX"
     return "; ".join(sorted(said)) + advice
-
-
-def memory() -> int:
-    """Bytes of physical memory; 0 where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return 0
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def backends() -> dict[str, str]:

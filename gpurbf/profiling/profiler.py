@@ -15,9 +15,9 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
 
 from gpurbf.layer.backends import get_backend
-from gpurbf.profiling import machine
 from gpurbf.profiling.machine import bandwidth, compute
 from gpurbf.profiling.scaling import Scaling, model
+from gpurbf.runtime.memory import physical_bytes
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 
 PHASES = ("training", "prediction")
@@ -116,7 +116,7 @@ class Profile:
                 _ratio(ideal[0], seconds),
                 ideal[1],
                 float(entry.memory) or math.nan,
-                _ratio(entry.memory, machine.memory()),
+                _ratio(entry.memory, physical_bytes()),
             )
 
         whole, ideals = Entry(), {}

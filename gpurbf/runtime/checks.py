@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-# By the controllers in /proc/self/cgroup: the folder of the groups, the files that state the limit
-# and the use of memory, and the entry of memory.stat for cached file data.
-_GROUPS = {
-    "": ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    "memory": (
-        "/sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-}
 
 
 def plain(value: Any) -> Any:
@@ -60,63 +46,3 @@ def check_option_or_number(
         check_option(name, value, allowed, also or f"or a number {'>' if above else '>='} {low}")
     else:
         check_number(name, value, kind, low, above=above)
-
-
-def check_room(n_bytes: int, what: str, cure: str) -> None:
-    """Refuse work that needs more memory than is free, before the system kills the process.
-
-    Raises
-    ------
-    MemoryError
-        If Linux reports less free memory than `n_bytes`; nothing has been allocated then. Other
-        systems are not checked.
-    """
-    if n_bytes > 1 << 26 and n_bytes > (free := free_bytes(swap=True)):
-        raise MemoryError(
-            f"{what} would take {n_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {cure}."
-        )
-
-
-def check_result(
-    shape: tuple[int, int], dtype: np.dtype, what: str, cure: str, copies: int = 1
-) -> None:
-    """Refuse a result (samples, columns) that does not fit in memory; see `check_room`."""
-    N, columns = shape
-    n_bytes = copies * N * columns * np.dtype(dtype).itemsize
-    check_room(n_bytes, f"The {what} of {N:,} samples ({columns:,} a sample)", cure)
-
-
-def free_bytes(*, swap: bool = False) -> float:
-    """Bytes of memory that are free for the process; infinite where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return float("inf")
-    numbers_of = dict(line.split(":", 1) for line in lines)
-    names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-    kilobytes = [numbers_of.get(name, "0").split()[0] for name in names]
-    return min(1024.0 * sum(map(int, kilobytes)), _bytes_of_groups())
-
-
-def _bytes_of_groups() -> float:
-    """Bytes left within the limits of the process's control groups, which containers use."""
-    least = float("inf")
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return least
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers not in _GROUPS:
-            continue
-        mounted, limit, use, cache = _GROUPS[controllers]
-        own = Path(mounted, path.lstrip("/"))
-        # Inside a container, its group is at the mount point, whatever its path outside is.
-        for group in (own, *own.parents):
-            # There is no such group, or "max": no limit; or its files have other lines.
-            with suppress(OSError, ValueError, KeyError):
-                most, used = (int((group / name).read_text()) for name in (limit, use))
-                parts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
-                # Cached file data are dropped when memory is needed.
-                least = min(least, max(0, most - used + int(parts[cache])))
-    return least

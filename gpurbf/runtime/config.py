@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from gpurbf.runtime import checks
+from gpurbf.runtime import memory
 
 _DEFAULTS: dict[str, Any] = {
     "backend": "auto",
@@ -104,7 +104,7 @@ def working_bytes() -> int:
 
 def bytes_to_keep(share: float) -> float:
     """Bytes for arrays that are kept for reuse: half of the free memory, or a share of a limit."""
-    if _settings.get()["memory"] == "auto" and math.isfinite(free := checks.free_bytes()):
+    if _settings.get()["memory"] == "auto" and math.isfinite(free := memory.free_bytes()):
         return free / 2
     return share * working_bytes()
 

@@ -13,12 +13,13 @@ time that its threads spent in each.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from gpurbf.runtime.memory import resident_bytes
 
 # The stages, in the order of the data's flow.
 STAGES = (
@@ -105,16 +106,7 @@ class _Account:
     def look(self) -> None:
         """Note the process's memory for the open stage."""
         entry = self.entry(self.open[-1])
-        entry.memory = max(entry.memory, _resident_bytes())
-
-
-def _resident_bytes() -> int:
-    """The process's resident set; 0 if the system does not tell."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux
-        return 0
+        entry.memory = max(entry.memory, resident_bytes())
 
 
 class _Local(threading.local):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from gpurbf.runtime.checks import check_result
+from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import staged
 
 

@@ -6,12 +6,12 @@ import scipy.sparse as sp
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime import checks
+from gpurbf.runtime import memory
 
 
 @pytest.fixture
 def free(monkeypatch):
-    monkeypatch.setattr(checks, "free_bytes", lambda **_: 100e6)
+    monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_centers_that_cannot_fit_name_the_bytes(free, monkeypatch, model):
 
 
 def test_small_requests_do_not_ask_for_the_free_memory(monkeypatch):
-    monkeypatch.setattr(checks, "free_bytes", lambda **_: pytest.fail("asked"))
-    checks.check_room(1 << 20, "a little", "nothing")
+    monkeypatch.setattr(memory, "free_bytes", lambda **_: pytest.fail("asked"))
+    memory.check_room(1 << 20, "a little", "nothing")
 
 
 def test_linux_tells_the_free_memory():
-    free = checks.free_bytes()
+    free = memory.free_bytes()
     assert free == float("inf") or 1e6 < free < 1e15
 
 
@@ -55,7 +55,7 @@ def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, name
         with pytest.raises(MemoryError, match=r"90,000 samples \(.* would take .* GB.*fewer"):
             getattr(model, name)(many)
         monkeypatch.undo()
-        monkeypatch.setattr(checks, "free_bytes", lambda **_: 100e6)
+        monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
 
 
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
@@ -63,7 +63,7 @@ def test_pairs_of_classes_that_cannot_fit_are_refused_before_work(monkeypatch):
     X, y = np.random.default_rng(0).normal(size=(600, 3)), np.arange(600) % 300
     few, model = np.arange(600) % 3, SVC(gamma=1.0).fit(X, y)
     sure = SVC(gamma=1.0, probability=True, random_state=0).fit(X, few)
-    monkeypatch.setattr(checks, "free_bytes", lambda **_: 65e6)
+    monkeypatch.setattr(memory, "free_bytes", lambda **_: 65e6)
     monkeypatch.setattr(HiddenLayer, "_blocks", lambda *_: pytest.fail("work began"))
     with pytest.raises(MemoryError, match=r"600 samples .* 0\.4 GB"):
         model.predict(X)
@@ -74,6 +74,6 @@ def test_pairs_of_classes_that_cannot_fit_are_refused_before_work(monkeypatch):
 @pytest.mark.parametrize("model", [SVC(), RBFClassifier(solver="lms")], ids=str)
 def test_many_classes_that_cannot_fit_are_refused(monkeypatch, model):
     X, y = np.arange(20_000.0)[:, None], np.arange(20_000) // 10
-    monkeypatch.setattr(checks, "free_bytes", lambda **_: 65e6)
+    monkeypatch.setattr(memory, "free_bytes", lambda **_: 65e6)
     with pytest.raises(MemoryError, match=r"(2,000 classes|20,000 samples) .*RBFClassifier"):
         model.fit(X, y)

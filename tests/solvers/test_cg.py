@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import RBFClassifier, RBFLayer, config_context
-from gpurbf.runtime import checks
+from gpurbf.runtime import memory
 from gpurbf.solvers import automatic
 from gpurbf.solvers.cg import CG
 from gpurbf.solvers.cg.preconditioners import Falkon
@@ -201,7 +201,7 @@ def test_the_free_memory_decides_whether_h_is_kept_and_changes_no_bit(
     model = RBFClassifier(n_centers, solver=CG(1e-3), precision=precision, random_state=0)
     models = []
     for free, how in ((1e9, "H kept in"), (0, "H made anew in every iteration")):
-        monkeypatch.setattr(checks, "free_bytes", lambda free=free: free)
+        monkeypatch.setattr(memory, "free_bytes", lambda free=free: free)
         with config_context(memory="auto"):
             models.append(clone(model).set_params(verbose=True).fit(A, b))
         assert how in capsys.readouterr().out.partition("conjugate gradients, 1")[0]  # said before

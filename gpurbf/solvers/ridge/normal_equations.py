@@ -16,8 +16,8 @@ from gpurbf.data.exact_sums import exact_sum
 from gpurbf.layer import Layer, activations
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.checks import check_room
 from gpurbf.runtime.linalg import mirror
+from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import (
     parallel_for,
