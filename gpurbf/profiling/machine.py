@@ -221,13 +221,12 @@ def peak(name: str) -> float:
     the best of many short runs, since other programs may disturb some of them.
     """
     n_threads, steps, best = thread_limit(), 1000, 0.0
+
+    def run(thread: int) -> None:
+        peak_kernels.run(name, steps)
+
     for _ in range(_PEAK_RUNS):
-        run = functools.partial(_run, name, steps)
-        took = timeit.timeit(functools.partial(parallel_for, run, n_threads), number=1)
+        took = timeit.timeit(lambda: parallel_for(run, n_threads), number=1)
         best = max(best, n_threads * steps * peak_kernels.operations_a_step(name) / took)
         steps = max(1000, int(steps * _PEAK_SECONDS / took))
     return best
-
-
-def _run(name: str, steps: int, thread: int) -> None:
-    peak_kernels.run(name, steps)

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import importlib
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpurbf.cli import COMMANDS, classify, main, module_of, warmup
 from gpurbf.layer import backends
 from gpurbf.layer.backends.numba import consumers
 from gpurbf.profiling import machine
+from tests.test_datasets import idx_bytes
 
 
 def call(*arguments):
@@ -38,8 +38,7 @@ def folder(tmp_path):
         y = np.arange(n) % 2
         X = rng.integers(0, 60, (n, 3, 5))
         X[y == 1, 1] += 150
-        images = struct.pack(">HBB3I", 0, 8, 3, *X.shape) + X.astype(np.uint8).tobytes()
-        labels = struct.pack(">HBBI", 0, 8, 1, n) + y.astype(np.uint8).tobytes()
+        images, labels = (idx_bytes(data.astype(np.uint8)) for data in (X, y))
         (home / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
         (home / f"{part}-labels-idx1-ubyte").write_bytes(labels)
     return home
@@ -101,13 +100,17 @@ def test_classify_draws_a_picture_for_each_estimator(capsys, tmp_path, folder):
     assert capsys.readouterr().out.splitlines()[-4:] == ["", *(f"picture: {p}" for p in paths)]
 
 
-def test_classify_without_matplotlib_says_how_to_get_it_and_goes_on(
-    capsys, tmp_path, folder, without_matplotlib
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("classify", ["--data", "stripes"]), ("profile", ["--quick", "--centers", 50])],
+)
+def test_without_matplotlib_it_says_how_to_get_it_and_goes_on(
+    capsys, monkeypatch, tmp_path, folder, without_matplotlib, command, options
 ):
-    out = tmp_path / "out"
-    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 0
+    monkeypatch.chdir(tmp_path)
+    assert call(command, *options, "--backend", "numpy", "--out", "out.png") == 0
     assert "python -m pip install matplotlib" in capsys.readouterr().out
-    assert not out.exists()
+    assert not (tmp_path / "out.png").exists()
 
 
 def test_the_process_that_draws_compiles_ahead_without_scikit_learn(tmp_path):
@@ -158,8 +161,8 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message)
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("t10k-labels-idx1-ubyte", struct.pack(">HBBI", 0, 8, 1, 20) + bytes(19), "truncated"),
-        ("train-labels-idx1-ubyte", struct.pack(">HBBI", 0, 8, 1, 60) + bytes(60), "class"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(20, np.uint8))[:-1], "truncated"),
+        ("train-labels-idx1-ubyte", idx_bytes(np.zeros(60, np.uint8)), "class"),
     ],
     ids=["damaged", "refused by an estimator"],
 )
@@ -361,9 +364,3 @@ def test_profile_models_more_threads(capsys, tmp_path):
     assert call(*arguments, tmp_path / "scaling.csv") == 0
     with (tmp_path / "scaling.csv").open(newline="", encoding="utf-8") as file:
         assert [row["threads"] for row in csv.DictReader(file)] == ["1", "16"]
-
-
-def test_profile_without_matplotlib_says_how_to_get_it(capsys, tmp_path, without_matplotlib):
-    arguments = ("profile", "--quick", "--centers", 50, "--out", tmp_path / "profile.png")
-    assert call(*arguments) == 0
-    assert "python -m pip install matplotlib" in capsys.readouterr().out

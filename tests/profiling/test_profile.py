@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,15 +20,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling import machine
 from gpurbf.runtime import stages
-from gpurbf.runtime.stages import (
-    ELSEWHERE,
-    STAGES,
-    Recorder,
-    count,
-    parallel_section,
-    stage,
-    staged,
-)
+from gpurbf.runtime.stages import ELSEWHERE, STAGES, Recorder, count, parallel_section, stage
 from gpurbf.runtime.threads import parallel_for
 
 N, n, m, k = 1200, 64, 150, 10
@@ -57,11 +50,9 @@ def total(recorder):
 
 def operations(recorder, name):
     """Operations of a stage by kind of arithmetic."""
-    sums = {}
+    sums = Counter()
     for (found, _), entry in recorder.entries.items():
-        if found == name:
-            for kind, number in entry.operations.items():
-                sums[kind] = sums.get(kind, 0) + number
+        sums.update(entry.operations if found == name else {})
     return sums
 
 
@@ -156,7 +147,7 @@ def test_another_thread_is_not_recorded(digits):
 
 
 def test_an_error_closes_its_stages_and_the_recorder(clock):
-    @staged("prepare")
+    @stages.staged("prepare")
     def fail():
         clock.wait(1)
         parallel_for(lambda i: 1 / 0, 2)
@@ -224,13 +215,13 @@ def test_arithmetic_is_called_what_it_is(digits):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_profiled_estimator_is_the_same_estimator(name, digits):
-    X, y = digits
+    (X, new), (y, labels) = (np.split(part, [800]) for part in digits)
     plain = ESTIMATORS[name]()
-    found = gpurbf.profile(plain, X[:800], y[:800], X_test=X[800:], y_test=y[800:])
+    found = gpurbf.profile(plain, X, y, X_test=new, y_test=labels)
     assert not hasattr(plain, "classes_")
-    expected = clone(plain).fit(X[:800], y[:800]).predict(X[800:])
-    np.testing.assert_array_equal(found.estimator.predict(X[800:]), expected)
-    assert found.accuracy == np.mean(expected == y[800:])
+    expected = clone(plain).fit(X, y).predict(new)
+    np.testing.assert_array_equal(found.estimator.predict(new), expected)
+    assert found.accuracy == np.mean(expected == labels)
 
 
 @pytest.fixture
@@ -355,13 +346,9 @@ def test_plot_has_a_bar_for_every_stage_that_took_time(found):
     for axis, phase in zip(figure.axes, ("training", "prediction")):
         assert phase in axis.get_title()
         drawn = sum(bar.get_width() for bar in axis.patches if bar.get_height() > 0.5)
-        covered = sum(
-            row.seconds
-            for row in found.rows
-            if row.phase == phase and not row.part and row.stage != "in no stage"
-        )
+        rows = [row for row in found.rows if row.phase == phase and row.stage != "in no stage"]
         scale = 1000 if found.seconds[phase] < 1 else 1
-        assert drawn == pytest.approx(scale * covered)
+        assert drawn == pytest.approx(scale * sum(row.seconds for row in rows if not row.part))
 
 
 def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):

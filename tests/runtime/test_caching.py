@@ -37,11 +37,6 @@ def folder(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_the_next_process_loads_it(folder):
-    again = kernel()
-    assert again(21) == 42 and again.stats.cache_hits
-
-
 def test_signatures_that_two_processes_keep_at_the_same_time_are_both_found(folder, monkeypatch):
     with monkeypatch.context() as meanwhile:
         # Neither has seen what the other one wrote.
