@@ -78,9 +78,14 @@ class CudaTileLayer:
         self._shift = xp.zeros(n, np.float32)
         if quantization is None and metric == "euclidean" and self.m:
             self._shift[...] = C.mean(axis=0, dtype=np.float64)
-        terms = terms_of(metric, n, quantization)
-        self.row, self.alpha = terms.row, terms.alpha
-        self.factor = unit(metric, quantization)
+        terms, a = terms_of(metric, n, quantization), activation
+        self._row_terms, of_sum = terms.row, form(a)
+        if self.exact and of_sum == "squared":
+            of_sum = "dot"  # an exact distance is never negative
+        self._epilogue = Epilogue(
+            terms.alpha, unit(metric, quantization), FORMS[of_sum], profiles.NUMBERS[in_tile(a)],
+            float(a.gamma), float(a.coef0), int(a.degree),
+        )  # fmt: skip
         self.shape = _stated(forced_tile(), self.product)  # None: each launch chooses
         length = registers.SLICE // self._packed_dtype.itemsize
         self._length = max(1, -(-n // length)) * length
@@ -132,7 +137,7 @@ class CudaTileLayer:
         N = len(X)
         shape = self._choose(N)
         samples = self._packed_samples(N)
-        self._pack(X, self.row, samples)
+        self._pack(X, self._row_terms, samples)
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
         given, sums = list(self._nothing), None
         if W is None:
@@ -143,18 +148,11 @@ class CudaTileLayer:
             sums = self.xp.empty((shares, N, W.shape[0]))
             mode, given[1:] = tile.SCORES, [W, cuda_api.argument(sums)]
         limit = 128 if shape.B == 16 and self.dtype == np.float32 else None
-        a, of_sum = self.activation, form(self.activation)
-        if self.exact and of_sum == "squared":
-            of_sum = "dot"  # an exact distance is never negative
-        numbers = FORMS[of_sum], profiles.NUMBERS[in_tile(a)]
-        consumer = tile.Consumer(mode, *numbers, self.dtype.itemsize)
+        epilogue, centers = self._epilogue, self._centers.given
+        consumer = tile.Consumer(mode, epilogue.form, epilogue.profile, self.dtype.itemsize)
         asynchronous = self.device.capability >= (8, 0)
         kernel = tile.kernel(self.product, shape, asynchronous, consumer, limit)
-        shared = tile.shared_bytes(shape)
-        gamma, coef0, degree = float(a.gamma), float(a.coef0), int(a.degree)
-        epilogue = Epilogue(self.alpha, self.factor, *numbers, gamma, coef0, degree)
-        centers = self._centers.given
-        kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), shared](
+        kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), tile.shared_bytes(shape)](
             samples.given[0], centers[0], samples.given[1], centers[1], epilogue, *given
         )
         return sums

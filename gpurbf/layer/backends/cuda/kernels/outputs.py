@@ -13,9 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gpurbf.layer.backends.cuda.kernels.registers import I32, element, load16, offset
-
-I64 = ir.IntType(64)
+from gpurbf.layer.backends.cuda.kernels.registers import I32, I64, element, load16, offset
 
 
 def column_of(j):

@@ -24,7 +24,7 @@ except ImportError:
 
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
-I32 = ir.IntType(32)
+I32, I64 = ir.IntType(32), ir.IntType(64)
 _EXCHANGES = "".join(
     f"shfl.sync.bfly.b32 other, $0, {step}, 31, 0xffffffff; max.s32 $0, $0, other; "
     for step in (16, 8, 4, 2, 1)
@@ -38,7 +38,7 @@ def element(context, builder, array_type, array, index):
 
 
 def offset(builder, pointer, count):
-    return builder.gep(pointer, [ir.Constant(ir.IntType(64), count)], inbounds=True)
+    return builder.gep(pointer, [ir.Constant(I64, count)], inbounds=True)
 
 
 def shared_address(builder, pointer):
@@ -51,9 +51,8 @@ def load16(builder, pointer):
     """The elements in 16 bytes of memory."""
     element = pointer.type.pointee
     count = 2 if isinstance(element, ir.DoubleType) else 4
-    vector = builder.load(
-        builder.bitcast(pointer, ir.VectorType(element, count).as_pointer()), align=16
-    )
+    there = builder.bitcast(pointer, ir.VectorType(element, count).as_pointer())
+    vector = builder.load(there, align=16)
     return [builder.extract_element(vector, ir.Constant(I32, q)) for q in range(count)]
 
 
@@ -62,6 +61,12 @@ def asm(builder, text, result, constraints, arguments, side_effect=False):
     function = ir.FunctionType(result, [a.type for a in arguments])
     code = ir.InlineAsm(function, text, constraints, side_effect)
     return builder.call(code, arguments, attrs=("convergent",) if ".sync" in text else ())
+
+
+def libdevice(builder, name, x):
+    """A function of one number in CUDA's library for devices."""
+    kind = ir.FunctionType(x.type, [x.type])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x])
 
 
 @intrinsic
@@ -105,7 +110,7 @@ def address(typing_context, array, at):
     def generate(context, builder, signature, args):
         pointer = element(context, builder, array, args[0], args[1])
         there = ir.PointerType(pointer.type.pointee, 1)
-        return builder.ptrtoint(builder.addrspacecast(pointer, there), ir.IntType(64))
+        return builder.ptrtoint(builder.addrspacecast(pointer, there), I64)
 
     return types.int64(array, at), generate
 
@@ -130,7 +135,7 @@ def further(typing_context, array, place, count):
     """The address ``count`` elements further on."""
 
     def generate(context, builder, signature, args):
-        size = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
+        size = ir.Constant(I64, array.dtype.bitwidth // 8)
         return builder.add(args[1], builder.mul(args[2], size))
 
     return types.int64(array, place, types.int64), generate
@@ -148,10 +153,8 @@ def exponential(typing_context, rate, x):
             factor = builder.fmul(args[0], ir.Constant(args[0].type, -1.4426950408889634))
             power = builder.fmul(factor, args[1])
             return asm(builder, "ex2.approx.ftz.f32 $0, $1;", power.type, "=f,f", [power])
-        kind = ir.FunctionType(args[1].type, [args[1].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_exp")
         power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
-        value = builder.call(function, [power])
+        value = libdevice(builder, "__nv_exp", power)
         tiny, zero = (ir.Constant(value.type, number) for number in (2.0**-1022, 0.0))
         normal = builder.fcmp_ordered(">=", value, tiny)
         return builder.select(normal, value, zero)
@@ -169,9 +172,7 @@ def root(typing_context, x):
     def generate(context, builder, signature, args):
         if isinstance(args[0].type, ir.FloatType):
             return asm(builder, "sqrt.approx.ftz.f32 $0, $1;", args[0].type, "=f,f", args)
-        kind = ir.FunctionType(args[0].type, [args[0].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, "__nv_sqrt")
-        return builder.call(function, args)
+        return libdevice(builder, "__nv_sqrt", args[0])
 
     return x(x), generate
 
@@ -238,9 +239,7 @@ def _multiply(builder, acc, a, c):
 
 def _manhattan(builder, acc, a, c):
     name = "__nv_fabs" if isinstance(a.type, ir.DoubleType) else "__nv_fabsf"
-    kind = ir.FunctionType(a.type, [a.type])
-    size = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.fadd(acc, builder.call(size, [builder.fsub(a, c)]))
+    return builder.fadd(acc, libdevice(builder, name, builder.fsub(a, c)))
 
 
 def _four(text):
