@@ -365,7 +365,9 @@ def device_backend(
             try:
                 layer = make(xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
             except xp.cuda.memory.OutOfMemoryError:
-                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs") from None
+                layer = None  # what it has made is freed before memory is counted
+            if layer is None:
+                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
             # Other streams will read the layer.
             xp.cuda.get_current_stream().synchronize()
         return DeviceLayer(memory, device, layer)
