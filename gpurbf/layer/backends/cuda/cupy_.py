@@ -12,7 +12,6 @@ if tensor cores are that much faster, with float32's error; it is one TF32 produ
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -91,7 +90,7 @@ class CublasLayer:
         quantization: Quantization | None,
         tf32: bool = False,
     ) -> None:
-        self.xp, self.device, self.activation = xp, device, activation
+        self.xp, self.activation = xp, activation
         self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
         self.product = product_of(xp, self.dtype, n, quantized, tf32, device.tensor_floats)
         self.arithmetic = self.product.arithmetic
@@ -173,7 +172,6 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
     return replace(backend, prepare=prepare)
 
 
-@functools.cache
 def _tiles() -> Backend:
     """The `numba-cuda` backend, for metric="manhattan"."""
     try:
