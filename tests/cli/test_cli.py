@@ -29,6 +29,17 @@ def call(*arguments):
 
 
 @pytest.fixture
+def said(capsys):
+    """Call a command, which ends with that code: what it prints, and its errors."""
+
+    def call_and_read(*arguments, code=0):
+        assert call(*arguments) == code
+        return capsys.readouterr()
+
+    return call_and_read
+
+
+@pytest.fixture
 def folder(tmp_path):
     """IDX files of a two-class problem on images of 3 × 5, some compressed."""
     rng = np.random.default_rng(0)
@@ -57,10 +68,9 @@ def cells(row):
 
 
 @pytest.mark.parametrize("estimator", classify.ESTIMATORS)
-def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
+def test_classify_shows_progress_and_a_table(said, tmp_path, estimator):
     arguments = ("--estimator", estimator, "--backend", "numpy", "--out", tmp_path)
-    assert call("classify", *arguments, "--verbose") == 0
-    out, err = capsys.readouterr()
+    out, err = said("classify", *arguments, "--verbose")
     assert "fitting" in err and "predicting" in err
     title, _, header, _, row, *_ = out.splitlines()
     assert title == "digits: 1,347 training and 450 test images of 8 × 8, 10 classes"
@@ -68,8 +78,7 @@ def test_classify_shows_progress_and_a_table(capsys, tmp_path, estimator):
     name, backend, _, _, _, accuracy = cells(row)
     assert backend == "numpy" and float(accuracy) > 95
     assert f"{name} ran on numpy" in err
-    assert call("classify", *arguments) == 0
-    assert not capsys.readouterr().err  # where nothing is compiled
+    assert not said("classify", *arguments).err  # where nothing is compiled
 
 
 def test_classify_has_a_row_for_each_estimator_on_a_folder_as_it_ends(
@@ -105,11 +114,11 @@ def test_classify_draws_a_picture_for_each_estimator(capsys, tmp_path, folder):
     [("classify", ["--data", "stripes"]), ("profile", ["--quick", "--centers", 50])],
 )
 def test_without_matplotlib_it_says_how_to_get_it_and_goes_on(
-    capsys, monkeypatch, tmp_path, folder, without_matplotlib, command, options
+    said, monkeypatch, tmp_path, folder, without_matplotlib, command, options
 ):
     monkeypatch.chdir(tmp_path)
-    assert call(command, *options, "--backend", "numpy", "--out", "out.png") == 0
-    assert "python -m pip install matplotlib" in capsys.readouterr().out
+    out = said(command, *options, "--backend", "numpy", "--out", "out.png").out
+    assert "python -m pip install matplotlib" in out
     assert not (tmp_path / "out.png").exists()
 
 
@@ -149,9 +158,8 @@ def test_the_hardest_are_the_most_confident_mistakes_then_the_closest_calls():
         (("info", "--loud"), "unrecognized arguments: --loud"),
     ],
 )
-def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message):
-    assert call(*arguments) == 2
-    out, err = capsys.readouterr()
+def test_a_wrong_command_is_one_line_and_exit_code_2(said, arguments, message):
+    out, err = said(*arguments, code=2)
     assert message in err and "Traceback" not in err
     errors = [line for line in err.splitlines() if line.startswith("gpurbf")]
     assert errors == err.splitlines()[-1:]
@@ -166,63 +174,56 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(capsys, arguments, message)
     ],
     ids=["damaged", "refused by an estimator"],
 )
-def test_unfit_data_are_one_line_and_exit_code_2(capsys, folder, file, content, message):
+def test_unfit_data_are_one_line_and_exit_code_2(said, folder, file, content, message):
     (folder / file).write_bytes(content)
-    assert call("classify", "--data", folder, "--backend", "numpy") == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    err = said("classify", "--data", folder, "--backend", "numpy", code=2).err
+    assert message in err.splitlines()[-1]
 
 
-def test_an_output_folder_that_cannot_be_made_is_one_line_and_exit_code_2(capsys, tmp_path, folder):
+def test_an_output_folder_that_cannot_be_made_is_one_line_and_exit_code_2(said, tmp_path, folder):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "out"
-    assert call("classify", "--data", folder, "--backend", "numpy", "--out", out) == 2
-    assert str(out) in capsys.readouterr().err.splitlines()[-1]
+    err = said("classify", "--data", folder, "--backend", "numpy", "--out", out, code=2).err
+    assert str(out) in err.splitlines()[-1]
 
 
 def missing():
     raise BackendUnavailable("no abacus found: buy one")
 
 
-def test_a_backend_that_is_missing_is_refused_with_the_way_to_get_it(capsys, monkeypatch):
+def test_a_backend_that_is_missing_is_refused_with_the_way_to_get_it(said, monkeypatch):
     monkeypatch.setitem(backends.LOADERS, "abacus", missing)
-    assert call("classify", "--backend", "abacus") == 2
-    err = capsys.readouterr().err
+    err = said("classify", "--backend", "abacus", code=2).err
     assert err.splitlines() == ["gpurbf classify: no abacus found: buy one"]
 
 
-def test_info_names_every_backend_and_why_it_is_missing(capsys, monkeypatch):
+def test_info_names_every_backend_and_why_it_is_missing(said, monkeypatch):
     monkeypatch.setitem(backends.LOADERS, "abacus", missing)
-    assert call("info") == 0
-    out = capsys.readouterr().out
+    out = said("info").out
     for name in backends.LOADERS:
         assert f"\n  {name} " in out
     assert "abacus" in out and "no abacus found: buy one" in out
     assert gpurbf.__version__ in out and "scikit-learn" in out
 
 
-def test_variables_that_name_nothing_are_one_line_and_exit_code_2(capsys, monkeypatch):
+def test_variables_that_name_nothing_are_one_line_and_exit_code_2(said, monkeypatch):
     monkeypatch.setenv("GPURBF_BACKEND", "abacus")
-    assert call("classify") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = said("classify", code=2).err.splitlines()
     assert "'abacus'" in line and "GPURBF_BACKEND" in line
     monkeypatch.setenv("GPURBF_CPU_KERNEL", "beads")
-    assert call("info") == 0
-    out = capsys.readouterr().out
+    out = said("info").out
     assert "'abacus'" in out and "'beads'" in out
 
 
-def test_every_command_has_help(capsys):
-    assert call() == 0
-    everything = capsys.readouterr().out
+def test_every_command_has_help(said):
+    everything = said().out
     for command, summary in COMMANDS.items():
         assert command in everything
-        assert call(command, "--help") == 0
-        assert f"gpurbf {command}" in capsys.readouterr().out
+        assert f"gpurbf {command}" in said(command, "--help").out
         module = importlib.import_module(module_of(command))
         assert module.__doc__.splitlines()[0] == summary
-    assert call("--version") == 0
-    assert capsys.readouterr().out == f"gpurbf {gpurbf.__version__}\n"
+    assert said("--version").out == f"gpurbf {gpurbf.__version__}\n"
 
 
 def test_help_imports_no_library():
@@ -252,41 +253,38 @@ def test_named_data_are_found_in_the_folder_of_the_variable(monkeypatch, tmp_pat
     assert seen == [str(tmp_path)]
 
 
-def test_data_that_are_nowhere_name_the_option(capsys, monkeypatch, tmp_path):
+def test_data_that_are_nowhere_name_the_option(said, monkeypatch, tmp_path):
     def offline(*_, **__):
         raise OSError("no network")
 
     monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
     monkeypatch.setattr("gpurbf.datasets._SYSTEM", tmp_path)
     monkeypatch.setenv("GPURBF_TEST_DATA", str(tmp_path))
-    assert call("classify", "--data", "mnist") == 2
-    assert "--data" in capsys.readouterr().err.splitlines()[-1]
+    assert "--data" in said("classify", "--data", "mnist", code=2).err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("architecture", ["Haswell", "SkylakeX"])
 @pytest.mark.parametrize("features", [{"avx2"}, {"avx2", "avx512f"}])
-def test_info_says_where_blas_leaves_vectors_idle(capsys, monkeypatch, architecture, features):
+def test_info_says_where_blas_leaves_vectors_idle(said, monkeypatch, architecture, features):
     library = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30"}
     monkeypatch.setattr(
         machine, "threadpool_info", lambda: [{**library, "architecture": architecture}]
     )
     monkeypatch.setattr(machine, "cpu_features", lambda: frozenset(features))
-    main(["info"])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if " BLAS " in line)
+    (line,) = (line for line in said("info").out.splitlines() if " BLAS " in line)
     assert f"openblas 0.3.30, kernels for {architecture}" in line
     idle = architecture == "Haswell" and "avx512f" in features
     assert ("OPENBLAS_CORETYPE=SkylakeX" in line) == idle
 
 
-def test_warmup_says_what_it_compiles_and_where_it_is_kept(capsys, monkeypatch):
+def test_warmup_says_what_it_compiles_and_where_it_is_kept(said, monkeypatch):
     monkeypatch.setattr(warmup, "_KINDS", {"uint8": lambda X: X.astype("u1")})
     called, address = set(), consumers.consumer_address
     monkeypatch.setattr(
         consumers, "consumer_address", lambda name, of: (called.add(name), address(name, of))[1]
     )
-    assert call("warmup", "--backend", "numba") == 0
+    line, last = said("warmup", "--backend", "numba").out.splitlines()
     assert called == set(consumers.CONSUMERS)
-    line, last = capsys.readouterr().out.splitlines()
     assert line.startswith("uint8 ") and line.endswith(" s")
     assert last.startswith("kernels are kept in ")
 
@@ -332,18 +330,18 @@ def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
     run_python(AFTER_A_WARMUP, tmp_path, cwd=tmp_path, **paths)
 
 
-def test_profile_prints_a_table_and_writes_a_picture(capsys, tmp_path):
+def test_profile_prints_a_table_and_writes_a_picture(said, tmp_path):
     pytest.importorskip("matplotlib")
     out = tmp_path / "profile.png"
-    assert call("profile", "--quick", "--centers", 100, "--backend", "numpy", "--out", out) == 0
-    text, progress = capsys.readouterr()
+    arguments = ("--quick", "--centers", 100, "--backend", "numpy", "--out", out)
+    text, progress = said("profile", *arguments)
     assert progress.split() == "reading warming up fitting predicting".split()
     assert "1,400 × 64 samples, 100 centers" in text and "| hidden layer " in text
     assert "Training: " in text and "Prediction: " in text and f"written: {out}" in text
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_profile_writes_all_rows_as_csv(capsys, monkeypatch, tmp_path):
+def test_profile_writes_all_rows_as_csv(monkeypatch, tmp_path):
     monkeypatch.delenv("GPURBF_TEST_DATA", raising=False)
     out = tmp_path / "profile.csv"
     assert call("profile", "--estimator", "svc", "--out", out) == 0  # digits, without a folder
@@ -354,11 +352,10 @@ def test_profile_writes_all_rows_as_csv(capsys, monkeypatch, tmp_path):
     assert sum(share for share in shares if share > 0) == pytest.approx(1)
 
 
-def test_profile_models_more_threads(capsys, tmp_path):
+def test_profile_models_more_threads(said, tmp_path):
     pytest.importorskip("matplotlib")
     arguments = ["profile", "--quick", "--centers", 100, "--threads", "1,16", "--out"]
-    assert call(*arguments, tmp_path / "scaling.png") == 0
-    text = capsys.readouterr().out
+    text = said(*arguments, tmp_path / "scaling.png").out
     assert "modelled:" in text and "|       1 |" in text and "|      16 |" in text
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert call(*arguments, tmp_path / "scaling.csv") == 0
