@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import distributed
 import numpy as np
@@ -27,8 +27,6 @@ from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 # Tasks per thread: at a time, including the running one, and in total, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
-# Classes of a task, and the models of their pairs.
-_Solved: TypeAlias = tuple[np.ndarray, PairModels]
 # Finds equal samples; the keys that sort them are made with this seed.
 _RACE = Race(0, by_class=True)
 
@@ -133,8 +131,8 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             return future
 
         # Dask assumes that tasks of a name cost the same, and would give a thread too many at once.
+        threads: list[str | None]
         alone = model.backend in GPUS
-        threads: list[Any]
         threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]
         slots = ((threads or [None]) * _TASKS_AHEAD)[: len(left)]
         ends = distributed.as_completed([begin(worker) for worker in slots])
@@ -145,7 +143,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             for future, result in zip(ended, tasks.gathered(ended)):
                 own, _ = running.pop(future)
                 found[own[0]] = result
-                for pair, solution in zip(own, result[1].solutions):
+                for pair, solution in zip(own, result.models.solutions):
                     solutions[pair] = solution
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
@@ -221,12 +219,21 @@ def _are_on(
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
+class _Solved(NamedTuple):
+    """The solved pairs of a task: their classes, and the models of these pairs.
+
+    ``models.support`` are the numbers of the support vectors among the given samples.
+    """
+
+    classes: np.ndarray
+    models: PairModels
+
+
 def _solve(
     model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
 ) -> _Solved:
     """Solve pairs of some classes as the local estimator does among all samples.
 
-    The numbers of the support vectors, ``support``, are those among the given samples.
     ``sizes`` are those of all classes, with equal samples counted once; ``by_key`` says whether
     there are equal samples or unequal weights anywhere.
     """
@@ -255,7 +262,7 @@ def _solve(
     )
     for solution in models.solutions:
         solution.beta = solution.beta[solution.beta != 0]
-    return classes, replace(models, support=rows.places[models.support])
+    return _Solved(classes, replace(models, support=rows.places[models.support]))
 
 
 def _assembled(
@@ -274,7 +281,7 @@ def _assembled(
             of_class = y == c
             table[np.ix_(others - (others > c), columns[of_class])] += models.dual_coef[:, of_class]
     models = replace(
-        found[0][1],
+        found[0].models,
         support=np.arange(len(support)),
         n_support=n_support,
         dual_coef=table,
