@@ -64,10 +64,9 @@ def set_config(**settings: Any) -> None:
         raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
     if not isinstance(backend := settings.get("backend", "auto"), str):
         raise TypeError(f"backend must be the name of one, or 'auto', got {backend!r}.")
-    if (memory := settings.get("memory", "auto")) != "auto":
-        _check_megabytes("memory", memory)
-    if (gpu_memory := settings.get("gpu_memory")) is not None:
-        _check_megabytes("gpu_memory", gpu_memory)
+    for name in ("memory", "gpu_memory"):
+        if (megabytes := settings.get(name, _DEFAULTS[name])) != _DEFAULTS[name]:
+            _check_megabytes(name, megabytes)
     _settings.set(_settings.get() | settings)
 
 
@@ -98,8 +97,8 @@ def config_context(**settings: Any) -> Iterator[None]:
 
 def working_bytes() -> int:
     """Bytes that tiles and other working arrays may take."""
-    memory = _settings.get()["memory"]
-    return int((_WORKING_MEGABYTES if memory == "auto" else memory) * 2**20)
+    megabytes = _settings.get()["memory"]
+    return int((_WORKING_MEGABYTES if megabytes == "auto" else megabytes) * 2**20)
 
 
 def bytes_to_keep(share: float) -> float:
