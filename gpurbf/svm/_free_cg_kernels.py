@@ -18,7 +18,7 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     without_refcount,
 )
-from gpurbf.svm._smo_kernels import ZERO, Rows, _row, subtract
+from gpurbf.svm._smo_kernels import ZERO, Rows, _row, subtract_rows
 
 # The kernel between free samples is gathered again when less than this part of them is free.
 _MIN_FREE_PART = 0.75
@@ -99,7 +99,7 @@ def _ascend(K, places, state, goal, most):
             direction[k] = gradient[k] + factor * direction[k]
             effect[k] = 0.0
         before = square
-        subtract(K, ZERO, places, direction, effect, ZERO, n)
+        subtract_rows(K, ZERO, places, direction, effect, ZERO, n)
         slope, curvature = _product(gradient, direction), -_product(direction, effect)
         best = slope / curvature if curvature > 0.0 else np.inf
         step = min(best, _room(beta, low, high, direction, room))
@@ -163,7 +163,7 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         for i in range(m):  # array expressions would compile error messages for 1.5 s
             change[i] = state[0, i] - beta[members[i]]
             beta[members[i]] = state[0, i]
-        subtract(rows.K, ZERO, members[:m], change, f, ZERO, n)
+        subtract_rows(rows.K, ZERO, members[:m], change, f, ZERO, n)
         keep_alive(K)
         keep_alive(state)
     return steps, read

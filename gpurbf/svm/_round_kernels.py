@@ -114,7 +114,7 @@ def _subtract(own, samples, members, change, f, memory):
         if start + len(places) < len(members):  # sums are of four rows at a time
             places = places[: max(1, len(places) // 4 * 4)]
         part = change[start : start + len(places)]
-        smo.subtract(own.rows, smo.ZERO, places, part, f, smo.ZERO, len(f))
+        smo.subtract_rows(own.rows, smo.ZERO, places, part, f, smo.ZERO, len(f))
         start, evaluated = start + len(places), evaluated + len(missing)
     return evaluated
 

@@ -187,15 +187,6 @@ def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
 
 
-@_inner
-def _finite(f, n):
-    """Whether all numbers are finite."""
-    finite = True
-    for k in range(n):
-        finite &= np.isfinite(f[k])
-    return finite
-
-
 @_compiled
 def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
@@ -221,19 +212,19 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         Whether the best step is too small for the floating-point numbers at hand.
     """
     use_widest_vectors()
-    n, closed, rows = len(f), np.empty(2 * len(f)), Rows(*rows)
+    n, closed, finite, rows = len(f), np.empty(2 * len(f)), True, Rows(*rows)
     rows = (
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
-    at = pointer_to(f, 0)
     steps, violation, stuck = _steps(
         rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
-        pointer_to(beta, 0), at, pointer_to(closed, 0), goal, max_steps,
+        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(closed, 0), goal, max_steps,
     )  # fmt: skip
     keep_alive(closed)
-    violation = violation if _finite(at, n) else np.nan
-    return steps, violation, stuck
+    for k in range(n):
+        finite &= np.isfinite(f[k])
+    return steps, violation if finite else np.nan, stuck
 
 
 @_compiled
@@ -249,7 +240,7 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
         Diagonal of the matrix; upper bounds of alpha.
     points : float64 array of shape (2, n)
         Becomes beta and f.
-    memory : float64 array of shape (7, n)
+    memory : float64 array of shape (5, n)
         Scratch.
     goal, max_steps
         See `solve_block`.
@@ -257,45 +248,33 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
     Returns
     -------
     steps, violation, stuck
-        See `solve_block`; the violation is not a number if an f is not finite.
+        See `solve_block`.
     about : tuple of float
         See `kkt_summary`.
     """
-    rows = Rows(*rows)
-    n, first, n_first, second = len(rows.K), rows.first, rows.n_first, rows.second
-    beta, f = pointer_to(points, 0), pointer_to(points, n)
-    own_diagonal, own_C, y = pointer_to(memory, 0), pointer_to(memory, n), pointer_to(memory, 2 * n)
-    low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
-    for k in range(n):
-        sign, i = 1.0, first + k
-        if k >= n_first:
-            sign, i = -1.0, second + k - n_first
+    pair, beta, f = Rows(*rows), points[0], points[1]
+    own_diagonal, own_C, y, low, high = memory[0], memory[1], memory[2], memory[3], memory[4]
+    for k in range(len(f)):
+        sign, i = 1.0, pair.first + k
+        if k >= pair.n_first:
+            sign, i = -1.0, pair.second + k - pair.n_first
         end = sign * C[i]
         own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
         low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
         beta[k], f[k] = 0.0, sign
-    rows = (
-        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
-        first, n_first, second,
-    )  # fmt: skip
-    steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, max_steps)
-    about = _summary(beta, f, y, own_C, n)
-    return steps, violation if _finite(f, n) else np.nan, stuck, about
+    steps, violation, stuck = solve_block(rows, own_diagonal, low, high, beta, f, goal, max_steps)
+    return steps, violation, stuck, kkt_summary(beta, f, y, own_C)
 
 
-@_inner
-def subtract(rows, first, slots, change, f, begin, end):
+@_compiled
+def subtract_rows(rows, first, slots, change, f, begin, end):
     """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.
 
     A strip of f stays in the first cache while the rows pass by.
     """
     use_widest_vectors()
-    rows, slots, f, count = (
-        without_refcount(rows),
-        without_refcount(slots),
-        without_refcount(f),
-        len(slots),
-    )
+    count = len(slots)
+    rows, slots, f = without_refcount(rows), without_refcount(slots), without_refcount(f)
     for start in range(begin, end, COLUMNS):
         stop = min(start + COLUMNS, end)
         g = f[start:stop]
@@ -310,12 +289,6 @@ def subtract(rows, first, slots, change, f, begin, end):
             a, A = change[r], rows[slots[r], columns]
             for k in range(stop - start):
                 g[k] -= a * A[k]
-
-
-@_compiled
-def subtract_rows(rows, first, slots, change, f, begin, end):
-    """See `subtract`."""
-    subtract(rows, first, slots, change, f, begin, end)
 
 
 @_short
@@ -346,10 +319,14 @@ def objective_gain(before, after):
     return gain, square
 
 
-@_inner
-def _summary(beta, f, y, C, n):
-    """See `kkt_summary`; arrays are pointers."""
-    total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
+@_compiled
+def kkt_summary(beta, f, y, C):
+    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
+
+    The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
+    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    """
+    n, total, n_free, top, bottom = len(f), 0.0, 0, -np.inf, np.inf
     product_y, product_f, largest = 0.0, 0.0, 0.0
     for k in range(n):
         largest = larger(largest, beta[k] * y[k])
@@ -376,15 +353,3 @@ def _summary(beta, f, y, C, n):
             loss += C[k] * hinge
     objective = -(product_y + product_f) / 2
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
-
-
-@_compiled
-def kkt_summary(beta, f, y, C):
-    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
-
-    The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
-    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
-    """
-    return _summary(
-        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(y, 0), pointer_to(C, 0), len(f)
-    )

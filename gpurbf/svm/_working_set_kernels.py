@@ -202,12 +202,12 @@ def slots_wanted(members, own):
 def place(members, samples, own):
     """Find rows in memory for the members, for as many as there are slots (`Slots`).
 
-    Vacant slots are taken in order, then the longest unused. Returns the rows of these members, the
-    samples of those members that were in no slot, and the rows of those.
+    Vacant slots, whose time is -1, are taken in order, then the longest unused. Returns the rows of
+    these members, the samples of those members that were in no slot, and the rows of those.
     """
     row, owner, used, slot_of, counts = own
     counts[0] += 1
-    clock, vacant, filled = counts[0], counts[1], len(row)
+    clock, filled = counts[0], len(row)
     members = members[:filled]
     slots, n = slot_of[members], 0
     for s in slots:
@@ -215,30 +215,13 @@ def place(members, samples, own):
             n += 1
         else:
             used[s] = clock
-    where, missing, found = np.empty(n, np.intp), np.empty(n, np.intp), 0
-    # Some of the slots last used at this time are evicted, and all used before it; vacant ones: -1.
-    last, equal = -1, n
-    if n > vacant:
-        low, high = -1, clock
-        while low < high:
-            middle = (low + high) // 2
-            count = 0
-            for s in range(filled):
-                count += used[s] <= middle
-            if count >= n:
-                high = middle
-            else:
-                low = middle + 1
-        last = low
-        for s in range(filled):
-            equal -= used[s] < last
+    where, missing, keys = np.empty(n, np.intp), np.empty(n, np.intp), np.empty(filled, np.int64)
     for s in range(filled):
-        if found < n and (used[s] < last or (used[s] == last and equal > 0)):
-            equal -= used[s] == last
-            if owner[s] >= 0:
-                slot_of[owner[s]] = -1
-            where[found] = s
-            found += 1
+        keys[s] = ~used[s]
+    _largest(keys, n, where)
+    for s in where:
+        if owner[s] >= 0:
+            slot_of[owner[s]] = -1
     found = 0
     for k in range(len(members)):
         s = slots[k]
@@ -248,7 +231,7 @@ def place(members, samples, own):
             missing[found], where[found] = samples[members[k]], row[s]
             found += 1
         slots[k] = row[s]
-    counts[1] = max(0, vacant - n)
+    counts[1] = max(0, counts[1] - n)
     return slots, missing, where
 
 

@@ -12,7 +12,13 @@ import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, all_rows
+from gpurbf.svm.pair_kernel import (
+    OPERATIONS_PER_VALUE,
+    EvaluatedPair,
+    MatrixPair,
+    all_rows,
+    pair_rows,
+)
 
 if TYPE_CHECKING:
     from gpurbf.svm.row_cache import Rounds
@@ -89,14 +95,11 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    n_a = a.stop - a.start
-    n = n_a + b.stop - b.start
+    rows = pair_rows(K, a, b)
+    n = len(rows[0])
     most = max(smo_kernels.MIN_STEPS_PER_CALL, n)
     most = most if max_iter < 0 else min(most, max_iter)
-    whole = n == len(K)
-    part = K if whole else np.empty((n, n), K.dtype)
-    rows = part, np.zeros(0 if whole else n, np.uint8), K, a.start, n_a, b.start
-    points, memory = np.empty((2, n)), np.empty((7, n))
+    points, memory = np.empty((2, n)), np.empty((5, n))
     with stage("output training", "inner steps"):
         steps, violation, stuck, about = smo_kernels.begin_pair(
             rows, diagonal, C, points, memory, tol, most
@@ -189,27 +192,26 @@ class _Problem:
 
         Returns the violation, as `by_working_sets` does.
         """
-        rows, n = kernel.rows(), len(self.f)
         while True:
             before = self.beta.copy() if self.kernel.rounding else self.beta
-            violation = self._on_matrix(kernel, rows)
+            violation = self._on_matrix(kernel)
             change = self.beta - before
             self.squares += float(change @ change)
             if violation >= self.tol or self._trusted(self.tol):
                 return violation
             self._evaluate()
             if self.evaluated == _MAX_EVALUATIONS:
+                n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
                 kernel = MatrixPair(K, self.kernel.diagonal, slice(0, n), slice(n, n))
-                rows = kernel.rows()
 
-    def _on_matrix(self, kernel: MatrixPair, rows: Any) -> float:
+    def _on_matrix(self, kernel: MatrixPair) -> float:
         """Between checks of all samples, the samples that may still move go on alone."""
         n = len(self.f)
         arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
         pause = max(smo_kernels.MIN_STEPS_PER_CALL, n)
         while True:
-            violation, ended = self._inner(rows, arrays, self.tol, pause)
+            violation, ended = self._inner(kernel.rows, arrays, self.tol, pause)
             if ended:
                 return violation
             members = self._unsettled()
@@ -341,8 +343,8 @@ class _Problem:
 
         Parameters
         ----------
-        rows : Rows
-            Rows of the kernel between the samples of the set.
+        rows : tuple
+            The fields of a `_smo_kernels.Rows`: the kernel between the samples of the set.
         arrays : sequence of ndarray
             Their diagonal, low, high, beta and f; the last two change in place.
         goal : float
@@ -356,7 +358,7 @@ class _Problem:
         ended : bool
             Whether no step can follow; False if ``most`` steps were made.
         """
-        n, plain_rows, since = len(arrays[0]), tuple(rows), 0
+        n, since = len(arrays[0]), 0
         most_values = smo_kernels.MAX_VALUES_PER_CALL
         call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
         last = self.steps + most
@@ -365,9 +367,9 @@ class _Problem:
         while True:
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
-                done, violation, stuck = smo_kernels.solve_block(plain_rows, *arrays, goal, left)
+                done, violation, stuck = smo_kernels.solve_block(rows, *arrays, goal, left)
                 operations = OPERATIONS_PER_VALUE * done * n
-                count(operations=operations, kind="float64", nbytes=rows.K.nbytes)
+                count(operations=operations, kind="float64", nbytes=rows[0].nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
                 raise FloatingPointError("not finite")
@@ -380,9 +382,9 @@ class _Problem:
                 most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
                 values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
                 found, read = free_cg_kernels.solve_free(
-                    plain_rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
+                    rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
                 )
-                count(operations=2 * read, kind="float64", nbytes=rows.K.itemsize * read)
+                count(operations=2 * read, kind="float64", nbytes=rows[0].itemsize * read)
             self.steps += found
             since = 0 if found else since
 

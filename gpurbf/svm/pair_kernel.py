@@ -123,13 +123,10 @@ class MatrixPair:
             return self.kernel.between(samples)
         return self.K[np.ix_(samples, samples)]
 
-    def rows(self) -> Any:
-        """Its rows as `_smo_kernels.Rows`, which are copied out of a larger K when first read."""
-        n, n_a = len(self.samples), self.a.stop - self.a.start
-        if n == len(self.K):
-            return all_rows(self.K)
-        part, there = np.empty((n, n), self.K.dtype), np.zeros(n, np.uint8)
-        return smo_kernels.Rows(part, there, self.K, self.a.start, n_a, self.b.start)
+    @functools.cached_property
+    def rows(self) -> tuple[Any, ...]:
+        """See `pair_rows`."""
+        return pair_rows(self.K, self.a, self.b)
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
@@ -200,9 +197,21 @@ def _joined(a: slice, b: slice) -> np.ndarray:
     return np.concatenate([np.arange(a.start, a.stop), np.arange(b.start, b.stop)])
 
 
-def all_rows(K: np.ndarray) -> Any:
-    """Rows of a matrix (n, n), all there, as `_smo_kernels.Rows`."""
-    return smo_kernels.Rows(K, np.empty(0, np.uint8), K, 0, 0, 0)
+def all_rows(K: np.ndarray) -> tuple[Any, ...]:
+    """The fields of `_smo_kernels.Rows` for a matrix (n, n), whose rows are all there."""
+    return K, np.empty(0, np.uint8), K, 0, 0, 0
+
+
+def pair_rows(K: np.ndarray, a: slice, b: slice) -> tuple[Any, ...]:
+    """The fields of `_smo_kernels.Rows` for two classes; rows of a larger K are still to be copied.
+
+    Compiled code takes a plain tuple faster than a named one.
+    """
+    n_a = a.stop - a.start
+    n = n_a + b.stop - b.start
+    whole = n == len(K)
+    part = K if whole else np.empty((n, n), K.dtype)
+    return part, np.zeros(0 if whole else n, np.uint8), K, a.start, n_a, b.start
 
 
 def subtract_rows(

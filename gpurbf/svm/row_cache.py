@@ -88,20 +88,17 @@ class RowCache:
         """``f -= change @ K[members]``."""
         start = 0
         while start < len(members):
-            places = self._places(members[start:])
+            self.make_room(members[start:])
+            places, missing, where = working_set_kernels.place(
+                members[start:], self._samples, self._slots
+            )
+            if len(missing):
+                self.kernel.values(missing, self.columns, self.rows, where)
             if start + len(places) < len(members):  # sums are of four rows at a time
                 places = places[: max(1, len(places) // 4 * 4)]
             part = change[start : start + len(places)]
             subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
             start += len(places)
-
-    def _places(self, members: np.ndarray) -> np.ndarray:
-        """Places of the rows of the members, from the first on, as many as fit."""
-        self.make_room(members)
-        places, missing, where = working_set_kernels.place(members, self._samples, self._slots)
-        if len(missing):
-            self.kernel.values(missing, self.columns, self.rows, where)
-        return places
 
     def make_room(self, members: np.ndarray) -> None:
         """Ask the budget for slots if vacant ones do not suffice for the members' rows."""

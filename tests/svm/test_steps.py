@@ -14,9 +14,7 @@ def test_steps_that_numbers_cannot_hold_end_the_loop():
     beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
     low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
     K = np.array([[1.0, 0.0], [0.0, 1.0]])
-    steps, violation, stuck = solve_block(
-        tuple(all_rows(K)), np.ones(2), low, high, beta, f, 1e-3, 100
-    )
+    steps, violation, stuck = solve_block(all_rows(K), np.ones(2), low, high, beta, f, 1e-3, 100)
     assert (steps, violation, stuck) == (0, 2.0, True)
 
 
@@ -27,9 +25,7 @@ def test_a_step_that_one_of_two_numbers_cannot_hold_is_not_the_end():
     low, high = np.array([-30.0, 0.0, -30.0, -30.0]), np.array([0.0, 30.0, 0.0, 0.0])
     K = np.eye(4)
     K[0, 1] = K[1, 0] = 1.0
-    steps, violation, stuck = solve_block(
-        tuple(all_rows(K)), np.ones(4), low, high, beta, f, 1e-3, 100
-    )
+    steps, violation, stuck = solve_block(all_rows(K), np.ones(4), low, high, beta, f, 1e-3, 100)
     assert steps > 1 and not stuck and violation < 1e-3
     assert f[beta < high].max() - f[beta > low].min() == violation
 
@@ -49,7 +45,7 @@ def block(seed=0, n=80, rank=80, bound=1.0, dtype=np.float32):
 
 def ascend(rows, low, high, beta, f, goal=1e-3, most=1000, values=10**9):
     """Conjugate gradients on the free samples; how many steps they took."""
-    return solve_free(tuple(rows), low, high, beta, f, goal, most, values)[0]
+    return solve_free(rows, low, high, beta, f, goal, most, values)[0]
 
 
 def objective(K, y, beta):
@@ -121,7 +117,7 @@ def test_rows_that_are_not_there_yet_are_copied():
     whole = np.r_[np.arange(10, 40), np.arange(50, 90)]
     own = [values[whole] for values in (low, high, beta, f)]
     alone = [values.copy() for values in own]
-    steps = ascend(MatrixPair(K, np.ones(90), slice(10, 40), slice(50, 90)).rows(), *own)
+    steps = ascend(MatrixPair(K, np.ones(90), slice(10, 40), slice(50, 90)).rows, *own)
     copied = np.ascontiguousarray(K[np.ix_(whole, whole)])
     assert steps == ascend(all_rows(copied), *alone) > 0
     np.testing.assert_array_equal(own, alone)
@@ -168,4 +164,4 @@ def test_the_point_ahead_keeps_bounds_and_sum():
 def test_numbers_that_are_not_finite_are_found():
     ones, K = np.ones(2), np.eye(2, dtype=np.float32)
     f = np.array([1.0, np.inf])
-    assert np.isnan(solve_block(tuple(all_rows(K)), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
+    assert np.isnan(solve_block(all_rows(K), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
