@@ -25,7 +25,7 @@ from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.fsvc.units import WIDTH
 from gpurbf.layer.activation import form
-from gpurbf.svm.ovo import pair_weights
+from gpurbf.svm.ovo import pair_weights, vote_changes
 
 try:
     from onnx import TensorProto
@@ -169,17 +169,11 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     n_classes = len(model.classes_)
     W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
     outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
-    if n_classes == 2:
-        # The first class wins above 0 alone.
-        won = graph.Cast(graph.Greater(outputs, 0.0), to=TensorProto.DOUBLE)
-        return graph.Concat(won, graph.Add(graph.Mul(won, 0.0), 0.5), axis=1), graph.Neg(outputs)
-    first, second = np.triu_indices(n_classes, 1)
-    pairs = np.arange(len(first))
-    change = np.zeros((len(pairs), n_classes))
-    change[pairs, first], change[pairs, second] = 1, -1
-    before = np.arange(n_classes, dtype=np.float64)
+    change, before = vote_changes(n_classes).astype(np.float64), np.arange(n_classes, dtype=float)
     won = graph.Cast(graph.Greater(outputs, 0.0), to=TensorProto.DOUBLE)
     votes = graph.Add(graph.MatMul(won, change), before)
+    if n_classes == 2:
+        return votes, graph.Neg(outputs)
     # decision_function gives a tie at exactly 0 to the first class of the pair, predict does not.
     lost = graph.Cast(graph.Less(outputs, 0.0), to=TensorProto.DOUBLE)
     kept = graph.MatMul(graph.Sub(1.0, lost), change)

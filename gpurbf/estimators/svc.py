@@ -57,7 +57,7 @@ from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
-from gpurbf.svm.platt import N_FOLDS, coupled, fit_sigmoids, pair_probabilities
+from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
 from gpurbf.svm.train import PairModels, group_samples, train_pairs
 
 # scikit-learn's names of kernels in terms of the hidden layer.
@@ -70,8 +70,10 @@ KERNELS = {
     "sigmoid": ("dot", "sigmoid"),
 }
 # Set by fit under the same name, and with the same meaning, in both classes.
-_SAME = ("classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma")
-_IF_THERE = ("n_features_in_", "feature_names_in_")
+_SAME = (
+    "classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma",
+    "_probA", "_probB", "n_features_in_", "feature_names_in_",
+)  # fmt: skip
 # Attribute in which scikit-learn keeps the training samples for a kernel function.
 _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
@@ -318,7 +320,7 @@ class SVC(
         C = self.class_weight_[codes]
         C = (C if weights is None else C * weights) * float(self.C)
         if masked:
-            X = X[np.ix_(used, used)] if self._has_matrix() else X[used]
+            X = X[np.ix_(used, used)] if self._given() else X[used]
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
@@ -368,7 +370,7 @@ class SVC(
         progress: Progress,
     ) -> PairModels:
         """Train all pairs on the samples in use."""
-        given = self._has_matrix()
+        given = self._given()
         data, self._activation, self._gamma, self._quantizations = X, None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
@@ -537,7 +539,7 @@ class SVC(
                 "predict_proba is not available when fitted with probability=False: fit again."
             )
         won = pair_probabilities(to_host(self._outputs(X, copies=4)), self._probA, self._probB)
-        return coupled(won, len(self.classes_))
+        return class_probabilities(won, len(self.classes_))
 
     def to_sklearn(self) -> ScikitLearnSVC:
         """Convert the fitted model to scikit-learn's class, for code that knows only that.
@@ -555,8 +557,7 @@ class SVC(
             Before ``fit``.
         """
         check_is_fitted(self)
-        kernel = self._fitted_kernel
-        kernel = "rbf" if isinstance(kernel, str) and kernel == "gaussian" else kernel
+        kernel = "rbf" if self._fitted_kernel == "gaussian" else self._fitted_kernel
         if not callable(kernel) and kernel not in _THEIR_KERNELS:
             raise ValueError(
                 f"scikit-learn's SVC has no kernel {kernel!r}: to_sklearn takes one of "
@@ -568,15 +569,17 @@ class SVC(
             parameters |= {"coef0": activation.coef0, "degree": activation.degree}
         result = ScikitLearnSVC(**parameters)
         _copy(self, result)
-        sparse = sp.issparse(self.dual_coef_)
         # LIBSVM reads these arrays by address. They are the coefficients that predictions use:
         # users may have changed dual_coef_ and intercept_, which only report them.
         own = np.array(self._dual_coef_, np.float64, order="C")
         vectors: Any = self.support_vectors_
-        if sparse:
+        if self._sparse:
             vectors = sp.csr_matrix(vectors, dtype=np.float64)
             vectors.sort_indices()
-            own = _full(own)
+            # With its zeros: scikit-learn passes its numbers to LIBSVM as a dense matrix.
+            full = sp.csr_matrix(np.ones(own.shape))
+            full.data[:] = own.ravel()
+            own = full
         else:
             vectors = vectors.toarray() if sp.issparse(vectors) else vectors
             vectors = np.ascontiguousarray(vectors, np.float64)
@@ -589,7 +592,7 @@ class SVC(
         result.intercept_ = sign * result._intercept_
         result._n_support = np.ascontiguousarray(self.n_support_, np.int32)
         result._num_iter = self.n_iter_
-        result._sparse, result._effective_probability = sparse, bool(self._probA.size)
+        result._sparse, result._effective_probability = self._sparse, bool(self._probA.size)
         if callable(kernel):
             setattr(result, _X_FIT, self._X_fit)
         return result
@@ -696,13 +699,9 @@ class SVC(
         _warn_deprecated("Attribute `probB_`")
         return self._probB
 
-    def _has_matrix(self) -> bool:
-        """Whether fit gets or computes the matrix of all kernel values."""
-        return callable(self.kernel) or self.kernel == "precomputed"
-
     def _given(self) -> bool:
         """Whether the kernel of the model is a matrix, not a function of the hidden layer."""
-        return self._activation is None
+        return callable(self._fitted_kernel) or self._fitted_kernel == "precomputed"
 
     def _call_kernel(self, X: Any) -> np.ndarray:
         K = self._fitted_kernel(X, self._X_fit)
@@ -760,12 +759,11 @@ class SVC(
         ready = self._cache.get("ready")
         if ready is None or not all(map(operator.is_, ready.made_of, made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
-            layer: HiddenLayer | SparseLayer | None = None
-            weights: Any = None
+            made: Any
             if self._activation is None:
-                weights = W.dense()
+                made = None, W.dense()
             else:
-                layer, weights = support_layer(
+                made = support_layer(
                     V,
                     W,
                     self._activation,
@@ -775,7 +773,7 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = self._cache["ready"] = _Prepared(made_of, weights, layer)
+            ready = self._cache["ready"] = _Prepared(made_of, *made)
         return ready
 
     def __getstate__(self) -> dict[str, Any]:
@@ -802,25 +800,17 @@ def _warn_deprecated(what: str) -> None:
 
 
 def _copy(source: Any, target: Any) -> None:
-    target._probA, target._probB = source._probA, source._probB
-    for name in _SAME + tuple(name for name in _IF_THERE if hasattr(source, name)):
-        setattr(target, name, getattr(source, name))
-
-
-def _full(dense: np.ndarray) -> sp.csr_matrix:
-    """CSR with explicit zeros: scikit-learn passes its numbers to LIBSVM as a dense matrix."""
-    rows, columns = dense.shape
-    indptr = columns * np.arange(rows + 1, dtype=np.int32)
-    indices = np.tile(np.arange(columns, dtype=np.int32), rows)
-    return sp.csr_matrix((dense.ravel(), indices, indptr), shape=dense.shape)
+    for name in _SAME:
+        if hasattr(source, name):  # some are there only for some kernels or data
+            setattr(target, name, getattr(source, name))
 
 
 class _Prepared(NamedTuple):
     """The layer and weights for predictions, and the objects that they were made from."""
 
     made_of: tuple[Any, ...]
-    weights: Any  # as the layer takes them
     layer: HiddenLayer | SparseLayer | None
+    weights: Any  # as the layer takes them
 
 
 class Progress:

@@ -247,10 +247,20 @@ def look_ahead(new, old, oldest, low, high, ridge, point, back):
     first, second = _plane_factors(new, old, oldest, ridge)
     if first == 0 and second == 0:
         return -1, 0.0
-    return _go_along(new, old, oldest, first, second, low, high, point, back)
+    left, count = 0.0, 0
+    for k in range(new.shape[1]):
+        b, g = new[0, k], new[1, k]
+        wanted = b + first * (b - old[0, k])
+        wanted += second * (old[0, k] - oldest[0, k])
+        reached = min(max(wanted, low[k]), high[k])
+        point[0, k], back[k] = reached, reached - wanted
+        left += back[k]
+        count += back[k] != 0
+        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
+    return count, left
 
 
-@inner(error_model="numpy")
+@_inner
 def _plane_factors(new, old, oldest, ridge):
     """How far to go along the last two changes to the top of their plane; 0, 0 if there is none."""
     use_widest_vectors()
@@ -274,19 +284,3 @@ def _plane_factors(new, old, oldest, ridge):
     first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
     second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
     return first, second
-
-
-@inner(error_model="numpy")
-def _go_along(new, old, oldest, first, second, low, high, point, back):
-    """Write the point that far along both changes; number of samples put back, sum of `back`."""
-    left, count = 0.0, 0
-    for k in range(new.shape[1]):
-        b, g = new[0, k], new[1, k]
-        wanted = b + first * (b - old[0, k])
-        wanted += second * (old[0, k] - oldest[0, k])
-        reached = min(max(wanted, low[k]), high[k])
-        point[0, k], back[k] = reached, reached - wanted
-        left += back[k]
-        count += back[k] != 0
-        point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
-    return count, left

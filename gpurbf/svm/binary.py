@@ -283,7 +283,9 @@ class _Problem:
         sets.last = members, begin, end, 0
         fresh = slice(0, len(members)) if ready else slice(begin, end)
         K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
-        self._inner(all_rows(K), values, max(self.tol, sets.tolerance * violation))
+        usual, creeping = smo_kernels.INNER_TOLERANCE, smo_kernels.CREEPING_TOLERANCE
+        goal = max(self.tol, (creeping if sets.creeping else usual) * violation)
+        self._inner(all_rows(K), values, goal)
         if self.steps == before:
             return violation
         changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
@@ -401,12 +403,6 @@ class _Sets:
         self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
         self.count = self.changed = 0
         self.creeping = False
-
-    @property
-    def tolerance(self) -> float:
-        """The part of the violation at which steps inside the next set end."""
-        creeping, usual = smo_kernels.CREEPING_TOLERANCE, smo_kernels.INNER_TOLERANCE
-        return creeping if self.creeping else usual
 
     def note(self, steps: int, changed: int) -> None:
         """Note steps inside the last set and how many members it changed."""

@@ -111,16 +111,6 @@ class Problems(NamedTuple):
     sizes: np.ndarray
 
 
-class Report(NamedTuple):
-    """State of each problem."""
-
-    running: np.ndarray
-    doubted: np.ndarray
-    finite: np.ndarray
-    steps: np.ndarray
-    violation: np.ndarray
-
-
 def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]]) -> Problems:
     """The pairs' binary problems end to end."""
     classes = [np.arange(a, b) for a, b in pairwise(starts)]
@@ -182,24 +172,24 @@ def solve_side_by_side(
         while len(active):
             if sum(map(len, waves)) != len(active):
                 parts = (active[i : i + width] for i in range(0, len(active), width))
-                waves = [rounds.wave(some) for some in parts]
+                waves = [kernel.xp.asarray(some.astype(np.int32)) for some in parts]
             with stage("output training", "inner steps"):
                 for _ in range(_ROUNDS_PER_LOOK):
                     for wave in waves:
                         rounds.step(wave)
-                report = rounds.report()
-            if not report.finite.all():
+                state, steps, violation = rounds.progress()
+            if (state == cuda_smo_kernels.NOT_FINITE).any():
                 raise FloatingPointError("not finite")
-            for p in active[report.doubted[active]].tolist():
+            for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
                 _correct(kernel, problems, rounds, p)
-            going = report.running[active]
+            going = np.isin(state[active], (cuda_smo_kernels.RUNNING, cuda_smo_kernels.DOUBTED))
             for i, p in enumerate(active.tolist()):
-                if going[i] and stepped(p, int(report.steps[p]), float(report.violation[p])):
+                if going[i] and stepped(p, int(steps[p]), float(violation[p])):
                     rounds.end(p)
                     going[i] = False
             ended = active[~going].tolist()
-            for p, state in zip(ended, rounds.states(ended)):
-                solutions[p] = _solution(problems, p, *state, int(report.steps[p]), tol)
+            for p, point in zip(ended, rounds.points(ended)):
+                solutions[p] = _solution(problems, p, *point, int(steps[p]), tol)
                 solved(p, solutions[p])
             active = active[going]
         return solutions
@@ -209,7 +199,7 @@ def _correct(kernel: KernelMatrix, problems: Problems, rounds: Rounds, p: int) -
     """Evaluate f = y - K beta in float64, as rounding of kernel values may have moved it."""
     part = slice(problems.starts[p], problems.starts[p + 1])
     samples, f = problems.samples[part], problems.y[part].copy()
-    ((beta, _),) = rounds.states([p])
+    ((beta, _),) = rounds.points([p])
     support = np.flatnonzero(beta)
     f -= kernel.weighted(kernel.gathered(samples), samples[support], beta[support], True)
     rounds.correct(p, f)
@@ -271,12 +261,11 @@ class Rounds:
         self._blocks = _arguments(cuda_smo_kernels.Blocks, *blocks)
         self._table = cuda_api.argument(self._progress)
 
-    def wave(self, problems: np.ndarray) -> Any:
-        """Problems that are at work together, as the rounds take them."""
-        return self.xp.asarray(problems.astype(np.int32))
-
     def step(self, wave: Any) -> None:
-        """Judge each problem, choose working sets, step inside these, update f of all samples."""
+        """Judge each problem, choose working sets, step inside these, update f of all samples.
+
+        ``wave`` are the numbers (int32) of problems that are at work together, on the device.
+        """
         stream, table, given = cuda_api.current_stream(), self._table, cuda_api.argument(wave)
         pairs, sets, values, blocks = self._pairs, self._sets, self._values, self._blocks
         cuda_smo_kernels.select[len(wave), _STEP_THREADS, stream](
@@ -294,19 +283,12 @@ class Rounds:
             given, pairs, sets, values, blocks, table
         )
 
-    def report(self) -> Report:
-        """Report of the rounds so far; waits for them."""
-        table = to_host(self._progress).T
-        state = table[cuda_smo_kernels.STATE].astype(int)
-        return Report(
-            np.isin(state, (cuda_smo_kernels.RUNNING, cuda_smo_kernels.DOUBTED)),
-            state == cuda_smo_kernels.DOUBTED,
-            state != cuda_smo_kernels.NOT_FINITE,
-            table[cuda_smo_kernels.STEPS].astype(int),
-            table[cuda_smo_kernels.VIOLATION],
-        )
+    def progress(self) -> np.ndarray:
+        """State, steps and violation (3, n_problems) of the rounds so far; waits for them."""
+        columns = cuda_smo_kernels.STATE, cuda_smo_kernels.STEPS, cuda_smo_kernels.VIOLATION
+        return to_host(self._progress).T[list(columns)]
 
-    def states(self, problems: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def points(self, problems: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Beta and f of each of these problems."""
         if not problems:
             return []

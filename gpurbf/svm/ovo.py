@@ -76,7 +76,7 @@ def support_layer(
         return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
-        dtype, _ = arithmetic(
+        dtype = arithmetic(
             samples,
             activation,
             backend,
@@ -121,7 +121,7 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
     by_first = decisions > 0
     if is_resident(by_first):
-        change = beside(by_first, _changes(n_classes))
+        change = beside(by_first, vote_changes(n_classes))
         won = (by_first.astype(np.float32) @ change).astype(np.int64)
         return won + beside(by_first, np.arange(n_classes))
     return _won(by_first, n_classes)
@@ -130,7 +130,7 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Number of pairs won by each class; by_first: whether the first class wins its pair."""
     # A class is the second of as many pairs as there are classes before it.
-    wins, change = by_first.astype(np.float32), _changes(n_classes)
+    wins, change = by_first.astype(np.float32), vote_changes(n_classes)
     points = np.empty((len(wins), n_classes), np.float32)
     rows = max(1, _MAX_PRODUCTS_ALONE // change.size)
     for start in range(0, len(wins), rows):
@@ -138,8 +138,8 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     return points.astype(np.int64) + np.arange(n_classes)
 
 
-@functools.cache
-def _changes(n_classes: int) -> np.ndarray:
+@functools.lru_cache(1)  # which takes longer than the votes of a few samples
+def vote_changes(n_classes: int) -> np.ndarray:
     """Changes of the classes' points (n_pairs, n_classes) if a pair is won by its first class."""
     first, second = np.triu_indices(n_classes, 1)
     pairs = np.arange(len(first))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -82,15 +82,13 @@ def solve_pairs(
             return there
     own = np.diff(starts)
     K = _matrix(kernel, cache_bytes, own if sizes is None else sizes)
-    total, keeping = 0.0, set()  # classes whose rows are kept for some pair
+    total, keeping = 0.0, []  # pairs whose rows are kept
     if K is None:
         total = min(cache_bytes, kernel.free_bytes() / 4)
-        for a, b in pairs:
-            if keeps_rows(kernel, int(own[a] + own[b]), total):
-                keeping |= {a, b}
+        keeping = [(a, b) for a, b in pairs if keeps_rows(kernel, int(own[a] + own[b]), total)]
     workers = _at_once(kernel, own, pairs, total) if K is None else 1
     in_use = 2 * min(workers, thread_limit()) if keeping else 0
-    budget = Budget([int(own[c]) for c in keeping], total, in_use)
+    budget = Budget([int(own[c]) for c in set(chain(*keeping))], total, in_use)
     classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
     problems = _Problems(kernel, pairs, classes, C, budget, tol, max_iter, stepped, solved)
     if K is not None:

@@ -104,7 +104,7 @@ def pair_probabilities(outputs: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.
     return np.clip(expit(-(A * outputs + B)), _CERTAIN, 1 - _CERTAIN)
 
 
-def coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
+def class_probabilities(r: np.ndarray, n_classes: int) -> np.ndarray:
     """Probabilities of the classes (N, n_classes) from those of the first class of each pair.
 
     They minimise the sum over all pairs (i, j) of (r_ji p_i - r_ij p_j)², and sum to 1. LIBSVM ends
@@ -113,12 +113,12 @@ def coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
     p = np.empty((len(r), n_classes))
     rows = max(1, _MAX_NUMBERS // (n_classes + 1) ** 2)
     for start in range(0, len(r), rows):
-        p[start : start + rows] = _coupled(r[start : start + rows], n_classes)
+        p[start : start + rows] = _solved(r[start : start + rows], n_classes)
     p = np.maximum(p, np.finfo(float).tiny)  # only rounding makes them negative
     return p / p.sum(axis=1, keepdims=True)
 
 
-def _coupled(r: np.ndarray, n_classes: int) -> np.ndarray:
+def _solved(r: np.ndarray, n_classes: int) -> np.ndarray:
     first, second = np.triu_indices(n_classes, 1)
     squares = np.zeros((len(r), n_classes, n_classes))
     squares[:, first, second], squares[:, second, first] = (1 - r) ** 2, r**2

@@ -31,8 +31,8 @@ _DEVIATIONS, _MAX_TOLERANCE_PART = 3.0, 0.25
 
 def arithmetic(
     X: Samples, activation: Activation, backend: Any, *, size: float, largest: float, tol: float
-) -> tuple[type[np.floating], str]:
-    """The dtype that sums of kernel values between samples X need, and why.
+) -> type[np.floating]:
+    """The dtype that sums of kernel values between samples X need.
 
     Parameters
     ----------
@@ -49,15 +49,13 @@ def arithmetic(
         with itself, is below a quarter of this.
     """
     if len(X) < _MIN_FLOAT32_SAMPLES:
-        return np.float64, "few samples"
+        return np.float64
     if X.quantization is None or activation.metric == "dot":
         between, itself = float32_error(X, activation, backend)
     else:  # distances are exact, and a rounded profile of at most 1 is left
         between, itself = float(np.finfo(np.float32).eps), 0.0
     error = _DEVIATIONS * between * size + itself * largest
-    enough = error < _MAX_TOLERANCE_PART * tol
-    said = f"sums in float32 err by {error:.1e}, {'little' if enough else 'much'} for tol={tol:g}"
-    return np.float32 if enough else np.float64, said
+    return np.float32 if error < _MAX_TOLERANCE_PART * tol else np.float64
 
 
 def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[float, float]:

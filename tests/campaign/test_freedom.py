@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV
 from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
-from gpurbf.svm.platt import coupled, fit_sigmoids, pair_probabilities
+from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
 from tests.campaign.cases import AROUND, ORDERS, Storage
 from tests.campaign.rounds import campaign
 from tests.campaign.test_differential import METRICS, betas, pairs_of, spread
@@ -538,7 +538,7 @@ def svc_is_optimal(name, case, model, p, tol):
     # As far off as outputs are, by the slope of their sigmoids; coupling adds up pairs.
     near = 1e-6 + (off * np.abs(model._probA)).sum()
     found = model.predict_proba(case.stored(p.new))
-    np.testing.assert_allclose(found, coupled(won, len(model.classes_)), atol=near)
+    np.testing.assert_allclose(found, class_probabilities(won, len(model.classes_)), atol=near)
     some, reached = w > 0, [tol]
     classes, codes = np.unique(y[some], return_inverse=True)
 
@@ -554,7 +554,9 @@ def svc_is_optimal(name, case, model, p, tol):
     A, B = fit_sigmoids(codes, np.random.RandomState(0), outputs)
     X = case.stored(X[some])
     ours = sign * model.decision_function(X).reshape(len(codes), -1)
-    theirs = log_loss(np.log(coupled(pair_probabilities(ours, A, B), len(classes))), codes, w[some])
+    theirs = log_loss(
+        np.log(class_probabilities(pair_probabilities(ours, A, B), len(classes))), codes, w[some]
+    )
     found = log_loss(np.log(model.predict_proba(X)), codes, w[some])
     # Outputs are known to tol, or to what LIBSVM reaches with kernel values in float32, and a
     # sigmoid passes that on by its slope at most; 0.1 is for what two solutions differ by besides,

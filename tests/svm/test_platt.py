@@ -8,7 +8,13 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
 from gpurbf import SVC
-from gpurbf.svm.platt import N_FOLDS, coupled, fit_sigmoid, fit_sigmoids, pair_probabilities
+from gpurbf.svm.platt import (
+    N_FOLDS,
+    class_probabilities,
+    fit_sigmoid,
+    fit_sigmoids,
+    pair_probabilities,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarning")
 X, Y = load_digits(return_X_y=True)
@@ -45,7 +51,7 @@ def test_coupling_finds_the_classes_that_made_the_pairs():
     p = np.random.default_rng(0).dirichlet(np.ones(5), 20)
     first, second = np.triu_indices(5, 1)
     r = p[:, first] / (p[:, first] + p[:, second])
-    np.testing.assert_allclose(coupled(r, 5), p, atol=1e-12)
+    np.testing.assert_allclose(class_probabilities(r, 5), p, atol=1e-12)
 
 
 def test_coupling_minimises_its_sum():
@@ -56,7 +62,7 @@ def test_coupling_minimises_its_sum():
     def loss(p):
         return np.sum(((1 - r) * p[:, first] - r * p[:, second]) ** 2)
 
-    p = coupled(r, 4)
+    p = class_probabilities(r, 4)
     for _ in range(100):
         step = rng.normal(size=(1, 4)) * 1e-3
         assert loss(p + step - step.mean()) >= loss(p)

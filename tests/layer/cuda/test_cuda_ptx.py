@@ -87,7 +87,7 @@ def steps_ptx(compiled):
             for step in ("select", "gather", "inner", "update"):
                 patch.setattr(_cuda_smo_kernels, step, MagicMock())
             rounds = cuda_pairs.Rounds(K, problems, 1, rules)
-            rounds.step(rounds.wave(np.zeros(1)))
+            rounds.step(np.zeros(1, np.int32))
             launch = getattr(_cuda_smo_kernels, name).__getitem__.return_value
         return compiled(kernel, tuple(map(typeof, launch.call_args.args)), capability)
 
