@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +12,17 @@ from gpurbf.layer.backends.cuda.kernels import warps
 from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, pairs
 from gpurbf.svm._smo_kernels import kkt_violation
 from gpurbf.svm._working_set_kernels import next_set
-from gpurbf.svm.pairs import solve_pairs
-from tests.svm.test_smo import Matrix, judged, problem
+from tests.svm import test_smo
+from tests.svm.test_smo import (  # noqa: F401  the tests are made with steps on a device, too
+    Matrix,
+    assert_optimal,
+    problem,
+    solve,
+    test_a_number_that_is_not_finite_is_an_error,
+    test_a_pair_can_be_ended_from_outside,
+    test_an_error_in_one_pair_is_raised_and_ends_all,
+    test_limit_of_steps_is_kept_exactly,
+)
 
 
 class OnDevice(Matrix):
@@ -21,12 +30,17 @@ class OnDevice(Matrix):
 
     on_device = True
 
-    def __init__(self, K, dtype=np.float64, memory=1e9):
+    def __init__(self, K, memory=1e9):
         super().__init__(K, ready=False)
-        self.dtype, self.memory, self.description = np.dtype(dtype), memory, "simulated"
+        self.memory, self.description = memory, "simulated"
 
     def free_bytes(self):
         return self.memory
+
+
+@pytest.fixture
+def kind():
+    return OnDevice
 
 
 @pytest.fixture
@@ -34,14 +48,8 @@ def small_sets(monkeypatch):
     monkeypatch.setattr(binary, "MAX_SINGLE_SET", 8)
     monkeypatch.setattr(cuda_pairs, "working_set_size", lambda n: 15)
     monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
-
-
-def solve(kernel, starts, C, tol=1e-3, max_iter=-1, **hooks):
-    bounds = np.broadcast_to(C, len(kernel.K)).astype(float)
-    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
-    options = {"tol": tol, "max_iter": max_iter, "cache_bytes": 1e9}
-    names = list(combinations(range(len(starts) - 1), 2))
-    return solve_pairs(kernel, starts, bounds, names, **options, **hooks)
+    monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 400)
+    monkeypatch.setattr(cuda_pairs, "_MIN_STEPS_PER_LAUNCH", 20)
 
 
 def same(solutions, expected):
@@ -58,9 +66,9 @@ def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch)
         monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 20)
         monkeypatch.setattr(cuda_pairs, "_MIN_STEPS_PER_LAUNCH", 4)
     K, starts = problem(sizes=(8, 6, 7))
-    C, limit, dtype = 10.0, -1, np.float64
+    C, limit = 10.0, -1
     if case == "float32":
-        dtype, K = np.float32, K.astype(np.float32)
+        K = K.astype(np.float32)
     elif case == "twins":  # of one class and of two: gains and f are equal to the bit
         copied = np.arange(len(K)) // 3 * 3
         K = K[np.ix_(copied, copied)]
@@ -71,8 +79,9 @@ def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch)
         K = (K + K.T) / 2
     else:
         limit = 7
-    there = solve(OnDevice(K, dtype), starts, C, max_iter=limit)
-    same(there, solve(Matrix(K, ready=True), starts, C, max_iter=limit))
+    there, kernel = solve(K, starts, C, OnDevice, max_iter=limit)
+    same(there, solve(K, starts, C, max_iter=limit)[0])
+    assert kernel.description.endswith("steps on the GPU, all pairs of classes side by side")
     assert sum(solution.steps for solution in there) > 10
 
 
@@ -118,16 +127,8 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0])
-def test_working_sets_reach_the_optimum(C, small_sets):
-    K, starts = problem(sizes=(20, 16, 24))
-    kernel = OnDevice(K)
-    solutions = solve(kernel, starts, C, tol=1e-4)
-    for solution, truth in judged(K, starts, C, solutions):
-        assert solution.converged and truth["feasible"]
-        assert truth["violation"] < 1.5e-4
-        for name in ("objective", "violation", "intercept", "gap"):
-            assert getattr(solution, name) == pytest.approx(truth[name], abs=1e-5)
-    assert kernel.description.endswith("steps on the GPU, all pairs of classes side by side")
+def test_working_sets_reach_the_same_optimum(C, kind, small_sets):
+    test_smo.test_working_sets_reach_the_same_optimum(C, kind, small_sets)
 
 
 @pytest.mark.parametrize("width", [2, 1])
@@ -135,68 +136,23 @@ def test_memory_does_not_change_the_solution(width, small_sets, monkeypatch):
     """All pairs side by side, or some after the others."""
     K, starts = problem(sizes=(14, 12, 10))
     monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 10**9)
-    expected = solve(OnDevice(K), starts, 1.0)
+    expected, _ = solve(K, starts, 1.0, OnDevice)
     monkeypatch.setattr(cuda_pairs, "pairs_that_fit", lambda *_: width)
-    same(solve(OnDevice(K), starts, 1.0), expected)
+    same(solve(K, starts, 1.0, OnDevice)[0], expected)
 
 
 def test_where_memory_is_too_small_the_CPU_steps():
     K, starts = problem(sizes=(14, 9, 11))
-    kernel = OnDevice(K, memory=1000)
-    same(solve(kernel, starts, 1.0), solve(Matrix(K, ready=True), starts, 1.0))
+    there, kernel = solve(K, starts, 1.0, partial(OnDevice, memory=1000))
+    same(there, solve(K, starts, 1.0)[0])
     assert "the GPU's memory budget does not hold all" in kernel.description
 
 
 def test_rounding_of_the_kernel_is_looked_after(small_sets, monkeypatch):
     K, starts = problem(sizes=(30, 25))
-    noise = 1e-4 * np.random.default_rng(0).normal(size=K.shape)
-    kernel = OnDevice(K)
-    kernel.rounding, kernel.blurred = 1e-4, noise + noise.T
-    solutions = solve(kernel, starts, 100.0)
-    for solution, truth in judged(K, starts, 100.0, solutions):
-        assert solution.converged
-        assert truth["violation"] < 1.5e-3
+    solutions, kernel = solve(K, starts, 100.0, OnDevice, rounding=1e-4)
+    assert_optimal(K, starts, 100.0, solutions, 1.5e-3)
     assert kernel.wide > 0
-
-
-@pytest.mark.parametrize("limit", [0, 1, 9])
-def test_limit_of_steps_is_kept_exactly(limit, small_sets):
-    K, starts = problem(sizes=(20, 15, 12))
-    solutions = solve(OnDevice(K), starts, 100.0, max_iter=limit)
-    assert [solution.steps for solution in solutions] == [limit] * 3
-    assert not any(solution.converged for solution in solutions)
-
-
-def test_pairs_can_be_ended_from_outside_and_an_error_ends_all(small_sets):
-    K, starts = problem(sizes=(20, 16, 12))
-    done = []
-    solutions = solve(
-        OnDevice(K), starts, 10.0,
-        stepped=lambda p, steps, violation: p == 1,
-        solved=lambda p, solution: done.append(p),
-    )  # fmt: skip
-    assert [solution.converged for solution in solutions] == [True, False, True]
-    assert done[0] == 1 and sorted(done) == [0, 1, 2]
-    for _, truth in judged(K, starts, 10.0, solutions):
-        assert truth["feasible"]
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        solve(OnDevice(K), starts, 1e3, stepped=interrupted)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("where", [(5, 30), (slice(None), slice(None))])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_number_that_is_not_finite_is_an_error(where, value, small_sets, monkeypatch):
-    monkeypatch.setattr(cuda_pairs, "_STEPS_PER_LOOK", 400)
-    monkeypatch.setattr(cuda_pairs, "_MIN_STEPS_PER_LAUNCH", 20)
-    K, starts = problem(sizes=(25, 20))
-    K[where] = K.T[where] = value
-    with pytest.raises(FloatingPointError):
-        solve(OnDevice(K), starts, 1.0)
 
 
 def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
