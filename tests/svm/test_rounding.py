@@ -22,6 +22,14 @@ def table(n=30, spread=1.0, offset=0.0):
     return X * scales + offset, y
 
 
+def verdict(model, X, y, metric, profile, *numbers):
+    """The reference's verdict on a model of two classes; numbers: gamma, coef0, degree."""
+    K, beta = reference.hidden(X, X, metric, profile, *numbers), np.zeros(len(X))
+    beta[model.support_] = model.dual_coef_[0]
+    signs = np.where(y == model.classes_[1], 1.0, -1.0)
+    return reference.svc_dual(K, signs, np.full(len(X), model.C), beta)
+
+
 @pytest.mark.parametrize("spread", [1.0, 20.0])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 @pytest.mark.parametrize("kernel", [("euclidean", "gaussian"), ("dot", "linear")])
@@ -93,15 +101,9 @@ def test_rows_that_are_kept_of_float64_values_lose_no_tolerance(factor, kernel, 
         2500, 6, n_informative=6, n_redundant=0, flip_y=0.02, class_sep=0.7, random_state=3
     )
     X, y = (A[: 900 if "cache_size" in options else 2500] for A in (factor * X, y))
-    metric, profile, gamma, *more = kernel
-    name = {"gaussian": "rbf"}.get(profile, profile)
-    given = dict(zip(("coef0", "degree"), more)) | {"C": 1.0, "tol": 1e-3} | options
-    model = SVC(kernel=name, gamma=gamma, **given).fit(X, y)
-    beta = np.zeros(len(X))
-    beta[model.support_] = model._dual_coef_[0]
-    K = reference.hidden(X, X, metric, profile, gamma, *more)
-    found = reference.svc_dual(K, np.where(y == 0, 1.0, -1.0), np.full(len(X), given["C"]), beta)
-    assert found["violation"] < 1.5 * model.tol
+    profile, numbers = kernel[1], dict(zip(("gamma", "coef0", "degree"), kernel[2:]))
+    model = SVC(kernel={"gaussian": "rbf"}.get(profile, profile), **numbers, **options).fit(X, y)
+    assert verdict(model, X, y, *kernel)["violation"] < 1.5 * model.tol
 
 
 @pytest.mark.filterwarnings("ignore:Solver terminated early")
@@ -112,11 +114,7 @@ def test_the_violation_at_the_end_is_that_of_the_coefficients(max_iter):
     y = (X[:, :4].sum(axis=1, dtype=int) > 510) ^ (rng.random(1500) < 0.1)
     options = {"kernel": "poly", "degree": 9, "coef0": 1.0, "C": 1e-3, "max_iter": max_iter}
     model = SVC(**options).fit(X[:, :3], y)
-    V, t, beta = model.support_vectors_, np.where(y, 1.0, -1.0), np.zeros(1500)
-    beta[model.support_] = model.dual_coef_[0]
-    f = t - reference.hidden(X[:, :3], V, "dot", "poly", model._gamma, 1.0, 9) @ model.dual_coef_[0]
-    low, high = np.minimum(t * 1e-3, 0), np.maximum(t * 1e-3, 0)
-    violation = f[beta < high].max() - f[beta > low].min()
+    violation = verdict(model, X[:, :3], y, "dot", "poly", model._gamma, 1.0, 9)["violation"]
     np.testing.assert_allclose(model.violation_, violation, rtol=0.1, atol=model.tol)
 
 
@@ -216,8 +214,4 @@ def test_codes_reach_a_tolerance_below_the_rounding_of_their_values(n):
     X = rng.integers(0, 256, (n, 4)).astype(np.uint8)
     y = np.where(X @ [1.0, -1, 1, -1] + rng.normal(0, 60, n) > 0, 1, -1)
     model = SVC(C=1e3, gamma=1e-7, tol=1e-6).fit(X, y)
-    K = reference.hidden(X, X, "euclidean", "gaussian", 1e-7)
-    beta = np.zeros(n)
-    beta[model.support_] = model.dual_coef_[0]
-    dual = reference.svc_dual(K, y, np.full(n, 1e3), beta)
-    assert dual["violation"] <= 1.5e-6
+    assert verdict(model, X, y, "euclidean", "gaussian", 1e-7)["violation"] <= 1.5e-6

@@ -42,10 +42,9 @@ def fitted(X, n_jobs=1, **options):
     return [model.support_, model.dual_coef_, model.intercept_, model.n_iter_]
 
 
-def in_python(X, monkeypatch, **options):
-    with monkeypatch.context() as patched:
-        patched.setattr(pairs._Problems, "_needs_no_help", lambda self: False)
-        return fitted(X, **options)
+def same_bits(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a, b)
 
 
 @pytest.mark.filterwarnings("ignore:Solver terminated early")
@@ -59,29 +58,22 @@ def in_python(X, monkeypatch, **options):
         (images(), {"C": 100.0, "tol": 1e-2}, _round_kernels.LOOK),
         (numbers(), {"max_iter": 700}, _round_kernels.LOOK),
         (numbers(), {"C": 1e4, "max_iter": 20000}, _round_kernels.LOOK),
+        (numbers(), {"cache_size": 1}, _round_kernels.GROW),
     ],
 )
 def test_the_bits_are_those_of_rounds_in_python(X, options, outcome, outcomes, monkeypatch):
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
     compiled = fitted(X, **options)
     assert outcome in outcomes
-    for a, b in zip(compiled, in_python(X, monkeypatch, **options)):
-        assert np.array_equal(a, b)
-
-
-def test_little_memory_for_rows_changes_no_bit(outcomes, monkeypatch):
-    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
-    compiled = fitted(X := numbers(), cache_size=1)
-    assert outcomes
-    for a, b in zip(compiled, in_python(X, monkeypatch, cache_size=1)):
-        assert np.array_equal(a, b)
+    monkeypatch.setattr(pairs._Problems, "_needs_no_help", lambda self: False)
+    same_bits(compiled, fitted(X, **options))
 
 
 def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     expected, draws = fitted(X := numbers()), np.random.default_rng(0)
     calls = len(outcomes)
     monkeypatch.setattr(pairs._Problems, "_needs_no_help", lambda self: draws.random() < 0.5)
-    for a, b in zip(expected, fitted(X)):
-        assert np.array_equal(a, b)
+    same_bits(fitted(X), expected)
     assert calls < len(outcomes) < 2 * calls
 
 
@@ -103,8 +95,7 @@ def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
     monkeypatch.setattr(pairs.Schedule, "take", taken)
     monkeypatch.setattr(threads, "_cores", lambda: 8)
     monkeypatch.setattr(threads, "_own_limit", lambda cores: 8)
-    for a, b in zip(expected, fitted(X, n_jobs=None)):
-        assert np.array_equal(a, b)
+    same_bits(fitted(X, n_jobs=None), expected)
     assert max(running) > 2  # of four classes
 
 
