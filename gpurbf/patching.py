@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import Any
 
@@ -124,9 +123,7 @@ def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str,
 
     In scikit-learn, sample weights change neither gamma nor balanced class weights.
     """
-    known = inspect.signature(svc.SVC).parameters
-    own = estimator.get_params(deep=False)
-    parameters = {name: value for name, value in own.items() if name in known}
+    parameters = svc.parameters_of(estimator, svc.SVC) | {"probability": estimator.probability}
     if sample_weight is None:
         return parameters
     given = callable(estimator.kernel) or estimator.kernel == "precomputed"

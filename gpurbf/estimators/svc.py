@@ -564,7 +564,7 @@ class SVC(
                 f"{list(_THEIR_KERNELS)} or a function such as "
                 "sklearn.metrics.pairwise.laplacian_kernel."
             )
-        parameters = _parameters(self, ScikitLearnSVC) | {"kernel": kernel}
+        parameters = parameters_of(self, ScikitLearnSVC) | {"kernel": kernel}
         if (activation := self._activation) is not None:  # parameters may have changed since fit
             parameters |= {"coef0": activation.coef0, "degree": activation.degree}
         result = ScikitLearnSVC(**parameters)
@@ -644,7 +644,7 @@ class SVC(
                 f"{len(model.n_support_)}, for the others' samples had weight 0: its predictions "
                 "are of wrong classes. Fit it without those samples."
             )
-        result = cls(**_parameters(model, cls))
+        result = cls(**parameters_of(model, cls))
         _copy(model, result)
         result.support_, result._n_support = model.support_, model.n_support_
         result.support_vectors_ = model.support_vectors_
@@ -780,7 +780,7 @@ class SVC(
         return super().__getstate__() | {"_cache": {}}
 
 
-def _parameters(model: Any, cls: type) -> dict[str, Any]:
+def parameters_of(model: Any, cls: type) -> dict[str, Any]:
     """The parameters of a model that class ``cls`` has too."""
     known = inspect.signature(cls).parameters
     own = model.get_params(deep=False)

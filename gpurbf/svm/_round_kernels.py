@@ -56,8 +56,7 @@ class State(NamedTuple):
     """Where the solver is between two rounds, or within one."""
 
     steps: int
-    sets: int
-    points: int  # number of points remembered, see `binary.TwoStep`
+    sets: int  # and of points remembered, see `binary.TwoStep`
     squares: float  # of all changes
     members: np.ndarray  # of the last set; those from begin to end were new in it
     begin: int
@@ -150,7 +149,7 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         Kernel values that were evaluated, read in steps, and subtracted from f.
     state : State
     """
-    steps, sets, points, squares, members, begin, end, ready, changed, change, pending = state
+    steps, sets, squares, members, begin, end, ready, changed, change, pending = state
     n, n_a, all_there = len(p.f), a.rows.shape[1], np.empty(0, np.uint8)
     final, evaluated, stepped, subtracted = pending, 0, 0, 0
     while True:
@@ -189,13 +188,11 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
-        working_sets.remember(p.points[points % 3], p.beta, p.f)
-        sets, points, outcome = sets + 1, points + 1, PAUSE
+        working_sets.remember(p.points[sets % 3], p.beta, p.f)
+        sets, outcome = sets + 1, PAUSE
         # The many steps inside a set that a creeping problem takes do not fit into a call.
         ended = sets >= smo.CREEPING_SETS
         if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break
-    state = State(
-        steps, sets, points, squares, members, begin, end, ready, changed, change, pending
-    )
+    state = State(steps, sets, squares, members, begin, end, ready, changed, change, pending)
     return outcome, (evaluated, stepped, subtracted), state

@@ -254,10 +254,11 @@ class _Problem:
             sets.size,
             self.max_iter if self.max_iter >= 0 else sys.maxsize,
         )
-        state = self.steps, sets.count, plane.added, self.squares, *sets.last
+        state = self.steps, sets.count, self.squares, *sets.last
         outcome, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
-        self.steps, sets.count, plane.added, self.squares, *last, changed, _, _ = state
-        sets.last = tuple(last)
+        self.steps, sets.count, self.squares, *last, changed, _, _ = state
+        # Before steps ahead, which end compiled rounds, each set adds a point.
+        sets.last, plane.added = tuple(last), sets.count
         if outcome == round_kernels.LOOK:
             return False
         sets.note(0, len(changed))  # fewer steps than members, or Python would have made them

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -69,11 +67,6 @@ class KernelRows:
     """
 
     matrix = None
-    # For a sparse X, which no backend takes.
-    backend, on_device = "scipy", False
-    xp: ModuleType = np
-    allocator: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
-    free_bytes: Callable[[], float] = staticmethod(lambda: math.inf)
     _among: LayersAmong[Any] | None = None
 
     def __init__(
@@ -91,7 +84,7 @@ class KernelRows:
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
-        steps = "" if self._sparse else self._choose_backend(backend)
+        steps = self._choose_backend(backend)
         # With codes, evaluating each value by 8-bit products takes less time.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.diagonal, self.largest = self._diagonal()
@@ -109,11 +102,14 @@ class KernelRows:
         self.description = probe.describe() + why + (steps and f"; {steps}")
 
     def _choose_backend(self, backend: str) -> str:
-        """Choose the backend, move samples to its device; returns why steps are made on the CPU."""
-        self._chosen = get_backend(backend, on_host=_ON_HOST)
+        """Choose the backend, move samples to its device; returns why steps are made on the CPU.
+
+        No backend takes sparse samples: SciPy's products are on the host, as NumPy's are.
+        """
+        self._chosen = get_backend("numpy" if self._sparse else backend, on_host=_ON_HOST)
         self.on_device, steps = steps_on_device(self._chosen[0])
         chosen, X = self._chosen[0], self.X
-        self.xp, self.backend = chosen.xp, chosen.name
+        self.xp, self.backend = chosen.xp, "scipy" if self._sparse else chosen.name
         self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
         if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
             # Rows are gathered on the device: samples are copied there once.
@@ -124,7 +120,7 @@ class KernelRows:
     def _layers_among(self) -> LayersAmong[Any] | None:
         """Layers whose rows and centers the backend itself takes out of X, if it can."""
         values, quantization = self.X.values, self.X.quantization
-        if self._sparse or self._chosen[0].among is None or not values.flags.c_contiguous:
+        if self._chosen[0].among is None or not values.flags.c_contiguous:
             return None
         if quantization is None and values.dtype.kind != "f":
             return None
