@@ -39,7 +39,11 @@ class Pairs(NamedTuple):
 
     ``samples``: numbers of samples in the kernel. ``bounds``: y C. ``beta``, ``f``: the state.
     ``keys``: scratch memory for choosing samples. ``sizes``: sizes of working sets; a pair that is
-    no larger is its own set.
+    no larger is its own set. ``members``: numbers of a pair's samples in its set (pairs, `SIZE` or
+    less), and ``counts`` of them.
+
+    ``K``: values of all samples, and K[s, s] as ``diagonal`` in float64. For each pair at work:
+    ``blocks`` of values between its members, their ``block_diagonals``, and changes of their beta.
     """
 
     starts: Any
@@ -49,28 +53,13 @@ class Pairs(NamedTuple):
     f: Any
     keys: Any
     sizes: Any
-
-
-class Sets(NamedTuple):
-    """Working sets: numbers of a pair's samples (pairs, `SIZE` or less), and their counts."""
-
     members: Any
     counts: Any
-
-
-class Values(NamedTuple):
-    """Kernel values of all samples, and K[s, s] in float64."""
-
     K: Any
     diagonal: Any
-
-
-class Blocks(NamedTuple):
-    """Kernel values between the members of each pair at work, and changes of the members' beta."""
-
-    K: Any
-    diagonal: Any
-    change: Any
+    blocks: Any
+    block_diagonals: Any
+    changes: Any
 
 
 class Rules(NamedTuple):
@@ -104,7 +93,7 @@ def _ends(beta, bound):
 
 
 @jit
-def select(wave, pairs, sets, progress, rules):
+def select(wave, pairs, progress, rules):
     """Judge each pair of a wave; for a pair that goes on, choose the members of its next set.
 
     These are the newer half of the last set, then the samples of largest f that may rise, then the
@@ -146,10 +135,10 @@ def select(wave, pairs, sets, progress, rules):
         return
     if n <= size:
         for k in range(first, n, T):
-            sets.members[p, k] = k
+            pairs.members[p, k] = k
         count = n
     else:
-        count = _keep(sets.members[p], np.int64(sets.counts[p]))
+        count = _keep(pairs.members[p], np.int64(pairs.counts[p]))
         half = (size - count) // 2
         for side in (_RISES, _FALLS):
             for k in range(first, n, T):
@@ -159,11 +148,11 @@ def select(wave, pairs, sets, progress, rules):
                 pairs.keys[begin + k] = key if ends & side else _LOWEST
             cuda.syncthreads()
             for k in range(first, count, T):
-                pairs.keys[begin + sets.members[p, k]] = _LOWEST
+                pairs.keys[begin + pairs.members[p, k]] = _LOWEST
             cuda.syncthreads()
-            count = _take(pairs.keys[begin : begin + n], sets.members[p], count, half)
+            count = _take(pairs.keys[begin : begin + n], pairs.members[p], count, half)
     if first == 0:
-        sets.counts[p] = count
+        pairs.counts[p] = count
 
 
 @jit(device=True)
@@ -236,23 +225,23 @@ def _take(keys, members, count, wanted):
 
 
 @jit
-def gather(wave, pairs, sets, values, blocks, progress):
+def gather(wave, pairs, progress):
     """K between the members of each pair of a wave. Launched with any number of blocks per pair."""
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     if progress[p, STATE] != RUNNING:
         return
-    begin, count = pairs.starts[p], np.int64(sets.counts[p])
+    begin, count = pairs.starts[p], np.int64(pairs.counts[p])
     for i in range(np.int64(cuda.blockIdx.y), count, cuda.gridDim.y):
-        sample = pairs.samples[begin + sets.members[p, i]]
+        sample = pairs.samples[begin + pairs.members[p, i]]
         for k in range(np.int64(cuda.threadIdx.x), count, cuda.blockDim.x):
-            column = pairs.samples[begin + sets.members[p, k]]
-            blocks.K[slot, i, k] = values.K[sample, column]
+            column = pairs.samples[begin + pairs.members[p, k]]
+            pairs.blocks[slot, i, k] = pairs.K[sample, column]
         if cuda.threadIdx.x == 0:
-            blocks.diagonal[slot, i] = values.diagonal[sample]
+            pairs.block_diagonals[slot, i] = pairs.diagonal[sample]
 
 
 @jit
-def inner(wave, pairs, sets, blocks, progress, rules):
+def inner(wave, pairs, progress, rules):
     """Steps inside the sets of a wave; see :func:`gpurbf.svm._smo_kernels.solve_block`."""
     # The simulator identifies a shared array by its line.
     beta = cuda.shared.array(SIZE, np.float64)
@@ -267,9 +256,9 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
     if progress[p, STATE] != RUNNING:
         return
-    begin, count = pairs.starts[p], np.uint32(sets.counts[p])
+    begin, count = pairs.starts[p], np.uint32(pairs.counts[p])
     whole = pairs.starts[p + 1] - begin <= pairs.sizes[p]
-    K, diagonal, members = blocks.K[slot], blocks.diagonal[slot], sets.members[p]
+    K, diagonal, members = pairs.blocks[slot], pairs.block_diagonals[slot], pairs.members[p]
     for k in range(first, count, T):
         at = begin + members[k]
         beta[k], f[k] = pairs.beta[at], pairs.f[at]
@@ -328,7 +317,7 @@ def inner(wave, pairs, sets, blocks, progress, rules):
     for k in range(first, count, T):
         at = begin + members[k]
         change = beta[k] - pairs.beta[at]
-        blocks.change[slot, k], pairs.beta[at] = change, beta[k]
+        pairs.changes[slot, k], pairs.beta[at] = change, beta[k]
         total += change * change
         if whole:
             pairs.f[at] = f[k]
@@ -345,22 +334,22 @@ def inner(wave, pairs, sets, blocks, progress, rules):
 
 
 @jit
-def update(wave, pairs, sets, values, blocks, progress):
+def update(wave, pairs, progress):
     """``f -= change @ K[members]`` of the pairs of a wave, in float64 and in the members' order.
 
     Launched with any number of blocks per pair. A pair that is its own set has its new f already.
     """
     first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
     p, slot = wave[cuda.blockIdx.x], cuda.blockIdx.x
-    begin, count = pairs.starts[p], np.int64(sets.counts[p])
+    begin, count = pairs.starts[p], np.int64(pairs.counts[p])
     n = pairs.starts[p + 1] - begin
     if progress[p, STATE] != RUNNING or n <= pairs.sizes[p]:
         return
     for k in range(cuda.blockIdx.y * T + first, n, cuda.gridDim.y * T):
         sample, total = pairs.samples[begin + k], 0.0
         for r in range(count):
-            change = blocks.change[slot, r]  # the same for all threads of a warp
+            change = pairs.changes[slot, r]  # the same for all threads of a warp
             if change != 0.0:
-                row = pairs.samples[begin + sets.members[p, r]]
-                total += change * values.K[row, sample]
+                row = pairs.samples[begin + pairs.members[p, r]]
+                total += change * pairs.K[row, sample]
         pairs.f[begin + k] -= total

@@ -237,28 +237,29 @@ class Rounds:
         xp, N, dtype = kernel.xp, len(kernel.diagonal), kernel.dtype
         self.xp, self.starts, self._rules = xp, problems.starts, rules
         n_problems, size = len(problems.sizes), int(problems.sizes.max())
-        lengths = np.diff(problems.starts)
-        self._longest = int(lengths.max())
+        self._longest = int(np.diff(problems.starts).max())
         self.beta, self.f = xp.zeros(len(problems.y)), xp.empty(len(problems.y))
         self.f[...] = xp.asarray(problems.y)
         self.K = xp.empty((N, N), dtype)
         self._progress = xp.zeros((n_problems, 6))
-        self._pairs = _arguments(
-            cuda_smo_kernels.Pairs,
-            xp.asarray(problems.starts),
-            xp.asarray(problems.samples),
-            xp.asarray(problems.y * problems.C),
-            self.beta,
-            self.f,
-            xp.empty(len(problems.y), np.int64),
-            xp.asarray(problems.sizes),
+        pairs = cuda_smo_kernels.Pairs(
+            starts=xp.asarray(problems.starts),
+            samples=xp.asarray(problems.samples),
+            bounds=xp.asarray(problems.y * problems.C),
+            beta=self.beta,
+            f=self.f,
+            keys=xp.empty(len(problems.y), np.int64),
+            sizes=xp.asarray(problems.sizes),
+            members=xp.zeros((n_problems, size), np.int32),
+            counts=xp.zeros(n_problems, np.int32),
+            K=self.K,
+            diagonal=xp.asarray(kernel.diagonal),
+            blocks=xp.empty((width, size, size), dtype),
+            block_diagonals=xp.empty((width, size)),
+            changes=xp.empty((width, size)),
         )
-        sets = xp.zeros((n_problems, size), np.int32), xp.zeros(n_problems, np.int32)
-        self._sets = _arguments(cuda_smo_kernels.Sets, *sets)
-        self._values = _arguments(cuda_smo_kernels.Values, self.K, xp.asarray(kernel.diagonal))
-        shape = width, size
-        blocks = xp.empty((*shape, size), dtype), xp.empty(shape), xp.empty(shape)
-        self._blocks = _arguments(cuda_smo_kernels.Blocks, *blocks)
+        # The arguments keep their arrays alive.
+        self._pairs = cuda_smo_kernels.Pairs(*map(cuda_api.argument, pairs))
         self._table = cuda_api.argument(self._progress)
 
     def step(self, wave: Any) -> None:
@@ -266,22 +267,14 @@ class Rounds:
 
         ``wave`` are the numbers (int32) of problems that are at work together, on the device.
         """
-        stream, table, given = cuda_api.current_stream(), self._table, cuda_api.argument(wave)
-        pairs, sets, values, blocks = self._pairs, self._sets, self._values, self._blocks
-        cuda_smo_kernels.select[len(wave), _STEP_THREADS, stream](
-            given, pairs, sets, table, self._rules
-        )
+        kernels, stream = cuda_smo_kernels, cuda_api.current_stream()
+        state = cuda_api.argument(wave), self._pairs, self._table
+        kernels.select[len(wave), _STEP_THREADS, stream](*state, self._rules)
         grid = len(wave), min(_MAX_BLOCKS_PER_PAIR, self._longest)
-        cuda_smo_kernels.gather[grid, _UPDATE_THREADS, stream](
-            given, pairs, sets, values, blocks, table
-        )
-        cuda_smo_kernels.inner[len(wave), _STEP_THREADS, stream](
-            given, pairs, sets, blocks, table, self._rules
-        )
+        kernels.gather[grid, _UPDATE_THREADS, stream](*state)
+        kernels.inner[len(wave), _STEP_THREADS, stream](*state, self._rules)
         grid = len(wave), min(_MAX_BLOCKS_PER_PAIR, -(-self._longest // _UPDATE_THREADS))
-        cuda_smo_kernels.update[grid, _UPDATE_THREADS, stream](
-            given, pairs, sets, values, blocks, table
-        )
+        kernels.update[grid, _UPDATE_THREADS, stream](*state)
 
     def progress(self) -> np.ndarray:
         """State, steps and violation (3, n_problems) of the rounds so far; waits for them."""
@@ -307,8 +300,3 @@ class Rounds:
     def end(self, p: int) -> None:
         """End a problem; later rounds skip it."""
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.ENDED
-
-
-def _arguments(kind: Any, *arrays: Any) -> Any:
-    """Arrays as a group of kernel arguments; they live as long as the group."""
-    return kind(*map(cuda_api.argument, arrays))

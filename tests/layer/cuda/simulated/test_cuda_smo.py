@@ -102,22 +102,23 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
     _, bounds, beta, f = block(3, n, ties)
     f -= 0.0 if ties else 5.0  # of both signs, and of one
     samples = np.arange(n)
+    members, counts = np.zeros((1, size), np.int32), np.zeros(1, np.int32)
     state = _cuda_smo_kernels.Pairs(
-        np.array([0, n]), samples, bounds, beta, f, np.zeros(n, np.int64), np.array([size])
-    )
+        np.array([0, n]), samples, bounds, beta, f, np.zeros(n, np.int64), np.array([size]),
+        members, counts, *[None] * 5,
+    )  # fmt: skip
     progress, wave = np.zeros((1, 6)), np.zeros(1, np.int32)
-    sets = _cuda_smo_kernels.Sets(np.zeros((1, size), np.int32), np.zeros(1, np.int32))
     rules = _cuda_smo_kernels.Rules(1e-3, -1, 1, 0.05, 0.2, 32, 0.0)
     low, high = np.minimum(bounds, 0), np.maximum(bounds, 0)
     previous = np.zeros(0, int)
     for count in (0, 16, 7):
         previous = previous[:count]
-        sets.counts[0] = len(previous)
+        counts[0] = len(previous)
         progress[0, _cuda_smo_kernels.STATE] = _cuda_smo_kernels.RUNNING
-        _cuda_smo_kernels.select[1, 3](wave, state, sets, progress, rules)
+        _cuda_smo_kernels.select[1, 3](wave, state, progress, rules)
         violation = kkt_violation(beta, low, high, f, np.empty(n), np.empty(n))
         assert progress[0, _cuda_smo_kernels.VIOLATION] == violation
-        chosen = sets.members[0, : sets.counts[0]].copy()
+        chosen = members[0, : counts[0]].copy()
         kept = previous[len(previous) // 2 :]
         np.testing.assert_array_equal(chosen[: len(kept)], kept)
         given = beta, f, low, high, np.ones(n), np.empty((2, n))
