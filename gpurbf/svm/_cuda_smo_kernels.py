@@ -63,7 +63,7 @@ class Pairs(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """When to stop: violation, steps of a pair (-1: no limit), steps of a launch.
+    """When to stop: violation, steps of a pair, steps of a launch.
 
     Inside a set, steps end at ``inner`` times the violation, at ``loose`` times after ``many``
     rounds. f is in doubt if ``doubt`` times the root of the sum of squares of all changes exceeds
@@ -265,9 +265,8 @@ def inner(wave, pairs, progress, rules):
         ends[k] = _ends(beta[k], pairs.bounds[at])
     part = rules.inner if progress[p, ROUNDS] < rules.many else rules.loose
     goal = rules.tol if whole else max(rules.tol, part * progress[p, VIOLATION])
-    done, most = np.int64(progress[p, STEPS]), np.int64(rules.most)
-    if rules.max_iter >= 0:
-        most = min(most, rules.max_iter - done)
+    done = np.int64(progress[p, STEPS])
+    most = min(np.int64(rules.most), np.int64(rules.max_iter) - done)
     steps = np.int64(0)
     # What other threads have written is read only after a barrier: the one in `best`.
     while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,8 +96,7 @@ def begin_on_matrix(
     """
     rows = pair_rows(K, a, b)
     n = len(rows[0])
-    most = max(smo_kernels.MIN_STEPS_PER_CALL, n)
-    most = most if max_iter < 0 else min(most, max_iter)
+    most = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), max_iter)
     points, memory = np.empty((2, n)), np.empty((5, n))
     with stage("output training", "inner steps"):
         steps, violation, stuck, about = smo_kernels.begin_pair(
@@ -143,7 +141,7 @@ def solve_binary(
     tol : float
         Stop when no pair of samples violates the optimality conditions by this much.
     max_iter : int
-        Maximum number of steps; -1 for no limit.
+        Maximum number of steps.
     check : callable
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
@@ -252,7 +250,7 @@ class _Problem:
             self.tol,
             ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART,
             sets.size,
-            self.max_iter if self.max_iter >= 0 else sys.maxsize,
+            self.max_iter,
         )
         state = self.steps, sets.count, self.squares, *sets.last
         outcome, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
@@ -364,9 +362,7 @@ class _Problem:
         n, since = len(arrays[0]), 0
         most_values = smo_kernels.MAX_VALUES_PER_CALL
         call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
-        last = self.steps + most
-        if self.max_iter >= 0:
-            last = min(last, self.max_iter)
+        last = min(self.steps + most, self.max_iter)
         while True:
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -56,8 +57,10 @@ def solve_pairs(
         Upper bound of each dual variable.
     pairs : list of (int, int)
         Classes a < b; the first is +1.
-    tol, max_iter
+    tol
         See :func:`solve_binary`.
+    max_iter : int
+        Maximum number of steps of a pair; -1 for no limit.
     cache_bytes : float
         Memory for kernel rows.
     stepped : callable or None
@@ -74,6 +77,7 @@ def solve_pairs(
     solutions : list of Solution
         In the order of the pairs.
     """
+    max_iter = max_iter if max_iter >= 0 else sys.maxsize
     if kernel.on_device:
         end_to_end = problems_of(starts, C, pairs)
         told = stepped or (lambda *_: False)
@@ -97,12 +101,12 @@ def solve_pairs(
             for p in range(len(pairs)):
                 task(p)
         else:
-            parallel_for(task, len(pairs), stop=problems.stop)
+            parallel_for(task, len(pairs), stop=problems.schedule.stop)
         return problems.solutions
     memory = kernel.xp.empty(budget.size, np.float32)
     try:
         task = functools.partial(problems.solve_next_in_blocks, memory)
-        parallel_for(task, len(pairs), workers, stop=problems.stop)
+        parallel_for(task, len(pairs), workers, stop=problems.schedule.stop)
     finally:
         # Caches and budget refer to each other: this cycle would wait for the garbage collector.
         budget.clear()
@@ -170,21 +174,19 @@ class _Problems:
 
     def __post_init__(self) -> None:
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
-        self._schedule = Schedule(self.pairs, len(self.classes), self.budget.parked)
-        self._quit_early = False
+        self.schedule = Schedule(self.pairs, len(self.classes), self.budget.parked)
         self._idle_rounds: list[Rounds] = []
-        self.stop = self._schedule.stop
 
     def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""
         a, b = self._classes_of(p)
         n = a.stop - a.start + b.stop - b.start
         diagonal, rounding = self.kernel.diagonal, self.kernel.rounding
-        with self._schedule.failing():
+        with self.schedule.failing():
             begun = None
             if n <= binary.MAX_SINGLE_SET:
                 solution, f, ended = begin_on_matrix(
-                    K, a, b, diagonal, self.C, self.tol, self._limit()
+                    K, a, b, diagonal, self.C, self.tol, self.max_iter
                 )
                 beta, steps = solution.beta, solution.steps
                 ended = ended or self._check(p, steps, solution.violation)
@@ -198,8 +200,8 @@ class _Problems:
 
     def solve_next_in_blocks(self, memory: Any, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
-        with self._schedule.failing():
-            if (p := self._schedule.take()) is None:
+        with self.schedule.failing():
+            if (p := self.schedule.take()) is None:
                 return
             with self.kernel.allocator():
                 a, b = self._classes_of(p)
@@ -208,7 +210,7 @@ class _Problems:
                     self._solve_with_rows(p, memory)
                 else:
                     self._solve(p, EvaluatedPair(self.kernel, a, b))
-            self._schedule.release(p)
+            self.schedule.release(p)
 
     def _solve_with_rows(self, p: int, memory: Any) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
@@ -233,15 +235,11 @@ class _Problems:
         By the model of docs/benchmarks/scaling.md, compiled rounds of two pairs take less time than
         rounds in Python with the help of all threads.
         """
-        return self._schedule.running >= min(thread_limit(), 2)
+        return self.schedule.running >= min(thread_limit(), 2)
 
     def _classes_of(self, p: int) -> tuple[slice, slice]:
         a, b = self.pairs[p]
         return self.classes[a], self.classes[b]
-
-    def _limit(self) -> int:
-        """Maximum number of steps of a pair that begins now."""
-        return 0 if self._quit_early else self.max_iter
 
     def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
         a, b = self._classes_of(p)
@@ -249,15 +247,15 @@ class _Problems:
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0
         check = functools.partial(self._check, p)
-        self._end(p, solve_binary(kernel, y, C, self.tol, self._limit(), check, begun))
+        self._end(p, solve_binary(kernel, y, C, self.tol, self.max_iter, check, begun))
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution
         if self.solved(p, solution):
-            self._quit_early = True
+            self.max_iter = 0  # of pairs that have not begun
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
-        if self._schedule.stopped:
+        if self.schedule.stopped:
             raise Stopped
         return self.stepped is not None and self.stepped(p, steps, violation)
 
