@@ -62,8 +62,8 @@ class KernelRows:
         The kernel.
     backend, precision : str
         As of :class:`HiddenLayer`.
-    n_samples : int, optional
-        Number of samples in all data, if X is a part of them that is to be treated in the same way.
+    n_samples : int
+        Number of samples in all data, as X may be a part of them that is to be treated alike.
     """
 
     matrix = None
@@ -75,11 +75,10 @@ class KernelRows:
         activation: Activation,
         backend: str,
         precision: str,
-        n_samples: int | None = None,
+        n_samples: int,
     ) -> None:
         self.X = self._there = X
-        self.activation, self.precision = activation, precision
-        self.n_samples = len(X) if n_samples is None else n_samples
+        self.activation, self.precision, self.n_samples = activation, precision, n_samples
         # A layer for each class, with its samples as centers; other columns are needed only once.
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()

@@ -164,7 +164,7 @@ def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
 def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dtype, looked_after):
     X = np.random.default_rng(1).normal(size=(n_samples, 5))
     activation = Activation("euclidean", "gaussian", 0.2)
-    rows = KernelRows(quantize_or_keep(X, precision), activation, "auto", precision)
+    rows = KernelRows(quantize_or_keep(X, precision), activation, "auto", precision, n_samples)
     assert rows.dtype == dtype
     assert (rows.rounding > 0) == looked_after
     assert dtype in rows.description
@@ -172,7 +172,8 @@ def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dt
 
 def test_rows_are_float64_where_float32_loses_too_much():
     X = np.random.default_rng(1).normal(size=(5000, 5)) * [1, 1, 1, 1, 1e4]
-    rows = KernelRows(quantize_or_keep(X), Activation("euclidean", "gaussian", 0.2), "auto", "auto")
+    activation = Activation("euclidean", "gaussian", 0.2)
+    rows = KernelRows(quantize_or_keep(X), activation, "auto", "auto", 5000)
     assert rows.dtype == np.float64 and "too much" in rows.description
 
 
@@ -181,7 +182,7 @@ def rows_and_values(N, codes, backend):
     rng = np.random.default_rng(4)
     X = rng.integers(0, 255, (N, 12)).astype(np.uint8) if codes else rng.normal(size=(N, 12))
     activation = Activation("euclidean", "gaussian", 1e-5 if codes else 0.1)
-    rows = KernelRows(quantize_or_keep(X), activation, backend, "auto")
+    rows = KernelRows(quantize_or_keep(X), activation, backend, "auto", N)
     return rows, reference.hidden(X, X, *activation[:3])
 
 
