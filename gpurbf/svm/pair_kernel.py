@@ -205,7 +205,7 @@ def all_rows(K: np.ndarray) -> tuple[Any, ...]:
 def pair_rows(K: np.ndarray, a: slice, b: slice) -> tuple[Any, ...]:
     """The fields of `_smo_kernels.Rows` for two classes; rows of a larger K are still to be copied.
 
-    Compiled code takes a plain tuple faster than a named one.
+    A plain tuple, as compiled rounds make it: for a named one `solve_block` is compiled once more.
     """
     n_a = a.stop - a.start
     n = n_a + b.stop - b.start
