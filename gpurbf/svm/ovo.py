@@ -138,7 +138,9 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     return points.astype(np.int64) + np.arange(n_classes)
 
 
-@functools.lru_cache(1)  # which takes longer than the votes of a few samples
+# To make it takes longer than the votes of a few samples; only one is kept, as many classes have a
+# large one.
+@functools.lru_cache(1)
 def vote_changes(n_classes: int) -> np.ndarray:
     """Changes of the classes' points (n_pairs, n_classes) if a pair is won by its first class."""
     first, second = np.triu_indices(n_classes, 1)

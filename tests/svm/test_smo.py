@@ -166,7 +166,8 @@ def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, m
     monkeypatch.setattr(pairs, "_at_once", lambda *_: 1)
     expected, enough = solve(K, starts, 10.0, Asked)
     solutions, kernel = solve(K, starts, 10.0, Asked, cache_bytes=cache_bytes)
-    assert kernel.asked >= enough.asked
+    # Pairs share the rows that there is room for.
+    assert np.sign(kernel.asked - enough.asked) == (cache_bytes == 1)
     for solution, same in zip(solutions, expected):
         assert np.array_equal(solution.beta, same.beta)
 
@@ -223,13 +224,6 @@ def test_rows_are_kept_where_they_are_dear_or_fit():
     ]:
         kernel.cost = cost
         assert pairs.keeps_rows(kernel, n, memory * megabytes) == kept
-
-
-def test_rows_of_a_class_are_shared_between_its_pairs(small_sets):
-    K, starts = problem(sizes=(40,) * 4)
-    _, shared = solve(K, starts, 10.0, Asked)
-    _, alone = solve(K, starts, 10.0, Asked, cache_bytes=1)
-    assert shared.asked < alone.asked
 
 
 def test_infinite_bounds_are_allowed():
