@@ -291,7 +291,7 @@ class Schedule:
         self._pending: list[dict[int, int]] = [{} for _ in range(n_classes)]
         for p, (a, b) in enumerate(pairs):
             self._pending[a][b] = self._pending[b][a] = p
-        self._left, self._lock = len(pairs), threading.Lock()
+        self._lock = threading.Lock()
         # For each class the number of its running pairs; the ranks of classes that have none
         # running, and some left.
         self._in_use = [0] * n_classes
@@ -303,14 +303,13 @@ class Schedule:
     def take(self) -> int | None:
         """The next pair, or None when there is none left."""
         with self._lock:
-            if not self._left or self.stopped:
+            if self.stopped or not any(self._pending):
                 return None
             a, b = self._next()
             for c in (a, b):
                 self._free.pop(c, None)
                 self._in_use[c] += 1
             del self._pending[b][a]
-            self._left -= 1
             self.running += 1
             return self._pending[a].pop(b)
 

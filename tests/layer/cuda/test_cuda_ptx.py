@@ -80,7 +80,7 @@ def steps_ptx(compiled):
         kernel = getattr(_cuda_smo_kernels, name)
         K = SimpleNamespace(xp=np, dtype=np.dtype(real), diagonal=np.zeros(4))
         problems = cuda_pairs.problems_of(np.array([0, 2, 4]), np.ones(4), [(0, 1)])
-        rules = _cuda_smo_kernels.Rules(1e-3, -1, 1, 0.1, 0.1, 1, 0.0)
+        rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.1, 0.1, 1, 0.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda_api, "argument", lambda array: array)
             patch.setattr(cuda_api, "current_stream", lambda: 0)

@@ -85,22 +85,16 @@ def test_a_pair_that_is_its_own_set_takes_the_path_of_the_CPU(case, monkeypatch)
     assert sum(solution.steps for solution in there) > 10
 
 
-def block(seed, n, ties):
-    """A state amid a problem: K, bounds, beta, f; few different numbers if there are to be ties."""
-    rng = np.random.default_rng(seed)
-    X = rng.integers(0, 2, (n, 3)) if ties else rng.normal(size=(n, 3))
-    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2) / 3).astype(np.float32)
-    y, C = np.sign(rng.normal(size=n)), rng.choice([0.5, 1.0, 2.0], n)
-    beta = y * C * rng.choice([0.0, 0.0, 0.5, 1.0], n)
-    return K, y * C, beta, np.round(y - K @ beta, 1 if ties else 9)
-
-
 @pytest.mark.parametrize("ties", [True, False])
 def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
     """Of equals the first; the newer half of the last set stays where it is old and odd."""
-    n, size = 61, 16
-    _, bounds, beta, f = block(3, n, ties)
-    f -= 0.0 if ties else 5.0  # of both signs, and of one
+    n, size, rng = 61, 16, np.random.default_rng(3)
+    X = rng.integers(0, 2, (n, 3)) if ties else rng.normal(size=(n, 3))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2) / 3).astype(np.float32)
+    y, C = np.sign(rng.normal(size=n)), rng.choice([0.5, 1.0, 2.0], n)
+    bounds, beta = y * C, y * C * rng.choice([0.0, 0.0, 0.5, 1.0], n)
+    # Of both signs and few different numbers, and of one.
+    f = np.round(y - K @ beta, 1) if ties else y - K @ beta - 5.0
     samples = np.arange(n)
     members, counts = np.zeros((1, size), np.int32), np.zeros(1, np.int32)
     state = _cuda_smo_kernels.Pairs(
@@ -108,7 +102,7 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         members, counts, *[None] * 5,
     )  # fmt: skip
     progress, wave = np.zeros((1, 6)), np.zeros(1, np.int32)
-    rules = _cuda_smo_kernels.Rules(1e-3, -1, 1, 0.05, 0.2, 32, 0.0)
+    rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.05, 0.2, 32, 0.0)
     low, high = np.minimum(bounds, 0), np.maximum(bounds, 0)
     previous = np.zeros(0, int)
     for count in (0, 16, 7):
