@@ -6,6 +6,7 @@ import functools
 import numbers
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -65,6 +66,7 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 _LEAST_RADIUS = 1.5e-154
 
 
+@dataclass(eq=False, repr=False)
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 
@@ -185,51 +187,26 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     True
     """
 
-    n_samples_seen_: int
-    _stream_quantizations: tuple[Quantization, ...] | None
-
-    def __init__(
-        self,
-        radius: float | Literal["auto", "ratio"] = "auto",
-        *,
-        overlap: float = 1.0,
-        kernel: choices.Unit = "gaussian",
-        metric: choices.Distance = "euclidean",
-        selection: Literal["error", "pass", "per-class"] = "error",
-        eval_radius: float | Literal["auto"] | None = "auto",
-        solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge",
-        learning_rate: float = 0.1,
-        n_epochs: int = 10,
-        alpha: float = 1e-6,
-        shuffle: bool = True,
-        max_centers: int | None = None,
-        class_weight: choices.ClassWeight = None,
-        backend: choices.Backend = "auto",
-        precision: choices.Precision = "auto",
-        n_jobs: int | None = None,
-        random_state: choices.RandomState = None,
-        outside: Literal["nearest", "zero"] = "nearest",
-        verbose: bool | int = False,
-    ) -> None:
-        self.radius = radius
-        self.overlap = overlap
-        self.kernel = kernel
-        self.metric = metric
-        self.selection = selection
-        self.eval_radius = eval_radius
-        self.solver = solver
-        self.learning_rate = learning_rate
-        self.n_epochs = n_epochs
-        self.alpha = alpha
-        self.shuffle = shuffle
-        self.max_centers = max_centers
-        self.class_weight = class_weight
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.outside = outside
-        self.verbose = verbose
+    radius: float | Literal["auto", "ratio"] = "auto"
+    _: KW_ONLY
+    overlap: float = 1.0
+    kernel: choices.Unit = "gaussian"
+    metric: choices.Distance = "euclidean"
+    selection: Literal["error", "pass", "per-class"] = "error"
+    eval_radius: float | Literal["auto"] | None = "auto"
+    solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge"
+    learning_rate: float = 0.1
+    n_epochs: int = 10
+    alpha: float = 1e-6
+    shuffle: bool = True
+    max_centers: int | None = None
+    class_weight: choices.ClassWeight = None
+    backend: choices.Backend = "auto"
+    precision: choices.Precision = "auto"
+    n_jobs: int | None = None
+    random_state: choices.RandomState = None
+    outside: Literal["nearest", "zero"] = "nearest"
+    verbose: bool | int = False
 
     @classmethod
     def published(cls, radius: float, *, learning_rate: float = 0.0, **parameters: Any) -> FSVC:
@@ -457,7 +434,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
         places = seen + np.arange(data.n_samples)[data.rows]
-        self.n_samples_seen_ = seen + data.n_samples
+        self.n_samples_seen_: int = seen + data.n_samples
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
         with finite(self, X):
@@ -497,7 +474,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         known = None if first else self._stream_quantizations
         if known is not None and found is not None:
             found = tuple(quantization for quantization in known if quantization in found)
-        self._stream_quantizations = found
+        self._stream_quantizations: tuple[Quantization, ...] | None = found
 
     def _pass_quantizations(self) -> tuple[Quantization, ...] | None:
         """Only the coarsest of these quantizations, so that all comparisons use the same one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.threads import limited
 
 
+@dataclass(eq=False, repr=False)
 class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
 
@@ -90,30 +92,17 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     (1797, 50)
     """
 
-    def __init__(
-        self,
-        n_centers: choices.Count = "auto",
-        *,
-        centers: choices.Centers = "stratified",
-        kernel: choices.Kernel = "gaussian",
-        metric: choices.Metric = "euclidean",
-        gamma: choices.Gamma = "scale",
-        backend: choices.Backend = "auto",
-        precision: choices.Precision = "auto",
-        n_jobs: int | None = None,
-        random_state: choices.RandomState = None,
-        verbose: bool | int = False,
-    ) -> None:
-        self.n_centers = n_centers
-        self.centers = centers
-        self.kernel = kernel
-        self.metric = metric
-        self.gamma = gamma
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+    n_centers: choices.Count = "auto"
+    _: KW_ONLY
+    centers: choices.Centers = "stratified"
+    kernel: choices.Kernel = "gaussian"
+    metric: choices.Metric = "euclidean"
+    gamma: choices.Gamma = "scale"
+    backend: choices.Backend = "auto"
+    precision: choices.Precision = "auto"
+    n_jobs: int | None = None
+    random_state: choices.RandomState = None
+    verbose: bool | int = False
 
     @transaction
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:

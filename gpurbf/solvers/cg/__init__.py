@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any
 
@@ -93,6 +93,7 @@ class CGSolution:
         return system.outputs(V, rows)
 
 
+@dataclass(eq=False, repr=False)
 class CG(BaseEstimator):
     """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
 
@@ -133,22 +134,13 @@ class CG(BaseEstimator):
 
     needs = "products"
 
-    def __init__(
-        self,
-        alpha: float = 1e-6,
-        *,
-        fit_intercept: bool = True,
-        tol: float = 1e-2,
-        max_iter: int = 100,
-        preconditioner: int | None = None,
-        start: Any = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.preconditioner = preconditioner
-        self.start = start
+    alpha: float = 1e-6
+    _: KW_ONLY
+    fit_intercept: bool = True
+    tol: float = 1e-2
+    max_iter: int = 100
+    preconditioner: int | None = None
+    start: Any = None
 
     def check(self) -> None:
         """Raise for a bad parameter."""
