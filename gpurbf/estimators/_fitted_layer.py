@@ -54,6 +54,11 @@ class FittedLayerMixin(StateMixin):
         self.backend_ = layer.backend.name
         self.backend_info_ = layer.describe()
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What every layer of the model is made with, as chosen now."""
+        return {"backend": self.backend, "precision": self.precision}
+
     def _layer(self) -> HiddenLayer:
         """The layer on the backend selected now."""
         layer = getattr(self, "_cache", None)
@@ -61,10 +66,9 @@ class FittedLayerMixin(StateMixin):
             layer = HiddenLayer(
                 self.centers_,
                 self._activation,
-                backend=self.backend,
-                precision=self.precision,
                 dtype=np.float64 if getattr(self, "_wide", False) else None,
                 quantizations=self._quantizations,
+                **self._options,
             )
             self._cache = layer  # one step: concurrent threads each make an equal layer
         return layer
@@ -120,9 +124,8 @@ class ChosenLayerMixin(FittedLayerMixin):
         if not 0 < self.gamma_ < np.inf:
             raise FloatingPointError(f"gamma={self.gamma!r}")
         activation, indices = Activation(self.metric, kernel, self.gamma_), None
-        options = {"backend": self.backend, "precision": self.precision}
         if isinstance(C, str):
-            given |= {"layer": HiddenLayer, "activation": activation, **options}
+            given |= {"layer": HiddenLayer, "activation": activation, **self._options}
             # A name asks for no definite number: no warning if there are fewer distinct samples.
             with quiet() if isinstance(self.n_centers, str) else nullcontext():
                 C = CENTERS[C](X, y, most_centers(self.n_centers, X.shape[0]), **given)
@@ -132,7 +135,7 @@ class ChosenLayerMixin(FittedLayerMixin):
                 C = C.astype(np.float32, copy=False)
         C = with_room(C)
         quantizations = shared_quantizations(C, X, self.precision)
-        layer = HiddenLayer(C, activation, quantizations=quantizations, **options)
+        layer = HiddenLayer(C, activation, quantizations=quantizations, **self._options)
         warn_if_dense_takes_long(X, layer)
         if not (quantizations or isinstance(self.gamma, str)):
             warn_if_rounding_decides(X, activation, layer.dtype)

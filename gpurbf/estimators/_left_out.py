@@ -13,6 +13,7 @@ import numpy as np
 from gpurbf.centers import center_finder
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.hashes import finder, mix, row_hashes
+from gpurbf.estimators._validation import Rows
 from gpurbf.layer import activations
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.solvers.ridge import OwnCenters
@@ -71,8 +72,9 @@ def leave_out(
     return LeftOut(found, center_finder(layer)(X), H)
 
 
-def copies_of(found: Distinct, X: Any, codes: np.ndarray, weights: np.ndarray | None) -> Copies:
-    """The rows of X that are equal to samples found, and of the same class."""
+def copies_of(found: Distinct, rows: Rows) -> Copies:
+    """The rows that are equal to samples found, and of the same class."""
+    X, codes, weights = rows
     if weights is None:
         return None
     own = weights[found.first]

@@ -14,13 +14,13 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import check_finite, check_samples
+from gpurbf.estimators._validation import Rows, check_finite, check_samples, with_class_weights
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import largest, one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Maximum number of rows whose H is compared with H in float64, see `compared_rows`.
@@ -30,13 +30,18 @@ _ROWS_COMPARED = 64
 class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     """Linear outputs of a chosen layer: the sums for training, calibration and predictions."""
 
-    # A parameter and what fit sets.
+    # Parameters and what fit sets.
+    class_weight: Any
     n_jobs: int | None
     precision: str
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
     temperature_: float
+
+    def _weighted(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> Rows:
+        """Rows whose weights are multiplied with those of their classes."""
+        return Rows(X, y, with_class_weights(self.class_weight, self.classes_, y, weights))
 
     def _begin(
         self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None
@@ -79,9 +84,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     def _checked_sums(
         self,
         normal: NormalEquations,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
+        rows: Rows,
         batches: list[slice],
         before: NormalEquations | None = None,
     ) -> NormalEquations:
@@ -90,37 +93,30 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         ``before`` are the sums that the batches were added to. Their own rounding was small
         compared with HᵀH, which only grows.
         """
-        rows = compared_rows(X.shape[0])
-        if self._coarse(normal, X, X[rows], None if weights is None else weights[rows]):
+        X, some = rows.X, rows.at(compared_rows(len(rows.y)))
+        if self._coarse(normal, X, some.X, some.weights):
             self._widen()
             if before is None:
-                normal = self._begin(0.0, X, weights)
+                normal = self._begin(0.0, X, rows.weights)
             else:
                 normal = before.no_longer_rounded()
             for batch, part in read_ahead(X, batches):
-                self._add(normal, part, codes, weights, batch)
+                self._add(normal, part, rows, batch)
         return normal
 
     @staged("output training")
-    def _add(
-        self,
-        normal: NormalEquations,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        batch: slice,
-    ) -> None:
-        """Add a batch, whose rows are X, to the normal equations."""
-        T = one_hot(codes[batch], len(self.classes_))
+    def _add(self, normal: NormalEquations, X: Any, rows: Rows, batch: slice) -> None:
+        """Add a batch of the rows, whose samples are X, to the normal equations."""
+        T, weights = one_hot(rows.y[batch], len(self.classes_)), rows.weights
         normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
     @staged("back and evaluate", "temperature")
     def _calibrate(
-        self, scores: np.ndarray, X: Any, rows: Any, codes: np.ndarray, weights: np.ndarray | None
+        self, scores: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray | None
     ) -> None:
+        """Fit the temperature to the scores of samples with class numbers y, of data X."""
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
-        w = None if weights is None else weights[rows]
-        self.temperature_ = fit_temperature(scores, codes[rows], w)
+        self.temperature_ = fit_temperature(scores, y, weights)
         self._report(self._layer())
 
     def _checked(self, X: Any) -> Any:
@@ -165,7 +161,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         -------
         labels : ndarray of shape (n_samples,)
         """
-        X, binary = self._checked(X), len(self.coef_) == 1
+        X = self._checked(X)
         winners = library(X).empty(X.shape[0], np.intp)
         # The outputs of all samples can be larger than the samples: only winners are kept.
         with limited(self.n_jobs):
@@ -173,7 +169,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
                 with stage("back and evaluate", "labels"):
                     scores = part + beside(X, self.intercept_)
                     check_finite(self, X, outputs=scores)
-                    winners[rows] = scores[:, 0] > 0 if binary else scores.argmax(axis=1)
+                    winners[rows] = largest(scores)
         return chosen(self.classes_, winners)
 
     @where_X_is

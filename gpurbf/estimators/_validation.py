@@ -186,6 +186,18 @@ def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, n
     return classes, np.searchsorted(classes, y)
 
 
+class Rows(NamedTuple):
+    """Samples on the host, with their class numbers and weights (None: 1)."""
+
+    X: Any
+    y: np.ndarray
+    weights: np.ndarray | None
+
+    def at(self, some: Any) -> Rows:
+        """Some of the rows."""
+        return Rows._make(None if own is None else own[some] for own in self)
+
+
 class TrainingData(NamedTuple):
     """Validated samples, without samples of weight 0, on which nothing may depend.
 

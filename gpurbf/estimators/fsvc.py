@@ -29,6 +29,7 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
+    Rows,
     TrainingData,
     check_finite,
     check_samples,
@@ -59,7 +60,7 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import iterates, make_solver
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import largest, one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
@@ -385,8 +386,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """
         scores = self._scores(X)
         with stage("back and evaluate", "labels"):
-            winner = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
-            return chosen(self.classes_, winner)
+            return chosen(self.classes_, largest(scores))
 
     def plot_radius_path(self, ax: Any = None) -> Any:
         """Validation accuracy and expected number of centers over the radii that were tried.
@@ -430,7 +430,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         X, codes, self.classes_ = data.X, data.y, data.classes
         solver = check_fsvc_solver(self, goes_on)
         weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
-        order = self._order(X, codes, weights, first, self.shuffle and not goes_on)
+        rows = Rows(X, codes, weights)
+        order = self._order(rows, first, self.shuffle and not goes_on)
         self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
         places = seen + np.arange(data.n_samples)[data.rows]
@@ -446,7 +447,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                     old = self._choose_centers(X, codes, order.stream, places, first)
                 elif name == "outputs":
                     if goes_on and solver.needs == "sums":
-                        W = self._from_sums(solver, X, codes, weights, old)
+                        W = self._from_sums(solver, rows, old)
                     else:
                         self.__dict__.pop("_normal", None)  # sums that lack this chunk
                         n_classes = len(self.classes_)
@@ -454,19 +455,18 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                         W = self._votes(mass)
                         if len(old):
                             W[old] = self.coef_.T
-                        W = self._trained(solver, X, codes, weights, W, order.rows)
+                        W = self._trained(solver, rows, W, order.rows)
                     check_finite(self, X, coef_=W)
                     self._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
     @staged("prepare", "order of the samples")
-    def _order(
-        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, first: bool, drawn: bool
-    ) -> Order:
+    def _order(self, rows: Rows, first: bool, drawn: bool) -> Order:
+        X, y, weights = rows
         keys = np.zeros(X.shape[0], np.uint64)
         if drawn or (first and "auto" in (self.radius, self.eval_radius)):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
             keys = row_hashes(X, seed)
-        return as_drawn(keys, weights, codes) if drawn else as_given(keys, weights)
+        return as_drawn(keys, weights, y) if drawn else as_given(keys, weights)
 
     def _keep_quantizations(self, X: Any, first: bool = True) -> None:
         """Keep the quantizations that all samples so far allow, whatever batches they came in."""
@@ -476,21 +476,16 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             found = tuple(quantization for quantization in known if quantization in found)
         self._stream_quantizations: tuple[Quantization, ...] | None = found
 
-    def _pass_quantizations(self) -> tuple[Quantization, ...] | None:
-        """Only the coarsest of these quantizations, so that all comparisons use the same one."""
-        return self._stream_quantizations and self._stream_quantizations[:1]
-
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
         unit = Unit(profile_of(self.kernel), self.metric, radius)
-        arithmetic, n_classes = self._pass_arithmetic(), len(self.classes_)
-        return Selection(
-            self.selection, arithmetic, unit, self.overlap, n_classes, self.max_centers
-        )
+        limits = self.overlap, len(self.classes_), self.max_centers
+        return Selection(self.selection, self._pass_arithmetic(), unit, *limits)
 
     def _pass_arithmetic(self) -> Arithmetic:
-        precision = pass_precision(self.precision)
-        return Arithmetic(self.backend, precision, self._pass_quantizations())
+        # Only the coarsest quantization, so that all comparisons use the same one.
+        quantizations = self._stream_quantizations and self._stream_quantizations[:1]
+        return Arithmetic(self.backend, pass_precision(self.precision), quantizations)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -514,15 +509,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     @staged("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
         """Set radius_ and eval_radius_; returns the solver with the epochs that a search found."""
-        options = {"backend": self.backend, "precision": self.precision}
         radius = None if self.radius == "auto" else self.radius
         if radius == "ratio":
             some = X[order.stream[:: max(1, len(order.stream) // 200)]]
-            D = distances(some, some, self.metric, **options)
+            D = distances(some, some, self.metric, **self._options)
             radius = radius_for_ratio(X, codes, order.stream, self._new_selection, D)
         if radius is None or self.eval_radius == "auto":
             trials = tune(
-                draw_sample(X, codes, order, self.metric, **options),
+                draw_sample(X, codes, order, self.metric, **self._options),
                 len(order.stream),
                 n_classes=len(self.classes_),
                 kind=self.selection,
@@ -565,42 +559,43 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             HiddenLayer(
                 with_room(selection.centers),
                 self._evaluated(selection.unit).activation(),
-                backend=self.backend,
-                precision=self.precision,
-                quantizations=self._pass_quantizations(),
+                quantizations=self._pass_arithmetic().quantizations,
+                **self._options,
             )
         )
         self.center_indices_ = selection.indices
 
     def _votes(self, mass: Callable[[], np.ndarray]) -> np.ndarray:
-        """Output weights (m, k) before training, see `class_votes`."""
-        votes = class_votes(self.class_weight, self.classes_, mass)
-        labels = self._selection.labels
-        return one_hot(labels, len(self.classes_)) * votes[labels, None]
+        """Output weights (m, k) before training: centers vote for their classes.
+
+        The largest vote is 1. ``mass()``, the weights of the classes, is only called for
+        "balanced".
+        """
+        labels, classes = self._selection.labels, self.classes_
+        W = one_hot(labels, len(classes))
+        if self.class_weight is None:
+            return W
+        if self.class_weight == "balanced":
+            votes = 1 / mass().astype(float)
+        else:
+            votes = np.array([self.class_weight.get(label, 1.0) for label in classes.tolist()])
+        votes /= max(votes.max(), np.finfo(float).tiny)
+        return W * votes[labels, None]
 
     @staged("output training")
-    def _trained(
-        self,
-        solver: Any,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        W: np.ndarray,
-        rows: np.ndarray,
-    ) -> np.ndarray:
-        """Train the output weights, starting from W."""
-        T = one_hot(codes, len(self.classes_))
-        return deque(iterates(solver, self._layer(), X, T, weights, W, rows), maxlen=1).pop()
+    def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Train the output weights, starting from W, by the rows in that order."""
+        X, y, weights = rows
+        T = one_hot(y, len(self.classes_))
+        return deque(iterates(solver, self._layer(), X, T, weights, W, order), maxlen=1).pop()
 
     @staged("output training", "sums")
-    def _from_sums(
-        self, solver: Any, X: Any, codes: np.ndarray, weights: np.ndarray | None, old: np.ndarray
-    ) -> np.ndarray:
+    def _from_sums(self, solver: Any, rows: Rows, old: np.ndarray) -> np.ndarray:
         """Output weights from the sums over the stream so far."""
-        T, m = one_hot(codes, len(self.classes_)), len(self.centers_)
+        T, m = one_hot(rows.y, len(self.classes_)), len(self.centers_)
         sums: NormalEquations | None = getattr(self, "_normal", None)
         normal = NormalEquations(m, T.shape[1]) if sums is None else sums.grown(m, old)
-        normal.add(self._layer(), X, T, weights)
+        normal.add(self._layer(), rows.X, T, rows.weights)
         self._normal = normal
         return solver.solve(normal, keep=True).W
 
@@ -631,13 +626,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             )
             if self.outside == "nearest":
                 with finite(self, X):
-                    nearest = nearest_centers(
-                        rows_on_host(X, outside),
-                        self.centers_,
-                        self._selection.unit.metric,
-                        backend=self.backend,
-                        precision=self.precision,
-                    )
+                    far, metric = rows_on_host(X, outside), self._selection.unit.metric
+                    nearest = nearest_centers(far, self.centers_, metric, **self._options)
                 scores[beside(X, outside)] = beside(X, self.coef_.T[nearest])
         return scores
 
@@ -696,19 +686,3 @@ def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
             f"FSVC's outputs have no constant, solver={solver!r} has one: set fit_intercept=False."
         )
     return solver
-
-
-def class_votes(
-    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray]
-) -> np.ndarray:
-    """Output weight of a center of each class before training; 1 for the class of largest weight.
-
-    ``mass()``, the weights of the classes, is only called for "balanced".
-    """
-    if class_weight is None:
-        return np.ones(len(classes))
-    if class_weight == "balanced":
-        factors = 1 / mass().astype(float)
-    else:
-        factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
-    return factors / max(factors.max(), np.finfo(float).tiny)

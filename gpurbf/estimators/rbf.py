@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,21 +16,10 @@ from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import (
-    CallbackSupportMixin,
-    say,
-    steps,
-    transaction,
-    with_callbacks,
-)
+from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
 from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
-from gpurbf.estimators._validation import (
-    finite,
-    stream_data,
-    training_data,
-    with_class_weights,
-)
+from gpurbf.estimators._validation import Rows, finite, stream_data, training_data
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
@@ -54,31 +43,15 @@ CALIBRATION = Race(0, by_class=True, most=800)
 _MOST_HELD = 1000
 
 
-class Rows(NamedTuple):
-    """Samples of a stream on the host, with their class numbers and weights (None: 1)."""
-
-    X: Any
-    codes: np.ndarray
-    weights: np.ndarray | None
-
-    def at(self, rows: slice) -> Rows:
-        """Some of the rows."""
-        return Rows._make(None if own is None else own[rows] for own in self)
-
-    def copy(self) -> Rows:
-        """Copy the rows: the caller may reuse the array of a batch."""
-        X = self.X.copy() if sp.issparse(self.X) else np.array(to_host(self.X))
-        return Rows(X, self.codes, self.weights)
-
-    def joined_by(self, later: Rows, n: int) -> list[Rows]:
-        """Join these rows with n later ones; the rest of those, in a file perhaps, stays apart."""
-        first, rest = later.at(slice(n)), later.at(slice(n, None))
-        parts = self.X, to_host(first.X)
-        X = sp.vstack(parts, "csr") if any(map(sp.issparse, parts)) else np.concatenate(parts)
-        own = [np.ones(len(a.codes)) if a.weights is None else a.weights for a in (self, first)]
-        weights = None if self.weights is first.weights is None else np.concatenate(own)
-        joined = Rows(X, np.concatenate([self.codes, first.codes]), weights)
-        return [joined, rest] if len(rest.codes) else [joined]
+def _joined(held: Rows, later: Rows, n: int) -> list[Rows]:
+    """Join rows with n later ones; the rest of those, in a file perhaps, stays apart."""
+    first, rest = later.at(slice(n)), later.at(slice(n, None))
+    parts = held.X, first.X
+    X = sp.vstack(parts, "csr") if any(map(sp.issparse, parts)) else np.concatenate(parts)
+    own = [np.ones(len(a.y)) if a.weights is None else a.weights for a in (held, first)]
+    weights = None if held.weights is first.weights is None else np.concatenate(own)
+    joined = Rows(X, np.concatenate([held.y, first.y]), weights)
+    return [joined, rest] if len(rest.y) else [joined]
 
 
 def _takes_batches(estimator: Any) -> bool:
@@ -256,35 +229,33 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(X, codes, weights, given)
             solver = self._solver(len(self.centers_))
-            weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
+            rows = self._weighted(X, codes, weights)
             for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
             if solver.needs == "sums":
-                normal = self._begin(getattr(solver, "alpha", 0.0), X, weights)
+                normal = self._begin(getattr(solver, "alpha", 0.0), X, rows.weights)
                 batches, added = list(gen_batches(X.shape[0], _ROWS_A_STEP)), []
                 parts = read_ahead(X, batches)
                 for batch, part in steps(self, parts, len(batches), X, y, "hidden layer"):
-                    self._add(normal, part, codes, weights, batch)
+                    self._add(normal, part, rows, batch)
                     added.append(batch)
                 if len(added) < len(batches):  # a callback has ended the fit
-                    X, codes, weights = Rows(X, codes, weights).at(slice(added[-1].stop))
-                normal = self._checked_sums(normal, X, codes, weights, added)
-                left_out = self._choose_left_out(normal, X, codes, weights)
+                    rows = rows.at(slice(added[-1].stop))
+                normal = self._checked_sums(normal, rows, added)
+                left_out = self._choose_left_out(normal, rows)
                 self._solve(solver, normal, left_out, X, keep=False)
             elif solver.needs == "products":
                 T = one_hot(codes, len(self.classes_))
                 places = own_centers(X, self._layer())
-                system = solver.system(self._layer(), X, T, weights, places)
+                system = solver.system(self._layer(), X, T, rows.weights, places)
                 if system.layer is not self._layer():  # its float32 was too coarse
                     self._keep_layer(system.layer)
                 say(self, system.info)  # it may take long; if H is made anew, this says why
-                found = solver.iterations(system)
-                name = "conjugate gradients"
-                # Only the last iterate is kept.
-                self._take(deque(steps(self, found, None, X, y, name), 1).pop(), X, codes, weights)
+                found = steps(self, solver.iterations(system), None, X, y, "conjugate gradients")
+                self._take(deque(found, maxlen=1).pop(), rows)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
-                    self._train(solver, X, codes, weights, given)
+                    self._train(solver, rows, given)
         return self
 
     @available_if(_takes_batches)
@@ -345,24 +316,22 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
                     "chose and trains the outputs anew. Call partial_fit from the first batch on."
                 )
-            weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
             # Batches are added to copies of the model's sums, in case this is interrupted.
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
-            alpha, batches = getattr(solver, "alpha", 0.0), [Rows(X, codes, weights)]
+            alpha, batches = getattr(solver, "alpha", 0.0), [self._weighted(X, codes, weights)]
             most_held = max(_MOST_HELD, len(self.centers_))
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None
                 normal = left_out = None
-                batches = Rows(*held).joined_by(batches[0], most_held)
-            for batch in batches:
-                X, codes, weights = batch
-                before, rows = normal, slice(0, X.shape[0])
-                normal = self._begin(alpha, X, weights) if before is None else before.copy()
+                batches = _joined(Rows(*held), batches[0], most_held)
+            for rows in batches:
+                X, before, whole = rows.X, normal, slice(0, len(rows.y))
+                normal = self._begin(alpha, X, rows.weights) if before is None else before.copy()
                 rounded_for = normal.alpha
                 normal.alpha = min(alpha, rounded_for)
-                self._add(normal, X, codes, weights, rows)
-                normal = self._checked_sums(normal, X, codes, weights, [rows], before)
+                self._add(normal, X, rows, whole)
+                normal = self._checked_sums(normal, rows, [whole], before)
                 if normal.alpha < alpha < rounded_for:
                     warn(
                         f"The sums of earlier batches were rounded for alpha={rounded_for:g}, "
@@ -371,9 +340,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     )
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
                     # A short first batch must not decide that all batches are summed without the
-                    # grid.
-                    self._held = tuple(batch.copy())
-                more = self._choose_left_out(normal, X, codes, weights)
+                    # grid. The caller may reuse the array of a batch.
+                    self._held = X.copy() if sp.issparse(X) else np.array(X), *rows[1:]
+                more = self._choose_left_out(normal, rows)
                 more = more._replace(H=to_host(more.H))
                 left_out = more if left_out is None else left_out.merged(more, CALIBRATION)
             assert normal is not None and left_out is not None  # there is a batch
@@ -393,12 +362,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
     @staged("prepare", "samples to leave out")
-    def _choose_left_out(
-        self, normal: NormalEquations, X: Any, codes: np.ndarray, weights: np.ndarray | None
-    ) -> LeftOut:
-        found = CALIBRATION.over(X, codes, weights)
-        copies = copies_of(found, X, codes, weights)
-        return leave_out(normal, self._layer(), found, X[found.first], copies)
+    def _choose_left_out(self, normal: NormalEquations, rows: Rows) -> LeftOut:
+        found = CALIBRATION.over(*rows)
+        copies = copies_of(found, rows)
+        return leave_out(normal, self._layer(), found, rows.X[found.first], copies)
 
     @staged("output training")
     def _solve(
@@ -422,35 +389,26 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         with layer.allocator():
             H, own = layer.xp.asarray(left_out.H), left_out.own_centers(layer)
             scores = solution.leave_one_out(H, T, weights, own)
-        self._calibrate(scores, X, slice(None), codes, weights)
+        self._calibrate(scores, X, codes, weights)
 
-    def _take(
-        self, found: CGSolution, X: Any, codes: np.ndarray, weights: np.ndarray | None
-    ) -> None:
+    def _take(self, found: CGSolution, rows: Rows) -> None:
         """Take the output weights; fit the temperature to outputs without the samples."""
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
-        chosen = CALIBRATION.over(X, codes, weights)
+        chosen = CALIBRATION.over(*rows)
         # A sample that is a center is fitted unrealistically well: others are used if there are
         # enough.
-        others = center_finder(self._layer())(X[chosen.first]) < 0
+        others = center_finder(self._layer())(rows.X[chosen.first]) < 0
         if 2 * others.sum() > CALIBRATION.most:
             chosen = chosen.at(others)
         scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)
-        self._calibrate(scores, X, slice(None), chosen.labels, chosen.totals)
+        self._calibrate(scores, rows.X, chosen.labels, chosen.totals)
 
     @staged("output training")
-    def _train(
-        self,
-        solver: Any,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        given: np.ndarray | slice,
-    ) -> None:
-        """Output weights by a solver that sees samples one by one; ``given``: their rows."""
-        layer, n_classes = self._layer(), len(self.classes_)
+    def _train(self, solver: Any, rows: Rows, given: np.ndarray | slice) -> None:
+        """Output weights by a solver that sees samples one by one; ``given``: their numbers."""
+        layer, n_classes, (X, codes, weights) = self._layer(), len(self.classes_), rows
         indices = getattr(self, "center_indices_", None)
         if indices is not None and not isinstance(given, slice):
             indices = np.searchsorted(given, indices)
@@ -462,5 +420,5 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             )
         W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
         self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
-        rows = slice(0, X.shape[0], -(-X.shape[0] // _CALIBRATION_ROWS))  # evenly spaced
-        self._calibrate(layer.matvec(X[rows], W), X, rows, codes, weights)
+        some = rows.at(slice(0, len(codes), -(-len(codes) // _CALIBRATION_ROWS)))  # evenly spaced
+        self._calibrate(layer.matvec(some.X, W), X, some.y, some.weights)

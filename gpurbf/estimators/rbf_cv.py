@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -25,18 +25,14 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._left_out import Copies, copies_of, copies_within, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
-from gpurbf.estimators._validation import (
-    check_finite,
-    finite,
-    training_data,
-    with_class_weights,
-)
+from gpurbf.estimators._validation import Rows, check_finite, finite, training_data
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.arrays import chosen
 from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import largest, one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath
 
@@ -199,21 +195,20 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(X, codes, weights, given)
             gammas = factors * self.gamma_
-            weights = with_class_weights(self.class_weight, self.classes_, codes, weights)
-            found, copies = self._choose_left_out(X, codes, weights, most)
+            rows = self._weighted(X, codes, weights)
+            found, copies = self._choose_left_out(rows, most)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
-            passes = _passes(X, gammas, batches)
-            trials: list[Trial] = []
+            passes = ((gamma, *each) for gamma in gammas for each in read_ahead(X, batches))
             n_tasks = len(gammas) * len(batches)
-            for gamma, batch, part in steps(
-                self, passes, n_tasks, X, y, "hidden layer", stops=False
-            ):
+            tasks = steps(self, passes, n_tasks, X, y, "hidden layer", stops=False)
+            trials: list[Trial] = []
+            for gamma, batch, part in tasks:
                 if batch.start == 0:
                     self._keep_layer(self._of_width(layer, gamma))
-                    normal = self._begin(alphas.min(), X, weights)
-                self._add(normal, part, codes, weights, batch)
+                    normal = self._begin(alphas.min(), X, rows.weights)
+                self._add(normal, part, rows, batch)
                 if batch is batches[-1]:
-                    normal = self._checked_sums(normal, X, codes, weights, batches)
+                    normal = self._checked_sums(normal, rows, batches)
                     trials.append(self._try(normal, alphas, X, found, copies, fewer, score))
             self._keep_best(trials, alphas, X, found)
         return self
@@ -234,12 +229,10 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return self.n_left_out, False
 
     @staged("prepare", "samples to leave out")
-    def _choose_left_out(
-        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, most: int | None
-    ) -> tuple[Distinct, Copies]:
+    def _choose_left_out(self, rows: Rows, most: int | None) -> tuple[Distinct, Copies]:
         """Choose distinct samples by their content: order and repetition do not matter."""
-        found = Race(0, by_class=True).over(X, codes, weights).at(slice(most))
-        return found, copies_of(found, X, codes, weights)
+        found = Race(0, by_class=True).over(*rows).at(slice(most))
+        return found, copies_of(found, rows)
 
     def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
         """The layer, or the same with another gamma."""
@@ -248,9 +241,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return HiddenLayer(
             layer.centers,
             layer.activation._replace(gamma=float(gamma)),
-            backend=self.backend,
-            precision=self.precision,
             quantizations=layer.quantizations,
+            **self._options,
         )
 
     @staged("output training")
@@ -297,9 +289,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self.best_params_ = {"alpha": self.alpha_, "gamma": self.gamma_}
         self.best_score_ = float(best.scores[best.best])
         self.cv_results_ = {
-            "param_gamma": np.repeat(
-                [trial.layer.activation.gamma for trial in trials], len(alphas)
-            ),
+            "param_gamma": np.repeat([each.layer.activation.gamma for each in trials], len(alphas)),
             "param_alpha": np.tile(alphas, len(trials)),
             "mean_test_score": scores,
             "rank_test_score": 1 + (scores[:, None] < scores).sum(axis=1),
@@ -307,7 +297,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
         self.n_left_out_ = n = len(best.outputs)
-        self._calibrate(best.outputs, X, slice(n), found.labels, found.mass)
+        self._calibrate(best.outputs, X, found.labels[:n], found.mass[:n])
 
     def plot_path(self, ax: Any = None) -> Any:
         """Plot the score over the penalties, a line for each width, and the pair chosen.
@@ -386,9 +376,7 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """The class with the largest output."""
-        binary = outputs.shape[1] == 1
-        winners = outputs[:, 0] > 0 if binary else outputs.argmax(axis=1)
-        return self.classes_[winners.astype(np.intp)]
+        return chosen(self.classes_, largest(outputs))
 
     def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
         """The softmax of the outputs over their best temperature."""
@@ -404,15 +392,6 @@ class Trial(NamedTuple):
     outputs: np.ndarray
     W: np.ndarray
     intercept: np.ndarray
-
-
-def _passes(
-    X: Any, gammas: np.ndarray, batches: list[slice]
-) -> Iterator[tuple[float, slice, np.ndarray]]:
-    """All batches of X for each width."""
-    for gamma in gammas:
-        for batch, part in read_ahead(X, batches):
-            yield gamma, batch, part
 
 
 def _positive(name: str, values: Any) -> np.ndarray:

@@ -15,11 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gpurbf import (
-    RBFClassifier,
-    RBFClassifierCV,
-    RBFLayer,
-)
+from gpurbf import RBFClassifier, RBFClassifierCV, RBFLayer
 from gpurbf.centers import CENTERS
 from gpurbf.layer.gamma import resolve_gamma
 from gpurbf.solvers.calibration import fit_temperature, probabilities

@@ -19,10 +19,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import (
-    parallel_for,
-    single_threaded_blas,
-)
+from gpurbf.runtime.threads import parallel_for, single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.

@@ -24,11 +24,7 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage, staged
-from gpurbf.runtime.threads import (
-    map_single_threaded_blas,
-    parallel_rows,
-    single_threaded_blas,
-)
+from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge import OwnCenters, left_out
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
