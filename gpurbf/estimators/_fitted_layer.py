@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from gpurbf.centers import CENTERS, most_centers
-from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
 from gpurbf.estimators._validation import check_layer_parameters, profile_of
@@ -31,15 +30,8 @@ class FittedLayerMixin(StateMixin):
     or by the environment, before and after pickling. A change takes effect at once.
     """
 
-    # Parameters and what fit sets.
     backend: str
     precision: str
-    centers_: np.ndarray
-    backend_: str
-    backend_info_: str
-    _activation: Activation
-    _quantizations: tuple[Quantization, ...] | None
-    _wide: bool
     _cache: HiddenLayer | None
 
     def _keep_layer(self, layer: HiddenLayer) -> None:
@@ -91,13 +83,10 @@ class ChosenLayerMixin(FittedLayerMixin):
     """The layer of RBFLayer and RBFClassifier; its centers are given or chosen by a rule."""
 
     n_centers: int | str
-    centers: Any
     kernel: Any
     metric: str
     gamma: Any
     random_state: Any
-    center_indices_: np.ndarray
-    gamma_: float
 
     @staged("prepare", "centers chosen")
     def _choose_layer(

@@ -33,15 +33,14 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     # Parameters and what fit sets.
     class_weight: Any
     n_jobs: int | None
-    precision: str
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
-    temperature_: float
 
-    def _weighted(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> Rows:
-        """Rows whose weights are multiplied with those of their classes."""
-        return Rows(X, y, with_class_weights(self.class_weight, self.classes_, y, weights))
+    def _weighted(self, rows: Rows) -> Rows:
+        """The rows with weights that are multiplied with those of their classes."""
+        factors = self.class_weight, self.classes_
+        return rows._replace(weights=with_class_weights(*factors, rows.y, rows.weights))
 
     def _begin(
         self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None

@@ -187,50 +187,53 @@ def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, n
 
 
 class Rows(NamedTuple):
-    """Samples on the host, with their class numbers and weights (None: 1)."""
+    """Samples on the host, their class numbers or None, and their weights (None: 1)."""
 
     X: Any
-    y: np.ndarray
+    y: Any
     weights: np.ndarray | None
 
     def at(self, some: Any) -> Rows:
         """Some of the rows."""
         return Rows._make(None if own is None else own[some] for own in self)
 
+    def of_weight(self) -> tuple[Rows, np.ndarray | slice]:
+        """The rows of weight above zero, and their numbers."""
+        if self.weights is None or self.weights.all():
+            return self, np.s_[:]
+        numbers = np.flatnonzero(self.weights)
+        return self.at(numbers), numbers
+
 
 class TrainingData(NamedTuple):
     """Validated samples, without samples of weight 0, on which nothing may depend.
 
-    ``y`` are class numbers, ``classes`` the sorted labels, ``rows`` the places of the samples among
-    the ``n_samples`` given.
+    ``classes`` are the sorted labels, ``given`` the places of the samples among the ``n_samples``
+    given.
     """
 
-    X: Any
-    y: np.ndarray
-    weights: np.ndarray | None
+    rows: Rows
     classes: np.ndarray
     n_samples: int
-    rows: np.ndarray | slice
+    given: np.ndarray | slice
 
 
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
     """Validate all samples of a fit; they must have two classes or more."""
-    X, y, weights, n_samples, rows = _weighted(estimator, X, y, sample_weight, reset=True)
-    masked = len(y) < n_samples
-    classes, codes = check_labels(y, type(estimator).__name__, masked)
-    return TrainingData(X, codes, weights, classes, n_samples, rows)
+    rows, n_samples, given = _weighted(estimator, X, y, sample_weight, reset=True)
+    masked = len(rows.y) < n_samples
+    classes, codes = check_labels(rows.y, type(estimator).__name__, masked)
+    return TrainingData(rows._replace(y=codes), classes, n_samples, given)
 
 
 @staged("read and validate", "X")
-def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple:
+def _weighted(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
+) -> tuple[Rows, int, np.ndarray | slice]:
+    """The rows of weight above zero, with their labels, out of how many, and their numbers."""
     X, y = check_X(estimator, X, y=y, **options)
-    n_samples = X.shape[0]
-    rows: np.ndarray | slice = np.s_[:]
-    weights = check_weights(sample_weight, n_samples)
-    if weights is not None and not weights.all():
-        rows = np.flatnonzero(weights)
-        X, y, weights = X[rows], y[rows], weights[rows]
-    return X, y, weights, n_samples, rows
+    rows, given = Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight()
+    return rows, X.shape[0], given
 
 
 def stream_data(
@@ -259,18 +262,18 @@ def stream_data(
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
-    X, y, weights, n_samples, rows = _weighted(
-        estimator, X, y, sample_weight, reset=first, ensure_min_samples=1
-    )
-    unknown = np.setdiff1d(y, known)
+    options = {"reset": first, "ensure_min_samples": 1}
+    rows, n_samples, given = _weighted(estimator, X, y, sample_weight, **options)
+    unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
-    if first and learns and (n_known := len(np.unique(y))) < len(known):
+    if first and learns and (n_known := len(np.unique(rows.y))) < len(known):
         warn(
             f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
             "from it is meant for all: centers or their width. Shuffle the stream."
         )
-    return TrainingData(X, np.searchsorted(known, y), weights, known, n_samples, rows)
+    rows = rows._replace(y=np.searchsorted(known, rows.y))
+    return TrainingData(rows, known, n_samples, given)
 
 
 @staged("prepare", "weights")

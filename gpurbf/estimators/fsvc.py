@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 from collections import deque
 from collections.abc import Callable
@@ -411,8 +410,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             raise AttributeError(
                 "No radius was searched: there is a path with radius='auto' or eval_radius='auto'."
             )
-        if ax is None:
-            ax = new_axes("plot_radius_path")
+        ax = ax or new_axes("plot_radius_path")
         x = "eval_radius" if np.ptp(path["radius"]) == 0 else "radius"
         order = np.argsort(path[x], kind="stable")
         ax.plot(path[x][order], 100 * path["score"][order], "o")
@@ -427,14 +425,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
         """Learn from samples; `goes_on`: they are a chunk of a stream, taken in its own order."""
         first = not hasattr(self, "_selection")
-        X, codes, self.classes_ = data.X, data.y, data.classes
-        solver = check_fsvc_solver(self, goes_on)
-        weights = with_class_weights(self.class_weight, self.classes_, codes, data.weights)
+        (X, codes, sample_weight), self.classes_ = data.rows, data.classes
+        solver, n_classes = check_fsvc_solver(self, goes_on), len(self.classes_)
+        weights = with_class_weights(self.class_weight, self.classes_, codes, sample_weight)
         rows = Rows(X, codes, weights)
         order = self._order(rows, first, self.shuffle and not goes_on)
         self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
-        places = seen + np.arange(data.n_samples)[data.rows]
+        places = seen + np.arange(data.n_samples)[data.given]
         self.n_samples_seen_: int = seen + data.n_samples
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
@@ -450,9 +448,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                         W = self._from_sums(solver, rows, old)
                     else:
                         self.__dict__.pop("_normal", None)  # sums that lack this chunk
-                        n_classes = len(self.classes_)
-                        mass = functools.partial(class_mass, codes, data.weights, n_classes)
-                        W = self._votes(mass)
+                        W = self._votes(lambda: class_mass(codes, sample_weight, n_classes))
                         if len(old):
                             W[old] = self.coef_.T
                         W = self._trained(solver, rows, W, order.rows)

@@ -14,6 +14,7 @@ from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import transaction, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
+    Rows,
     check_finite,
     check_samples,
     check_weights,
@@ -127,17 +128,12 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
             For bad data or parameters; the message says what to do.
         """
         X = check_X(self, X, reset=True)
-        weights = check_weights(sample_weight, X.shape[0])
-        codes = None
+        weights, codes = check_weights(sample_weight, X.shape[0]), None
         if y is not None and isinstance(self.centers, str):
             codes = self._codes(y, X.shape[0])
-        rows: np.ndarray | slice = np.s_[:]
-        if weights is not None:
-            rows = np.flatnonzero(weights)
-            X, weights = X[rows], weights[rows]
-            codes = None if codes is None else codes[rows]
-        with limited(self.n_jobs), finite(self, X):
-            self._choose_layer(X, codes, weights, rows)
+        rows, given = Rows(X, codes, weights).of_weight()
+        with limited(self.n_jobs), finite(self, rows.X):
+            self._choose_layer(*rows, given)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:

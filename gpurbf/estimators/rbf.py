@@ -225,11 +225,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             If the backend named cannot run here.
         """
         self._solver()  # before any work
-        X, codes, weights, self.classes_, _, given = training_data(self, X, y, sample_weight)
+        rows, self.classes_, _, given = training_data(self, X, y, sample_weight)
+        X = rows.X
         with limited(self.n_jobs), finite(self, X):
-            self._choose_layer(X, codes, weights, given)
+            self._choose_layer(*rows, given)
             solver = self._solver(len(self.centers_))
-            rows = self._weighted(X, codes, weights)
+            rows = self._weighted(rows)
             for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
             if solver.needs == "sums":
@@ -245,7 +246,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 left_out = self._choose_left_out(normal, rows)
                 self._solve(solver, normal, left_out, X, keep=False)
             elif solver.needs == "products":
-                T = one_hot(codes, len(self.classes_))
+                T = one_hot(rows.y, len(self.classes_))
                 places = own_centers(X, self._layer())
                 system = solver.system(self._layer(), X, T, rows.weights, places)
                 if system.layer is not self._layer():  # its float32 was too coarse
@@ -299,18 +300,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         """
         solver = self._solver()
         first = not hasattr(self, "centers_")
-        X, codes, weights, self.classes_, _, given = stream_data(
-            self,
-            X,
-            y,
-            classes,
-            sample_weight,
-            first=first,
-            learns=isinstance(self.centers, str) or isinstance(self.gamma, str),
-        )
-        with limited(self.n_jobs), finite(self, X):
+        learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
+        data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
+        rows, self.classes_, _, given = data
+        with limited(self.n_jobs), finite(self, rows.X):
             if first:
-                self._choose_layer(X, codes, weights, given)
+                self._choose_layer(*rows, given)
             elif not hasattr(self, "_normal"):
                 warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
@@ -319,7 +314,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             # Batches are added to copies of the model's sums, in case this is interrupted.
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
-            alpha, batches = getattr(solver, "alpha", 0.0), [self._weighted(X, codes, weights)]
+            alpha, batches = getattr(solver, "alpha", 0.0), [self._weighted(rows)]
             most_held = max(_MOST_HELD, len(self.centers_))
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None

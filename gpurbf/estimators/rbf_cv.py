@@ -191,11 +191,12 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         alphas, factors = self._grids()
         most, fewer = self._how_many_left_out()
         score = None if self.scoring is None else get_scorer(self.scoring)
-        X, codes, weights, self.classes_, _, given = training_data(self, X, y, sample_weight)
+        rows, self.classes_, _, given = training_data(self, X, y, sample_weight)
+        X = rows.X
         with limited(self.n_jobs), finite(self, X):
-            layer = self._choose_layer(X, codes, weights, given)
+            layer = self._choose_layer(*rows, given)
             gammas = factors * self.gamma_
-            rows = self._weighted(X, codes, weights)
+            rows = self._weighted(rows)
             found, copies = self._choose_left_out(rows, most)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = ((gamma, *each) for gamma in gammas for each in read_ahead(X, batches))
@@ -317,8 +318,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             If Matplotlib is not installed.
         """
         check_is_fitted(self)
-        if ax is None:
-            ax = new_axes("plot_path")
+        ax = ax or new_axes("plot_path")
         found = self.cv_results_
         for gamma in dict.fromkeys(found["param_gamma"]):
             rows = np.flatnonzero(found["param_gamma"] == gamma)

@@ -16,7 +16,7 @@ from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
-from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
+from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Options, System
 
 # Number of parts of the samples that are left out one after the other; for each part, the maximum
 # number of iterations without it and the relative residual at which they end.
@@ -90,7 +90,7 @@ class CGSolution:
         for residual in islice(_iterations(system, V, R, _norms(R)), _MAX_ITERATIONS_WITHOUT):
             if residual <= _RESIDUAL_WITHOUT:
                 break
-        return system.outputs(V, rows)
+        return system.outputs(*system.weights(V), rows)
 
 
 @dataclass(eq=False, repr=False)
@@ -179,10 +179,10 @@ class CG(BaseEstimator):
             `KernelSystem` if there are places, else `LeastSquares`.
         """
         rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
-        penalty = Penalty(self.alpha, self.fit_intercept, rounding)
+        options = Options(self.alpha, self.fit_intercept, self.preconditioner, rounding)
         if places is None:
-            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
-        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
+            return LeastSquares(layer, X, T, weights, options)
+        return KernelSystem(layer, places, T, weights, options)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """Iterate; the caller may stop after any iteration.

@@ -14,7 +14,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import bytes_to_keep, working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 matvec_kernels = lazy_module("gpurbf.layer.backends.numba.matvec_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
@@ -29,6 +29,8 @@ _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
 _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
 # The number of a block's first row, and the block.
 _Place = tuple[int, np.ndarray]
+# Adds the products of some blocks.
+_Product = Callable[[list[_Place]], None]
 
 
 class DeviceH:
@@ -141,51 +143,42 @@ class StoredH:
         if self.step is None:
             return H[:, :width] - shift, True
         Q, step = np.empty((len(H), width), np.int16), self.step
-        largest = np.zeros(-(-len(H) // _ROWS_PER_TASK))
+        largest: list[float] = []
 
-        def task(i: int) -> None:
-            rows = i * _ROWS_PER_TASK, min((i + 1) * _ROWS_PER_TASK, len(H))
-            largest[i] = kernels.round_rows(*rows, H, shift, step, Q)
+        def task(rows: slice) -> None:
+            largest.append(kernels.round_rows(rows.start, rows.stop, H, shift, step, Q))
 
-        parallel_for(task, len(largest))
-        return Q, bool(largest.max(initial=0) < kernels.LARGEST + 0.5)
+        parallel_rows(task, len(H), _ROWS_PER_TASK)
+        return Q, max(largest) < kernels.LARGEST + 0.5
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        return self._products(V, None)
+        S = np.zeros((self.n_rows, V.shape[1]))
+        self._multiply(V.shape[1], self._matvec(V, S))
+        return self._in_units(S)
 
     def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
-        return self._products(None, U)
+        Z = np.zeros((U.shape[1], len(self.shift)))
+        self._multiply(len(Z), self._rmatvec(U, Z))
+        return self._in_units(Z.T)
 
     def symmetric(self, V: np.ndarray) -> np.ndarray:
-        """(H - shift) V of the triangle of a symmetric H."""
-        return self._products(V, V)
+        """(H - shift) V of the triangle of a symmetric H, in one pass over the rows."""
+        S, Z = np.zeros(V.shape), np.zeros(V.shape[::-1])
+        self._multiply(len(Z), self._matvec(V, S), self._rmatvec(V, Z))
+        return self._in_units(S) + self._in_units(Z.T)
 
-    def _products(self, V: np.ndarray | None, U: np.ndarray | None) -> np.ndarray:
-        """The sum of the two products of those that are not None, in one pass over the rows."""
-        products: list[np.ndarray] = []
-        works: list[Callable[[list[_Place]], None]] = []
-        if V is not None:
-            products.append(np.zeros((self.n_rows, V.shape[1])))
-            works.append(self._matvec(V, products[-1]))
-        if U is not None:
-            Z = np.zeros((U.shape[1], len(self.shift)))
-            products.append(Z.T)
-            works.append(self._rmatvec(U, Z))
+    def _multiply(self, k: int, *products: _Product) -> None:
+        """Add the products of all rows with k vectors."""
         for places in self._passes():
+            size, nbytes = sum(Q.size for _, Q in places), sum(Q.nbytes for _, Q in places)
             with stage("output training", "products"):
-                for work in works:
-                    work(places)
-                    size, k = sum(Q.size for _, Q in places), products[0].shape[1]
-                    nbytes = sum(Q.nbytes for _, Q in places)
+                for product in products:
+                    product(places)
                     count(operations=2 * size * k, kind="float64", nbytes=nbytes)
-        total = self._in_units(products[0])
-        for product in products[1:]:
-            total += self._in_units(product)
-        return total
 
-    def _matvec(self, V: np.ndarray, S: np.ndarray) -> Callable[[list[_Place]], None]:
+    def _matvec(self, V: np.ndarray, S: np.ndarray) -> _Product:
         """Make a function that adds the products of some rows with V to S."""
         m, k = V.shape
         some = cpu_kernel.micro_kernel("partial", np.float64)
@@ -193,7 +186,7 @@ class StoredH:
         padded = microkernel_table.padded
         size = padded(k, some.strip), padded(m, matvec_kernels.PARTS)
         W = packing.aligned(size, np.float64)
-        W[:k, :m], W[k:], W[:, m:] = V.T, 0, 0
+        W[:], W[:k, :m] = 0, V.T
 
         def work(places: list[_Place]) -> None:
             pieces = [(at, Q, i) for at, Q in places for i in range(0, len(Q), _ROWS_PER_TASK)]
@@ -207,22 +200,22 @@ class StoredH:
 
         return work
 
-    def _rmatvec(self, U: np.ndarray, Z: np.ndarray) -> Callable[[list[_Place]], None]:
+    def _rmatvec(self, U: np.ndarray, Z: np.ndarray) -> _Product:
         """Make a function that adds the transposed products of some rows with U to Z (k, m)."""
         kernel = cpu_kernel.micro_kernel("score", np.float64)
+        k, m = Z.shape
 
         def work(places: list[_Place]) -> None:
             owns = [_blocks(U[at : at + len(Q)], kernel.rows) for at, Q in places]
 
-            def task(n: int) -> None:
-                left = n * _COLUMNS_PER_TASK
+            def task(columns: slice) -> None:
                 for (top, Q), own in zip(places, owns, strict=True):
                     # In a triangle, the products of rows include the square on the diagonal.
-                    right = min(left + _COLUMNS_PER_TASK, top if self.triangle else Q.shape[1])
+                    left, right = columns.start, min(columns.stop, top if self.triangle else m)
                     if left < right:
-                        kernels.add_transposed(left, right, Q, own, len(Z), kernel, Z)
+                        kernels.add_transposed(left, right, Q, own, k, kernel, Z)
 
-            parallel_for(task, -(-Z.shape[1] // _COLUMNS_PER_TASK))
+            parallel_rows(task, m, _COLUMNS_PER_TASK)
 
         return work
 
@@ -275,9 +268,7 @@ class RecomputedH(StoredH):
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:
     """U (N, k) as blocks (·, k', BLOCK) of its rows, transposed; zeros beyond N and k."""
-    (N, k), n_blocks = U.shape, -(-len(U) // microkernels.BLOCK)
-    blocks = np.zeros((n_blocks, -(-k // multiple) * multiple, microkernels.BLOCK))
-    padded = np.zeros((n_blocks * microkernels.BLOCK, k))
-    padded[:N] = U
-    blocks[:, :k] = padded.reshape(n_blocks, microkernels.BLOCK, k).transpose(0, 2, 1)
-    return blocks
+    (N, k), size = U.shape, microkernels.BLOCK
+    columns = np.zeros((microkernel_table.padded(k, multiple), microkernel_table.padded(N, size)))
+    columns[:k, :N] = U.T
+    return np.ascontiguousarray(columns.reshape(len(columns), -1, size).transpose(1, 0, 2))
