@@ -20,9 +20,7 @@ def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
     model = fitted(X, y, solver=solver, eval_radius="auto")
     path = model.radius_path_
     assert set(path) == set(Trial._fields)
-    chosen = np.flatnonzero(
-        (path["radius"] == model.radius_) & (path["eval_radius"] == model.eval_radius_)
-    )
+    chosen = (path["radius"] == model.radius_) & (path["eval_radius"] == model.eval_radius_)
     assert path["score"][chosen] == path["score"].max()
     assert len(np.unique(path["radius"])) > 8
     assert model.score(X, y) > 0.9

@@ -57,11 +57,10 @@ def test_a_weight_counts_as_so_many_equal_samples_in_succession(b):
 
 
 def test_a_weight_loses_no_digits_where_activations_are_small():
-    H, T = np.full((1, 8), 1e-7), np.ones((1, 1))
-    found = fused(H, T, np.zeros((8, 1)), 0.1, np.array([50.0]))
-    np.testing.assert_allclose(
-        found, reference.lms(H.repeat(50, 0), T.repeat(50, 0), 0 * found, 0.1, 1), rtol=1e-10
-    )
+    H, T, W = np.full((1, 8), 1e-7), np.ones((1, 1)), np.zeros((8, 1))
+    expected = reference.lms(H.repeat(50, 0), T.repeat(50, 0), W, 0.1, 1)
+    found = fused(H, T, W, 0.1, np.array([50.0]))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_a_fraction_of_a_weight_is_a_smaller_step():

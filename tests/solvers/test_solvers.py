@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 
 from gpurbf import FSVC, RBFClassifier
-from gpurbf.solvers import SOLVERS, make_solver
+from gpurbf.solvers import CG, SOLVERS, make_solver
 from gpurbf.solvers.lms import LMS
 from gpurbf.solvers.one_hot import OneHot
 from gpurbf.solvers.ridge import Ridge
@@ -77,6 +77,11 @@ def test_an_objects_parameters_are_its_own_in_a_stream_too():
         (Ridge("1", fit_intercept=False), TypeError, "alpha must be a number"),
         (LMS(-1.0), ValueError, "learning_rate must be >= 0"),
         (LMS(n_epochs=0), ValueError, "n_epochs must be >= 1"),
+        (CG(0), ValueError, "alpha must be > 0"),
+        (CG(tol=0.0), ValueError, "tol must be > 0"),
+        (CG(max_iter=0), ValueError, "max_iter must be >= 1"),
+        (CG(max_iter=1.5), TypeError, "max_iter must be an integer"),
+        (CG(preconditioner=0), ValueError, "preconditioner must be >= 1"),
     ],
     ids=str,
 )
