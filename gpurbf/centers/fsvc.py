@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import quantizations_of
-from gpurbf.fsvc.passes import Arithmetic, Pass, as_drawn, pass_precision
 from gpurbf.fsvc.search import find_radius, typical_distance
+from gpurbf.fsvc.selection import Arithmetic, Pass, as_drawn, pass_precision
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation
 
@@ -19,7 +19,7 @@ from gpurbf.layer.activation import Activation
 def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     """Take the centers of FSVC's pass over all samples, with a radius that gives n_centers.
 
-    See :mod:`gpurbf.fsvc.passes` for the pass.
+    See :mod:`gpurbf.fsvc.selection` for the pass.
 
     Parameters
     ----------

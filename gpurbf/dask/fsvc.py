@@ -22,7 +22,7 @@ from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import check_finite, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
-from gpurbf.fsvc.passes import Order, Selection, as_drawn
+from gpurbf.fsvc.selection import Order, Selection, as_drawn
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 

@@ -40,7 +40,8 @@ from gpurbf.estimators._validation import (
     with_class_weights,
 )
 from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
-from gpurbf.fsvc.passes import (
+from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
+from gpurbf.fsvc.selection import (
     SELECTIONS,
     Arithmetic,
     Order,
@@ -49,7 +50,6 @@ from gpurbf.fsvc.passes import (
     as_given,
     pass_precision,
 )
-from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS
 from gpurbf.layer.layer import HiddenLayer

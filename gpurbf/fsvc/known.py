@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import holds_squares
-from gpurbf.fsvc.passes import MARGIN, Order, held_out
+from gpurbf.fsvc.selection import MARGIN, Order, held_out
 from gpurbf.fsvc.units import WIDTH, Unit
 from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation

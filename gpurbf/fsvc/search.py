@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.fsvc.known import KnownLayer, Sample, select
-from gpurbf.fsvc.passes import Selection
+from gpurbf.fsvc.selection import Selection
 from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.errors import quiet
 from gpurbf.solvers import iterates

@@ -125,9 +125,7 @@ class LMS(BaseEstimator):
         W[:] = 0
         if start is not None:
             W[:, :m] = start.T
-        rate = self.learning_rate
-        if rate is None:
-            rate = _safe_rate(tiles)
+        rate = _safe_rate(tiles) if self.learning_rate is None else self.learning_rate
         for epoch in range(1, self.n_epochs + 1):
             with stage("output training"), layer.allocator():
                 for rows, H in tiles:

@@ -10,9 +10,8 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
 
 from gpurbf import FSVC, RBFLayer, solvers
-from gpurbf.fsvc import passes
 from gpurbf.fsvc.known import KnownLayer, Sample, select
-from gpurbf.fsvc.passes import held_out
+from gpurbf.fsvc.selection import MARGIN, SELECTIONS, held_out
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.layer import HiddenLayer
 from tests import reference
@@ -68,14 +67,14 @@ def test_centers_are_those_of_the_sequential_pass(unit, backend):
 
 
 @pytest.mark.parametrize("cuts", [(16, 16, 3), (37, 64, 100), (512, 4096, 8)])
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, monkeypatch):
     X, y = cloud()
     model = ordered(radius=1.1, selection=selection)
     expected = clone(model).fit(X, y).center_indices_
     names = "_MIN_BLOCK_ROWS", "_MAX_BLOCK_ROWS", "_CENTERS_PER_LAYER"
     for name, value in zip(names, cuts):
-        monkeypatch.setattr(passes, name, value)
+        monkeypatch.setattr(f"gpurbf.fsvc.selection.{name}", value)
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
 
 
@@ -111,13 +110,13 @@ def test_per_class_selection_is_a_pass_over_each_class():
 
 def test_error_selection_takes_the_novel_that_the_network_gets_nearly_wrong(backend):
     X, y = cloud()
-    expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, passes.MARGIN)
+    expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, MARGIN)
     model = ordered(radius=0.8, selection="error", backend=backend).fit(X, y)
     assert np.array_equal(model.center_indices_, expected)
     assert len(expected) < len(ordered(radius=0.8).fit(X, y).center_indices_)
 
 
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("cuts", [[1, 2, 3], [100, 101, 650], list(range(50, 700, 50))])
 def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
     X, y = cloud()
@@ -130,7 +129,7 @@ def test_a_stream_in_any_chunks_gives_the_centers_of_one_pass(selection, cuts):
     assert np.array_equal(model.predict(X), whole.predict(X))
 
 
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_ridge_on_a_stream_counts_a_center_from_its_own_chunk_on(selection):
     X, y = cloud()
     model = ordered(radius=1.1, selection=selection, solver="ridge", alpha=1e-3)
@@ -198,7 +197,7 @@ def test_partial_fit_wants_all_labels_first():
 
 
 @pytest.mark.filterwarnings(OUTSIDE)
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("radius", [1.0, "auto", "ratio"])
 def test_weights_are_repetitions_and_the_order_of_the_rows_does_not_matter(
@@ -229,7 +228,7 @@ def test_class_weights_pull_towards_their_class(solver):
 
 
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_sparse_samples_give_the_model_of_dense_ones(container, selection):
     X, y = digits()
     X = X[:500] + 1
@@ -276,7 +275,7 @@ def test_two_classes_have_one_output_the_difference_of_the_published_two():
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("selection", passes.SELECTIONS)
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     X, y = cloud(400)
     radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]

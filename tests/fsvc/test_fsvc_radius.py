@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gpurbf import FSVC, config_context
-from gpurbf.fsvc.passes import SELECTIONS
 from gpurbf.fsvc.search import Trial
+from gpurbf.fsvc.selection import SELECTIONS
 from tests.estimators.test_fsvc import SOLVERS, digits
 
 

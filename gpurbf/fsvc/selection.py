@@ -337,17 +337,10 @@ class Selection:
         max_centers: int | None = None,
     ) -> None:
         self.kind, self.unit = kind, unit
-        shares: list[int | None] = [max_centers]
-        if kind == "per-class":
-            shares = [None] * n_classes
-            if max_centers is not None:
-                shares = [(max_centers + n_classes - 1 - c) // n_classes for c in range(n_classes)]
-        rule: dict[str, Any] = {}
-        if kind == "error":
-            rule = {"n_classes": n_classes, "margin": MARGIN}
-        self.passes = [
-            Pass(arithmetic, unit, overlap, max_centers=share, **rule) for share in shares
-        ]
+        n = n_classes if kind == "per-class" else 1
+        shares = [max_centers and (max_centers + n - 1 - c) // n for c in range(n)]
+        rule: dict[str, Any] = {"n_classes": n_classes, "margin": MARGIN} if kind == "error" else {}
+        self.passes = [Pass(arithmetic, unit, overlap, max_centers=m, **rule) for m in shares]
 
     def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
         """A copy that can continue without changing this one, with another arithmetic if given."""
