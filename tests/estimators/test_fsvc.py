@@ -183,19 +183,6 @@ def test_sums_of_a_stream_begin_anew_after_a_chunk_for_another_solver(solver, mi
     np.testing.assert_allclose(model.coef_.T, W, rtol=1e-6, atol=1e-8)
 
 
-def test_partial_fit_wants_all_labels_first():
-    X, y = blobs()
-    with pytest.raises(ValueError, match="needs classes="):
-        FSVC(1.0).partial_fit(X, y)
-    model = FSVC(1.0, backend="numpy").partial_fit(X, y, classes=[0, 1, 2, 3])
-    with pytest.raises(ValueError, match="not among classes"):
-        model.partial_fit(X, y + 1)
-    with pytest.raises(ValueError, match="is not what the first call gave"):
-        model.partial_fit(X, y, classes=[0, 1, 2, 3, 4])
-    with pytest.raises(ValueError, match="cannot balance"):
-        FSVC(1.0, class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2, 3])
-
-
 @pytest.mark.filterwarnings(OUTSIDE)
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -114,6 +114,19 @@ def test_small_plain_arrays_skip_the_full_validation(monkeypatch):
     assert not _validation._is_plain(model, many, reset=False)
 
 
+@pytest.mark.parametrize("model", [FSVC(1.0), RBFClassifier(5, random_state=0)], ids=str)
+def test_a_stream_names_all_labels_first(model):
+    with pytest.raises(ValueError, match="needs classes="):
+        clone(model).partial_fit(X, y)
+    with pytest.raises(ValueError, match="cannot balance"):
+        clone(model).set_params(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
+    model = clone(model).partial_fit(X, y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match=r"Labels \[3\] are not among classes"):
+        model.partial_fit(X, y + 1)
+    with pytest.raises(ValueError, match="is not what the first call gave"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3])
+
+
 def test_many_classes_of_a_stream_are_no_regression():
     A, b = np.random.default_rng(0).normal(size=(90, 3)), np.arange(90) % 30
     for names in (np.arange(30), np.arange(30).astype(str).tolist()):  # a warning is an error
