@@ -151,11 +151,10 @@ class Distinct(NamedTuple):
         distinct, inverse = np.unique(self.keys, return_inverse=True)
         index = np.empty(len(distinct), np.intp)
         index[inverse] = np.arange(len(inverse))
-        first = self.first[index]
-        np.minimum.at(first, inverse, self.first)  # parts come in any order
+        found = self.at(index)
+        np.minimum.at(found.first, inverse, self.first)  # parts come in any order
         totals, mass = (np.bincount(inverse, sums) for sums in (self.totals, self.mass))
-        labels = None if self.labels is None else self.labels[index]
-        return Distinct(self.hashes[index], first, labels, totals, mass)
+        return found._replace(totals=totals, mass=mass)
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,7 @@ class ChosenLayerMixin(FittedLayerMixin):
 
     @staged("prepare", "centers chosen")
     def _choose_layer(
-        self,
-        X: Any,
-        y: np.ndarray | None,
-        weights: np.ndarray | None,
-        rows: np.ndarray | slice = np.s_[:],
+        self, X: Any, y: Any, weights: Any, rows: np.ndarray | slice = np.s_[:]
     ) -> HiddenLayer:
         """Resolve gamma, choose the centers, and keep the layer made of them.
 

@@ -296,11 +296,7 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
 
 
 def class_factors(
-    class_weight: Any,
-    classes: np.ndarray,
-    mass: Callable[[], np.ndarray],
-    *,
-    bounds: bool = False,
+    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray], *, bounds: bool = False
 ) -> np.ndarray:
     """The factor of each class; ``mass()``, see `class_mass`, is only called for "balanced".
 

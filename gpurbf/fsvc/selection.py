@@ -206,11 +206,7 @@ class Pass:
             length = int(np.clip(wanted, _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS))
 
     def _decide(
-        self,
-        block: np.ndarray,
-        labels: np.ndarray,
-        places: np.ndarray,
-        layers: list[_SummedLayer],
+        self, block: np.ndarray, labels: np.ndarray, places: np.ndarray, layers: list[_SummedLayer]
     ) -> int:
         """Add the centers of one block; returns how many candidates it had."""
         doubt, samples = self._doubt(block), self.arithmetic.samples(block)

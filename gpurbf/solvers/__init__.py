@@ -60,12 +60,7 @@ __all__ = [
 
 
 NEEDS = ("sums", "products", "samples", "center targets")
-SOLVERS: dict[str, Callable[..., Any]] = {
-    "ridge": Ridge,
-    "cg": CG,
-    "lms": LMS,
-    "one-hot": OneHot,
-}
+SOLVERS: dict[str, Callable[..., Any]] = {"ridge": Ridge, "cg": CG, "lms": LMS, "one-hot": OneHot}
 # Centers up to which "auto" takes the closed form, 12 m² bytes and m³/3 operations.
 _MAX_RIDGE_CENTERS = 10_000
 

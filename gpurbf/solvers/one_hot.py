@@ -18,14 +18,7 @@ class OneHot(BaseEstimator):
     n_epochs = 0
 
     def train(
-        self,
-        layer: Any,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        *,
-        start: np.ndarray,
-        order: np.ndarray | None = None,
+        self, layer: Any, X: Any, T: Any, weights: Any, *, start: np.ndarray, order: Any = None
     ) -> np.ndarray:
         """Return the weights at the start.
 

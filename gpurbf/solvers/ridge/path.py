@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-from scipy.linalg import lapack
+from scipy.linalg import eigvalsh_tridiagonal, lapack
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.runtime.arrays import to_host
@@ -165,15 +164,8 @@ class Tridiagonal:
 
     def lowest(self) -> float:
         """The smallest eigenvalue."""
-        found = scipy.linalg.eigh_tridiagonal(
-            self.diagonal,
-            self.beside[: len(self.diagonal) - 1],
-            eigvals_only=True,
-            select="i",
-            select_range=(0, 0),
-            check_finite=False,
-        )
-        return float(found[0])
+        beside, first = self.beside[: len(self.diagonal) - 1], (0, 0)
+        return float(eigvalsh_tridiagonal(self.diagonal, beside, "i", first, check_finite=False)[0])
 
     def norm(self) -> float:
         """An upper bound of the eigenvalues' magnitudes."""
