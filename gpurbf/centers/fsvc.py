@@ -110,7 +110,5 @@ def _by_count(
     some = some.toarray() if sp.issparse(some) else some
     D = np.array([direct_distance(x, some, activation.metric) for x in some])
     radius = find_radius(count, n_centers, most, typical_distance(D))
-    place = np.empty(X.shape[0], np.int64)
-    place[stream] = np.arange(len(stream))
-    first = np.argsort(place[found[radius]])[:n_centers]
-    return np.sort(found[radius][first])
+    in_order = stream[np.isin(stream, found[radius])]
+    return np.sort(in_order[:n_centers])
