@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from gpurbf.estimators._base import (
     transaction,
     where_X_is,
     with_callbacks,
+    with_parameters,
 )
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
@@ -66,7 +67,7 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 _LEAST_RADIUS = 1.5e-154
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 

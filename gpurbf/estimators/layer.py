@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.samples import BOUNDED, holds_squares
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import transaction, where_X_is
+from gpurbf.estimators._base import transaction, where_X_is, with_parameters
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
     Rows,
@@ -26,7 +26,7 @@ from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.threads import limited
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,14 @@ from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
+from gpurbf.estimators._base import (
+    CallbackSupportMixin,
+    say,
+    steps,
+    transaction,
+    with_callbacks,
+    with_parameters,
+)
 from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, finite, stream_data, training_data
@@ -66,7 +73,7 @@ def _takes_batches(estimator: Any) -> bool:
     return True
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from gpurbf.estimators._base import (
     steps,
     transaction,
     with_callbacks,
+    with_parameters,
 )
 from gpurbf.estimators._left_out import Copies, copies_of, copies_within, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
@@ -44,7 +45,7 @@ _FEWEST, _MOST = 256, 1000
 _TOLERANCE = 0.01
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """RBFClassifier with its penalty and width chosen by the leave-one-out error.
 
