@@ -395,9 +395,8 @@ class KernelSystem(System):
         if self.fit_intercept:
             s = self.roots * self.preconditioner.solve(self.roots[:, None])[:, 0]
             rest = diagonal - s[some] ** 2 / s.sum()
-            diagonal = np.maximum(
-                rest, (1 - _MAX_LEVERAGE) * diagonal
-            )  # also if it has all the weight
+            # Also of a sample that has all the weight.
+            diagonal = np.maximum(rest, (1 - _MAX_LEVERAGE) * diagonal)
         outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
         # Samples of weight 0 have not been trained on.
         outputs[weightless] = self.outputs(W, b, rows[weightless])
