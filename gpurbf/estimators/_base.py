@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from sklearn.externals.array_api_compat import array_namespace, device
@@ -24,19 +23,6 @@ from gpurbf.runtime.errors import warn
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Class = TypeVar("Class", bound=type)
-
-
-@dataclass_transform()
-def with_parameters(cls: Class) -> Class:
-    """Give a class an ``__init__`` that sets its annotated names: its parameters.
-
-    A dataclass has one. But an estimator must not pass for a dataclass: Dask, for example, takes
-    the fields of one for all of its state, so it would not tell models of other data apart.
-    """
-    made: Any = dataclass(eq=False, repr=False)(cls)
-    del made.__dataclass_fields__
-    return made
 
 
 def transaction(method: Method) -> Method:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Callable
-from dataclasses import KW_ONLY
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +24,6 @@ from gpurbf.estimators._base import (
     transaction,
     where_X_is,
     with_callbacks,
-    with_parameters,
 )
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
@@ -67,7 +65,6 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 _LEAST_RADIUS = 1.5e-154
 
 
-@with_parameters
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 
@@ -188,26 +185,48 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     True
     """
 
-    radius: float | Literal["auto", "ratio"] = "auto"
-    _: KW_ONLY
-    overlap: float = 1.0
-    kernel: choices.Unit = "gaussian"
-    metric: choices.Distance = "euclidean"
-    selection: Literal["error", "pass", "per-class"] = "error"
-    eval_radius: float | Literal["auto"] | None = "auto"
-    solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge"
-    learning_rate: float = 0.1
-    n_epochs: int = 10
-    alpha: float = 1e-6
-    shuffle: bool = True
-    max_centers: int | None = None
-    class_weight: choices.ClassWeight = None
-    backend: choices.Backend = "auto"
-    precision: choices.Precision = "auto"
-    n_jobs: int | None = None
-    random_state: choices.RandomState = None
-    outside: Literal["nearest", "zero"] = "nearest"
-    verbose: bool | int = False
+    def __init__(
+        self,
+        radius: float | Literal["auto", "ratio"] = "auto",
+        *,
+        overlap: float = 1.0,
+        kernel: choices.Unit = "gaussian",
+        metric: choices.Distance = "euclidean",
+        selection: Literal["error", "pass", "per-class"] = "error",
+        eval_radius: float | Literal["auto"] | None = "auto",
+        solver: Literal["ridge", "lms", "one-hot"] | Any = "ridge",
+        learning_rate: float = 0.1,
+        n_epochs: int = 10,
+        alpha: float = 1e-6,
+        shuffle: bool = True,
+        max_centers: int | None = None,
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: choices.RandomState = None,
+        outside: Literal["nearest", "zero"] = "nearest",
+        verbose: bool | int = False,
+    ) -> None:
+        self.radius = radius
+        self.overlap = overlap
+        self.kernel = kernel
+        self.metric = metric
+        self.selection = selection
+        self.eval_radius = eval_radius
+        self.solver = solver
+        self.learning_rate = learning_rate
+        self.n_epochs = n_epochs
+        self.alpha = alpha
+        self.shuffle = shuffle
+        self.max_centers = max_centers
+        self.class_weight = class_weight
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.outside = outside
+        self.verbose = verbose
 
     @classmethod
     def published(cls, radius: float, *, learning_rate: float = 0.0, **parameters: Any) -> FSVC:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.samples import BOUNDED, holds_squares
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import transaction, where_X_is, with_parameters
+from gpurbf.estimators._base import transaction, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
     Rows,
@@ -26,7 +25,6 @@ from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.threads import limited
 
 
-@with_parameters
 class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Hidden layer of an RBF network: ``H[i, j] = kernel(gamma, d(x_i, c_j))``.
 
@@ -93,17 +91,30 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     (1797, 50)
     """
 
-    n_centers: choices.Count = "auto"
-    _: KW_ONLY
-    centers: choices.Centers = "stratified"
-    kernel: choices.Kernel = "gaussian"
-    metric: choices.Metric = "euclidean"
-    gamma: choices.Gamma = "scale"
-    backend: choices.Backend = "auto"
-    precision: choices.Precision = "auto"
-    n_jobs: int | None = None
-    random_state: choices.RandomState = None
-    verbose: bool | int = False
+    def __init__(
+        self,
+        n_centers: choices.Count = "auto",
+        *,
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: choices.RandomState = None,
+        verbose: bool | int = False,
+    ) -> None:
+        self.n_centers = n_centers
+        self.centers = centers
+        self.kernel = kernel
+        self.metric = metric
+        self.gamma = gamma
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RBFLayer:

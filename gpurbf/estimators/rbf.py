@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,6 @@ from gpurbf.estimators._base import (
     steps,
     transaction,
     with_callbacks,
-    with_parameters,
 )
 from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
@@ -73,7 +71,6 @@ def _takes_batches(estimator: Any) -> bool:
     return True
 
 
-@with_parameters
 class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
@@ -190,21 +187,38 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         )
     }
 
-    n_centers: choices.Count = "auto"
-    _: KW_ONLY
-    centers: choices.Centers = "stratified"
-    kernel: choices.Kernel = "gaussian"
-    metric: choices.Metric = "euclidean"
-    gamma: choices.Gamma = "scale"
-    solver: choices.Solver = "auto"
-    alpha: float = 1e-6
-    fit_intercept: bool = True
-    class_weight: choices.ClassWeight = None
-    backend: choices.Backend = "auto"
-    precision: choices.Precision = "auto"
-    n_jobs: int | None = None
-    random_state: choices.RandomState = None
-    verbose: bool | int = False
+    def __init__(
+        self,
+        n_centers: choices.Count = "auto",
+        *,
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
+        solver: choices.Solver = "auto",
+        alpha: float = 1e-6,
+        fit_intercept: bool = True,
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: choices.RandomState = None,
+        verbose: bool | int = False,
+    ) -> None:
+        self.n_centers = n_centers
+        self.centers = centers
+        self.kernel = kernel
+        self.metric = metric
+        self.gamma = gamma
+        self.solver = solver
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     @with_callbacks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from dataclasses import KW_ONLY
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from gpurbf.estimators._base import (
     steps,
     transaction,
     with_callbacks,
-    with_parameters,
 )
 from gpurbf.estimators._left_out import Copies, copies_of, copies_within, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
@@ -45,7 +43,6 @@ _FEWEST, _MOST = 256, 1000
 _TOLERANCE = 0.01
 
 
-@with_parameters
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """RBFClassifier with its penalty and width chosen by the leave-one-out error.
 
@@ -146,23 +143,42 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     True
     """
 
-    n_centers: int | Literal["auto"] = "auto"
-    _: KW_ONLY
-    alphas: choices.Values | None = None
-    gammas: choices.Values = (1.0,)
-    scoring: str | Callable[..., float] | None = None
-    n_left_out: int | Literal["auto"] | None = "auto"
-    centers: choices.Centers = "stratified"
-    kernel: choices.Kernel = "gaussian"
-    metric: choices.Metric = "euclidean"
-    gamma: choices.Gamma = "scale"
-    fit_intercept: bool = True
-    class_weight: choices.ClassWeight = None
-    backend: choices.Backend = "auto"
-    precision: choices.Precision = "auto"
-    n_jobs: int | None = None
-    random_state: choices.RandomState = None
-    verbose: bool | int = False
+    def __init__(
+        self,
+        n_centers: int | Literal["auto"] = "auto",
+        *,
+        alphas: choices.Values | None = None,
+        gammas: choices.Values = (1.0,),
+        scoring: str | Callable[..., float] | None = None,
+        n_left_out: int | Literal["auto"] | None = "auto",
+        centers: choices.Centers = "stratified",
+        kernel: choices.Kernel = "gaussian",
+        metric: choices.Metric = "euclidean",
+        gamma: choices.Gamma = "scale",
+        fit_intercept: bool = True,
+        class_weight: choices.ClassWeight = None,
+        backend: choices.Backend = "auto",
+        precision: choices.Precision = "auto",
+        n_jobs: int | None = None,
+        random_state: choices.RandomState = None,
+        verbose: bool | int = False,
+    ) -> None:
+        self.n_centers = n_centers
+        self.alphas = alphas
+        self.gammas = gammas
+        self.scoring = scoring
+        self.n_left_out = n_left_out
+        self.centers = centers
+        self.kernel = kernel
+        self.metric = metric
+        self.gamma = gamma
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
 
     @transaction
     @with_callbacks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ class DivergenceError(ValueError):
     """The learning rate is too high for the activations: the weights overflowed."""
 
 
-@dataclass(eq=False, repr=False)
 class LMS(BaseEstimator):
     """W += learning_rate z (t - z W) for the activations z and target t of each sample in order.
 
@@ -52,9 +50,9 @@ class LMS(BaseEstimator):
 
     needs = "samples"
 
-    learning_rate: float | None = None
-    _: KW_ONLY
-    n_epochs: int = 10
+    def __init__(self, learning_rate: float | None = None, *, n_epochs: int = 10) -> None:
+        self.learning_rate = learning_rate
+        self.n_epochs = n_epochs
 
     def check(self) -> None:
         """Raise for a bad parameter."""

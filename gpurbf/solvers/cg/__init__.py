@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -93,7 +93,6 @@ class CGSolution:
         return system.outputs(*system.weights(V), rows)
 
 
-@dataclass(eq=False, repr=False)
 class CG(BaseEstimator):
     """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
 
@@ -134,13 +133,22 @@ class CG(BaseEstimator):
 
     needs = "products"
 
-    alpha: float = 1e-6
-    _: KW_ONLY
-    fit_intercept: bool = True
-    tol: float = 1e-2
-    max_iter: int = 100
-    preconditioner: int | None = None
-    start: Any = None
+    def __init__(
+        self,
+        alpha: float = 1e-6,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-2,
+        max_iter: int = 100,
+        preconditioner: int | None = None,
+        start: Any = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.start = start
 
     def check(self) -> None:
         """Raise for a bad parameter."""

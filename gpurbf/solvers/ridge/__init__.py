@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -34,7 +34,6 @@ _ROWS_LEFT_OUT = 200
 _MIN_LEFT = 1e-9
 
 
-@dataclass(eq=False, repr=False)
 class Ridge(BaseEstimator):
     """Least squares with a penalty on the weights, in closed form.
 
@@ -49,9 +48,9 @@ class Ridge(BaseEstimator):
     needs = "sums"
     n_epochs = 1
 
-    alpha: float = 1e-6
-    _: KW_ONLY
-    fit_intercept: bool = True
+    def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
 
     def check(self) -> None:
         """Raise for a bad parameter."""
