@@ -74,8 +74,6 @@ def _rounded_off(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarra
 
 def _added(mantissas: np.ndarray, exponents: np.ndarray) -> Fraction:
     """Σ mantissas · 2^exponents, exactly: integers are added up by exponent."""
-    if not len(mantissas):
-        return Fraction(0)
     least = int(exponents.min())
     scaled = mantissas * 2.0**_BITS
     high = np.floor(scaled)

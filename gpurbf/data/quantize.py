@@ -22,7 +22,8 @@ class Quantization(NamedTuple):
 
 # Pixels come as integers, or divided by 255, by 256 or by a smaller power of two.
 DENOMINATORS = (1.0, 255.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-_QUANTIZATIONS = [Quantization(q, zero) for q in DENOMINATORS for zero in (0, 128)]
+# The zero points of bytes, whose denominator is 1.
+_ZERO_POINTS = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
 # Maximum error of a multiple, as a fraction of a step: more than rounding of the largest one.
 _NEAR = 1e-3
 _SAMPLE = 16384
@@ -37,10 +38,9 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     them, as in float32 data that have been converted to float64. The codes of other rows have no
     meaning.
     """
-    if X.dtype in (np.uint8, np.int8):
-        zero = 0 if X.dtype == np.uint8 else 128
-        codes = X if zero == 0 else X.view(np.uint8) ^ np.uint8(128)
-        return codes, np.full(len(X), quantization != Quantization(1.0, zero))
+    if X.dtype in _ZERO_POINTS:
+        codes = X if X.dtype == np.uint8 else X.view(np.uint8) ^ np.uint8(128)
+        return codes, np.full(len(X), quantization != (1.0, _ZERO_POINTS[X.dtype]))
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
@@ -76,24 +76,13 @@ def sample_of(X: np.ndarray) -> np.ndarray:
 
 def candidates(X: np.ndarray) -> list[Quantization]:
     """The quantizations that a sample of X allows, coarsest first; not checked on all of X."""
-    if X.dtype == np.uint8:
-        return [Quantization(1.0, 0)]
-    if X.dtype == np.int8:
-        return [Quantization(1.0, 128)]
+    if X.dtype in _ZERO_POINTS:
+        return [Quantization(1.0, _ZERO_POINTS[X.dtype])]
     sample = sample_of(X)
-    near = _near(sample[0]) if len(sample) else np.ones(len(DENOMINATORS), bool)
-    likely = (
-        quantization
-        for quantization in _QUANTIZATIONS
-        if near[DENOMINATORS.index(quantization.denominator)]
-    )
-    return [quantization for quantization in likely if not encode(sample, quantization)[1].any()]
-
-
-def _near(row: np.ndarray) -> np.ndarray:
-    """Whether a row may be multiples of 1 / q for each denominator q: False where it cannot."""
+    # Most are told apart by the first row, which has to be multiples of 1 / q.
     with np.errstate(over="ignore", invalid="ignore"):
-        multiples = np.multiply.outer(DENOMINATORS, row.astype(np.float64))
-        multiples -= np.rint(multiples)
-        near: np.ndarray = np.all(np.abs(multiples) <= _NEAR, axis=1)
-    return near
+        multiples = np.multiply.outer(DENOMINATORS, sample[:1].astype(np.float64))
+        off = np.abs(multiples - np.rint(multiples))
+    likely = (q for q, far in zip(DENOMINATORS, off) if (far <= _NEAR).all())
+    allowed = (Quantization(q, zero) for q in likely for zero in (0, 128))
+    return [quantization for quantization in allowed if not encode(sample, quantization)[1].any()]

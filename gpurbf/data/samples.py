@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,9 +105,7 @@ def _encode_sparse(X: Any, quantization: Quantization) -> np.ndarray | None:
 
 
 @staged("prepare", "quantize")
-def by_row(
-    X: np.ndarray, quantization: Quantization
-) -> Iterator[tuple[slice | np.ndarray, Samples]]:
+def by_row(X: np.ndarray, quantization: Quantization) -> list[tuple[slice | np.ndarray, Samples]]:
     """Split dense rows X into quantized rows, as codes, and the others; each with their places.
 
     Whether a row is quantized depends on that row alone.
@@ -115,13 +113,11 @@ def by_row(
     codes, off = encode(X, quantization)
     count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
     if not off.any():
-        return iter([(slice(0, len(X)), _of(codes, quantization, X))])
-    parts = []
-    if not off.all():
-        on = np.flatnonzero(~off)
-        parts.append((on, _of(codes[on], quantization, X)))
-    rows = np.flatnonzero(off)
-    return iter([*parts, (rows, _of(X if off.all() else X[rows], None, X))])
+        return [(slice(0, len(X)), _of(codes, quantization, X))]
+    if off.all():
+        return [(slice(0, len(X)), _of(X, None, X))]
+    on, others = np.flatnonzero(~off), np.flatnonzero(off)
+    return [(on, _of(codes[on], quantization, X)), (others, _of(X[others], None, X))]
 
 
 def quantizations_of(X: Any, precision: str) -> tuple[Quantization, ...] | None:

@@ -25,6 +25,7 @@ _SAMPLE = 1000
 _FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
 _PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
 _TILE = 1 << 17  # numbers that stay in cache
+_BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
 # The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at
 # most four bits.
 _DIGITS = 16
@@ -124,15 +125,20 @@ def _sums_of_rows(
 ) -> np.ndarray:
     """The exact sums over all rows of weights, of x - about and of its square."""
     sums = np.empty((2, X.shape[0]))
-    n_rows = max(
-        1, _TILE // max(1, -(-X.size // max(1, X.shape[0])))
-    )  # the size of CSR is its entries
+    of_bytes = X.dtype == np.uint8 and not about and not sp.issparse(X)
+    row = -(-X.size // max(1, X.shape[0]))  # the size of CSR is its entries
+    n_rows = max(1, (_BYTES_OF_A_TASK if of_bytes else _TILE) // max(1, row))
     ones = np.ones(X.shape[1]) if sp.issparse(X) else None
     # Reused: touching memory for the first time takes longer than the computation in it.
     spare: list[np.ndarray] = []
 
     def tile(rows: slice) -> None:
         own = sums[:, rows]
+        if of_bytes:
+            numbers = np.ascontiguousarray(X[rows])
+            numbers.flags.writeable = False  # the kernel takes only read-only arrays
+            kernels.byte_moments(numbers, own)
+            return
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
             if sp.issparse(X):
                 part = X[rows].astype(np.float64)
@@ -156,10 +162,7 @@ def _sums_of_rows(
             np.square(values, out=values).sum(axis=1, out=own[1])
             spare.append(kept)
 
-    if X.dtype == np.uint8 and not about and not sp.issparse(X):
-        sums = byte_moments(X)
-    else:
-        parallel_rows(tile, X.shape[0], n_rows)
+    parallel_rows(tile, X.shape[0], n_rows)
     found = np.empty(3, object)
     found[0] = X.shape[0] if weights is None else exact_sum(weights)
     found[1], found[2] = (exact_sum(own, weights) for own in sums)
@@ -178,21 +181,3 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
     sample = (sample.toarray() if sp.issparse(sample) else sample).astype(np.float64)
     distances = pairwise_distances(sample, metric=metric)
     return float(np.median(distances[np.triu_indices(len(sample), 1)])) if len(sample) > 1 else 0.0
-
-
-_BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
-
-
-def byte_moments(X: np.ndarray) -> np.ndarray:
-    """Σ_j X[i, j] and Σ_j X[i, j]² of rows X (N, n) of bytes, shape (2, N), exact."""
-
-    sums = np.empty((2, len(X)))
-    n_rows = max(1, _BYTES_OF_A_TASK // max(1, X.shape[1]))
-
-    def tile(some: slice) -> None:
-        rows = np.ascontiguousarray(X[some])
-        rows.flags.writeable = False  # the kernel takes only read-only arrays
-        kernels.byte_moments(rows, sums[:, some])
-
-    parallel_rows(tile, len(X), n_rows)
-    return sums

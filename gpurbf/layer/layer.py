@@ -206,47 +206,47 @@ class HiddenLayer:
     @staged("hidden layer")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
-        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        xp = self._library_of(X)
         if out is None:
             shape = X.shape[0], len(self.centers)
             if xp is np:
                 check_result(shape, self.dtype, "activations", "transform fewer samples at a time")
             out = xp.empty(shape, self.dtype)
-        elif not out.flags.c_contiguous or out.dtype != self.dtype:
-            # Prepared layers write whole rows of their own dtype.
-            H = self.activations(X)
-            out[...] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
-            return out
+        # Prepared layers write whole rows of their own dtype.
+        direct = out.flags.c_contiguous and out.dtype == self.dtype
         for rows, layer, values in self._blocks(X):
-            if isinstance(rows, slice) and layer.dtype == self.dtype:
+            if direct and isinstance(rows, slice) and layer.dtype == self.dtype:
                 layer.activations(values, out[rows])
-            else:
-                H = xp.empty((values.shape[0], len(self.centers)), layer.dtype)
-                layer.activations(values, H)
-                out[rows] = self.backend.xp.asarray(H) if is_resident(out) else H
+                continue
+            H = xp.empty((values.shape[0], len(self.centers)), layer.dtype)
+            layer.activations(values, H)
+            H = H.astype(self.dtype, copy=False)
+            out[rows] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
         return out
 
     @staged("hidden layer")
     def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
-        xp = self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        xp, shape = self._library_of(X), (X.shape[0], W.shape[1])
         if xp is np:
-            shape = X.shape[0], W.shape[1]
             cure = "predict fewer samples at a time"  # probabilities take as much again
             check_result(shape, self.dtype, "outputs", cure, copies=2)
-        S = None
+        S = xp.empty(shape, self.dtype)
         for rows, part in self.matvec_blocks(X, W):
-            if len(part) == X.shape[0]:  # all of them, in their order
+            if len(part) == len(S):  # all of them, in their order
                 return part
-            S = xp.empty((X.shape[0], W.shape[1]), self.dtype) if S is None else S
             S[rows] = part
-        return xp.empty((0, W.shape[1]), self.dtype) if S is None else S
+        return S
 
     def matvec_blocks(self, X: Any, W: Any) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         """Rows and their part of H @ W, block by block, for results too large to keep."""
         W = self._weights(W)
         for rows, layer, values in self._blocks(X, 16 * W.shape[1]):
             yield rows, layer.matvec(values, W.packed(layer)).astype(self.dtype, copy=False)
+
+    def _library_of(self, X: Any) -> ModuleType:
+        """The library of results for samples X, which are where the samples are."""
+        return self.backend.xp if is_resident(getattr(X, "values", X)) else np
 
     def _weights(self, W: Any) -> OutputWeights:
         """W as `OutputWeights`; those of the last call if, as usual, the numbers are the same."""

@@ -75,11 +75,8 @@ class Columns:
     """CSR centers C (m, n) stored by input: an entry of a sample meets few entries of centers."""
 
     def __init__(self, C: Any) -> None:
-        self.shape, self._own = C.shape, _entries(C.tocsc())
+        self._own = _entries(C.tocsc())
         self.nbytes = sum(array.nbytes for array in self._own)
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def products(self, A: Any, out: np.ndarray) -> None:
         """Write A Cᵀ (N, m), for A (N, n) CSR; on the calling thread."""

@@ -12,8 +12,9 @@ import scipy.sparse as sp
 
 from gpurbf.data.samples import FORCED, Samples
 from gpurbf.layer.activation import FORMULAS, Activation
-from gpurbf.layer.backends import LayersAmong, get_backend
+from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import to_host
@@ -67,7 +68,7 @@ class KernelRows:
     """
 
     matrix = None
-    _among: LayersAmong[Any] | None = None
+    _among: TilesAmong | None = None
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class KernelRows:
                 self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
         return steps
 
-    def _layers_among(self) -> LayersAmong[Any] | None:
+    def _layers_among(self) -> TilesAmong | None:
         """Layers whose rows and centers the backend itself takes out of X, if it can."""
         values, quantization = self.X.values, self.X.quantization
         if self._chosen[0].among is None or not values.flags.c_contiguous:

@@ -10,7 +10,8 @@ import pytest
 from callers import exit_code_of_a_child, forks, run_threads
 
 from gpurbf.layer.backends import get_backend
-from gpurbf.layer.backends.numba import activation_kernels, consumers, microkernel_table
+from gpurbf.layer.backends.numba import microkernel_table
+from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import Lock, once
 
 
@@ -97,5 +98,5 @@ def test_the_package_has_no_locks_that_a_fork_may_leave_taken():
         if name.split(".")[0] == "gpurbf":
             held = [key for key, value in vars(module).items() if isinstance(value, kinds)]
             assert not held, name
-    for function in (activation_kernels._compiled, consumers._compiled, microkernel_table.compiled):
+    for function in (caching.compiled, microkernel_table.compiled):
         assert isinstance(function, once)

@@ -49,6 +49,7 @@ from gpurbf.runtime.lazy import lazy_module, once
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.gram import Sums
     from gpurbf.layer.backends.numba.matvec import GroupedWeights
+    from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
 # How to install the libraries for GPUs.
@@ -58,7 +59,6 @@ INSTALL = (
 )
 
 Packed = TypeVar("Packed")
-Prepared = TypeVar("Prepared")
 
 
 class PreparedLayer(Protocol[Packed]):
@@ -89,35 +89,15 @@ class PreparedLayer(Protocol[Packed]):
         """
 
 
-class LayersAmong(Protocol[Prepared]):
-    """Layers whose centers and samples are rows of one array X, not copied."""
-
-    def layer(
-        self, chosen: np.ndarray, before: Prepared | None = None, fresh: slice | None = None
-    ) -> Prepared:
-        """The layer with centers X[chosen], made from the layer ``before`` if that is less work.
-
-        All but the ``fresh`` centers are the same as in ``before``.
-        """
-
-    def activations(
-        self,
-        layer: Prepared,
-        chosen: np.ndarray,
-        out: np.ndarray,
-        places: np.ndarray | None = None,
-    ) -> None:
-        """Write H of X[chosen] into ``out``, or into its rows ``places``."""
-
-
 @dataclass(frozen=True)
 class Backend:
     """One way to evaluate the hidden layer.
 
     ``prepare(C, activation, dtype, quantization)`` gives a `PreparedLayer`; ``precisions`` names
     the arithmetic, beyond exact, float32 and float64, that it takes as a keyword: ``tf32=True``.
-    ``among(X, activation, dtype, quantization)`` gives `LayersAmong` the rows of X; it is None if
-    the backend would have to copy the rows anyway.
+    ``among(X, activation, dtype, quantization)`` gives layers whose centers and samples are rows of
+    X, not copied (`numba.tile_layer.TilesAmong`); it is None if the backend would have to copy
+    them.
 
     ``kernel`` describes the kernels in use; ``device`` names the GPU, or is empty for the CPU.
     ``tiled``: activations are used in the tile that computes them, without going through memory.
@@ -131,7 +111,7 @@ class Backend:
     xp: ModuleType
     kernel: str
     prepare: Callable[..., PreparedLayer[Any]]
-    among: Callable[..., LayersAmong[Any]] | None = None
+    among: Callable[..., TilesAmong] | None = None
     device: str = ""
     tiled: bool = True
     precisions: tuple[str, ...] = ()
@@ -141,24 +121,22 @@ class Backend:
 
 
 def _module(name: str) -> Callable[[], Backend]:
-    """A loader that imports ``gpurbf.layer.backends.<name>`` and calls its ``load``."""
-    return lambda: importlib.import_module(f"gpurbf.layer.backends.{name}").load()
+    """A loader that imports ``gpurbf.layer.backends.<name>`` and calls its ``load``.
 
-
-def _gpu_module(name: str) -> Callable[[], Backend]:
-    """A loader like that of `_module`, that refuses first if CuPy or NVIDIA's driver is missing."""
+    For a GPU it refuses first if CuPy or NVIDIA's driver is missing.
+    """
 
     def load() -> Backend:
-        if why := no_gpu():
+        if name.startswith("cuda.") and (why := no_gpu()):
             raise BackendUnavailable(why)
-        return _module(name)()
+        return importlib.import_module(f"gpurbf.layer.backends.{name}").load()
 
     return load
 
 
 LOADERS: dict[str, Callable[[], Backend]] = {
-    "cupy": _gpu_module("cuda.cupy_"),
-    "numba-cuda": _gpu_module("cuda.numba_cuda"),
+    "cupy": _module("cuda.cupy_"),
+    "numba-cuda": _module("cuda.numba_cuda"),
     "numba": _module("numba.tile_layer"),
     "mkl": _module("blas.mkl"),
     "numpy": _module("blas.numpy_"),
@@ -226,13 +204,6 @@ def _why(error: Exception) -> str:
     return str(error) if own else f"{type(error).__name__}: {error}"
 
 
-def _load(name: str) -> Backend:
-    found = _attempt(LOADERS[name])
-    if isinstance(found, Exception):
-        raise BackendUnavailable(_why(found)) from found
-    return found
-
-
 def get_backend(
     name: str = "auto", n_centers: int | None = None, on_host: str = ""
 ) -> tuple[Backend, str]:
@@ -273,7 +244,10 @@ def get_backend(
         if name not in LOADERS:
             known = sorted(LOADERS)
             raise ValueError(f"Unknown backend {name!r} ({reason}): use 'auto' or one of {known}.")
-        return _load(name), reason
+        named = _attempt(LOADERS[name])
+        if isinstance(named, Exception):
+            raise BackendUnavailable(_why(named)) from named
+        return named, reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:
         found, why = (None, [on_host]) if on_host else _on_gpu(n_centers)

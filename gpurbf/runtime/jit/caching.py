@@ -6,14 +6,14 @@ import re
 import sys
 from pathlib import Path
 
-from numba import njit
+from numba import from_dtype, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 
-from gpurbf.runtime.lazy import without_collecting
+from gpurbf.runtime.lazy import once, without_collecting
 
 _said = False
 # The package's folder, and the forms of imports in a file: `from a.b import c, d` and `import a`.
@@ -150,6 +150,19 @@ def cached_cfunc(signature, **options):
         return kernel
 
     return decorate
+
+
+@once
+def compiled(function, dtypes, contract=False):
+    """The C function of a Python function, kept alive; compiled or loaded at its first use.
+
+    For each argument, ``dtypes`` has the dtype that it points to, None for a word, or float. Sums
+    of products are contracted (FMA) if ``contract``.
+    """
+    kinds = {None: types.intp, float: types.float64}
+    arguments = [kinds.get(d) or types.CPointer(from_dtype(d)) for d in dtypes]
+    options = {"fastmath": {"contract"}} if contract else {}
+    return cached_cfunc(types.void(*arguments), error_model="numpy", **options)(function)
 
 
 def inner(**options):

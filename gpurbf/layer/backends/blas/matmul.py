@@ -17,7 +17,7 @@ from gpurbf.layer.activation import Activation, apply_own
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
-from gpurbf.layer.backends.numba.matvec import GroupedWeights, multiply_tiles, times
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, multiply_tiles, times
 from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
@@ -167,31 +167,30 @@ class MatrixProductLayer:
         row_bytes = self.dtype.itemsize * max(1, self.m)
         return max(64, int(working_bytes() / 4 / row_bytes) // 16 * 16)
 
-    def _tile_rows(self) -> int:
+    def tile_rows(self) -> int:
+        """Rows that are evaluated at a time."""
         return min(self.rows, self._rows_that_fit())
 
     def activations(self, X: Any, out: np.ndarray) -> None:
         """Write H (N, m) into ``out``."""
-        rows = self._tile_rows()
+        rows = self.tile_rows()
         for start in range(0, X.shape[0], rows):
             part = slice(start, start + rows)
             self._tile(X[part], out[part])
 
-    def pack_weights(
-        self, W: np.ndarray | GroupedWeights
-    ) -> tuple[Callable[[np.ndarray, np.ndarray], None], int]:
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> tuple[Product, int]:
         """Output weights W (m, k) in the form in which `matvec` needs them, and k."""
         return times(W, self.dtype), W.shape[1]
 
-    def matvec(self, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int]) -> np.ndarray:
+    def matvec(self, X: Any, W: tuple[Product, int]) -> np.ndarray:
         """H @ W (N, k), a tile of H at a time."""
-        return multiply_tiles(self, X, W, self._tile_rows())
+        return multiply_tiles(self, X, W)
 
     def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT of weighted samples to the sums."""
         G, B, mean, grid = sums
         if grid is not None:
-            self._rounded_gram(X, T, weights, sums)
+            gram.add_rounded(self, X, T, weights, sums)
             return
         # HᵀH needs many rows at a time: each part of them reads and writes all of G.
         rows = max(256, self._rows_that_fit())
@@ -218,27 +217,6 @@ class MatrixProductLayer:
                 triangle, nbytes = (0, 0) if G is None else (self.m + 1, 2 * G.nbytes)
                 count(operations=tile.size * (triangle + 2 * T.shape[1]), kind=kind.name)
                 count(nbytes=tile.nbytes + targets.nbytes + nbytes)
-
-    def _rounded_gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
-        """Add the sums of H and T rounded to a grid, exactly; see `gram.add_rounded`."""
-        roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
-
-        def values(rows: Any) -> np.ndarray:
-            part = X[rows]
-            H = np.empty((part.shape[0], self.m), self.dtype)
-            self.activations(part, H)
-            return H
-
-        def pack(rows: slice, factors: Any, pairs: Any, beyond: Any) -> None:
-            step = max(2, self._tile_rows() // 2 * 2)
-            for start in range(0, len(factors), step):
-                part = slice(start, min(start + step, len(factors)))
-                H = values(slice(rows.start + part.start, rows.start + part.stop))
-                with stage("output training", "H rounded"):
-                    gram.round_rows(H, factors[part], sums.mean, pairs, beyond[part], start // 2)
-
-        if self.m:
-            gram.add_rounded(pack, values, T, roots, sums)
 
     def _tile(self, X: Any, out: np.ndarray) -> None:
         """Write the activations of a few rows: product, then terms, metric and profile at once."""

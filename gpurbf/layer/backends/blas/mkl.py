@@ -63,20 +63,33 @@ def _library() -> ctypes.CDLL:
     )
 
 
-def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
-    """cblas_?gemm for A Bᵀ, all three C-contiguous."""
-    function = getattr(_library(), symbol)
-    size, pointer = ctypes.c_int64, ctypes.c_void_p
+def _call(symbol: str, *arguments: Any) -> None:
+    """Call a function of MKL: integers have 64 bits, and arrays are given by their addresses."""
+
+    def word(a: Any) -> Any:
+        if isinstance(a, np.ndarray):
+            return ctypes.c_void_p(a.ctypes.data)
+        return ctypes.c_int64(a) if isinstance(a, int) else a
+
+    getattr(_library(), symbol)(*map(word, arguments))
+
+
+def _gemm(
+    symbol: str, scalar: Any, fix: Any = (), zero: Any = (), offset: Any = ()
+) -> Callable[[Any, Any, Any], None]:
+    """cblas_?gemm for A Bᵀ, all three C-contiguous.
+
+    A product of integers takes a flag, and the offsets of A, B and the result, too.
+    """
 
     def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
         (N, n), m = A.shape, len(B)
         if not (N and m and n):
             out[:] = 0
             return
-        function(
-            _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, size(N), size(m), size(n),
-            scalar(1), pointer(A.ctypes.data), size(n), pointer(B.ctypes.data), size(n),
-            scalar(0), pointer(out.ctypes.data), size(m),
+        _call(
+            symbol, _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, *fix, N, m, n,
+            scalar(1), A, n, *zero, B, n, *zero, scalar(0), out, m, *offset,
         )  # fmt: skip
 
     return multiply
@@ -85,17 +98,13 @@ def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
 def _gram(H: np.ndarray) -> np.ndarray:
     """HᵀH by cblas_?syrk, which computes the lower triangle; the upper one is its mirror."""
     N, m = H.shape
-    symbol: str = "cblas_dsyrk_64"
-    scalar: Any = ctypes.c_double
-    if H.dtype == np.float32:
-        symbol, scalar = "cblas_ssyrk_64", ctypes.c_float
+    single = H.dtype == np.float32
+    scalar: Any = ctypes.c_float if single else ctypes.c_double
     G = np.zeros((m, m), H.dtype)
     if N and m:
-        size, pointer = ctypes.c_int64, ctypes.c_void_p
-        getattr(_library(), symbol)(
-            _ROW_MAJOR, _LOWER, _TRANSPOSE, size(m), size(N), scalar(1), pointer(H.ctypes.data),
-            size(m), scalar(0), pointer(G.ctypes.data), size(m),
-        )  # fmt: skip
+        symbol = "cblas_ssyrk_64" if single else "cblas_dsyrk_64"
+        order = _ROW_MAJOR, _LOWER, _TRANSPOSE
+        _call(symbol, *order, m, N, scalar(1), H, m, scalar(0), G, m)
     mirror(G)
     return G
 
@@ -125,19 +134,8 @@ def _bf16_products() -> Callable[[Any, Any, Any], None]:
     return multiply
 
 
-def integer_products(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
-    (N, n), m = A.shape, len(B)
-    if not (N and m and n):
-        out[:] = 0
-        return
-    size, pointer, one, zero = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float(1), ctypes.c_float(0)
-    no_offset = ctypes.c_int8(0)
-    offset = np.zeros(1, np.int32)
-    _library().cblas_gemm_s8u8s32_64(
-        _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _OFFSET_FIX, size(N), size(m), size(n),
-        one, pointer(A.ctypes.data), size(n), no_offset, pointer(B.ctypes.data), size(n), no_offset,
-        zero, pointer(out.ctypes.data), size(m), pointer(offset.ctypes.data),
-    )  # fmt: skip
+_OFFSETS = [_OFFSET_FIX], [ctypes.c_int8(0)], [np.zeros(1, np.int32)]
+integer_products = _gemm("cblas_gemm_s8u8s32_64", ctypes.c_float, *_OFFSETS)
 
 
 @functools.cache

@@ -1,11 +1,10 @@
 """Profiles on a buffer in cache, and the one pass that turns a product tile into activations."""
 
 import numpy as np
-from numba import from_dtype, types
 
 from gpurbf.layer.activation import DOT, ROOT, SQUARE
 from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, tanh
-from gpurbf.runtime.jit.caching import cached, cached_cfunc
+from gpurbf.runtime.jit.caching import cached, compiled
 from gpurbf.runtime.jit.llvm import (
     address,
     call_profile,
@@ -19,7 +18,6 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.lazy import once
 
 _CHUNK = 2048  # elements a pass: both buffers stay in L1
 _TINY = tuple(float(np.finfo(dtype).tiny) for dtype in (np.float32, np.float64))
@@ -161,42 +159,22 @@ _WORDS = 6
 
 def rule_words(epilogue, apart, h_apart):
     """An `Epilogue` as `finish` takes it, with the row strides (elements) of P and of H."""
+    alpha, factor, form, profile, gamma, coef0, degree = epilogue
     rule = np.empty(_WORDS + 3, np.intp)
-    rule[:_WORDS] = (
-        apart,
-        h_apart,
-        epilogue.form,
-        epilogue.alpha == -2,
-        epilogue.profile,
-        epilogue.degree,
-    )
-    rule[_WORDS:].view(np.float64)[:] = epilogue.factor, epilogue.gamma, epilogue.coef0
+    rule[:_WORDS] = apart, h_apart, form, alpha == -2, profile, degree
+    rule[_WORDS:].view(np.float64)[:] = factor, gamma, coef0
     return rule
-
-
-@once
-def _compiled(function, *dtypes):
-    """The C function of a profile or of `finish` for these dtypes (kept alive by this cache)."""
-    pointers, size = [types.CPointer(from_dtype(dtype)) for dtype in dtypes], types.intp
-    if function is finish:
-        P, terms, H = pointers
-        signature = types.void(size, P, terms, terms, H, size, size)
-    else:
-        signature = types.void(*pointers, size, types.float64, types.float64, size)
-    return cached_cfunc(signature, fastmath={"contract"}, error_model="numpy")(function)
 
 
 def finish_address(products, terms, dtype):
     """Address of `finish` for products, terms and activations of these dtypes."""
-    return _compiled(finish, np.dtype(products), np.dtype(terms), np.dtype(dtype)).address
+    return compiled(finish, (None, products, terms, terms, dtype, None, None), True).address
 
 
 def profile_address(name, dtype):
     """Address of the profile `name` for buffers of dtype float32 or float64; 0: nothing to do."""
-    function = LOOPS[name]
-    if function is linear:
-        return 0
-    return _compiled(function, np.dtype(dtype)).address
+    dtypes = np.dtype(dtype), None, float, float, None
+    return 0 if LOOPS[name] is linear else compiled(LOOPS[name], dtypes, True).address
 
 
 def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):

@@ -11,12 +11,11 @@ NamedTuple of them. `sums` is memory that rows keep from one tile to the next, 0
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
 
 from gpurbf.layer.backends.numba.gram_kernels import pack_pairs
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
-from gpurbf.runtime.jit.caching import cached_cfunc, inner
+from gpurbf.runtime.jit.caching import compiled, inner
 from gpurbf.runtime.jit.llvm import (
     address,
     call_product,
@@ -27,7 +26,6 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.lazy import once
 
 CHUNK = 12  # rows; those of every kernel for H @ W divide it
 
@@ -189,28 +187,17 @@ def pairs(consumer, H, n, count, top, first, sums):
             )  # fmt: skip
 
 
-_WORDS = {"store": Store, "scores": Scores, "partial": Partial, "pairs": Pairs}
-_WORDS |= {"gram": Panels, "wide": Panels}
+_WORDS = {"store": Store, "scores": Scores, "partial": Partial, "gram": Panels, "pairs": Pairs}
 _STORE, _SCORES, _PARTIAL, _PANELS, _PAIRS = (
     len(kind._fields) for kind in (Store, Scores, Partial, Panels, Pairs)
 )
 CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, pairs)}
-CONSUMERS["wide"] = gram  # in float64
 
 
-@once
-def _compiled(function, dtype, like):
-    size = types.intp
-    tile, sums = (size if d is None else types.CPointer(from_dtype(d)) for d in (dtype, like))
-    signature = types.void(size, tile, *(size,) * 4, sums)
-    return cached_cfunc(signature, error_model="numpy")(function)
-
-
-def consumer_address(name, dtype):
-    """Address of a consumer of activations of that dtype."""
+def consumer_address(name, dtype, panels=None):
+    """Address of a consumer of activations of that dtype; ``panels`` is the dtype of `Panels`."""
     dtype = None if name in ("store", "partial") else np.dtype(dtype)
-    panels = {"gram": dtype, "wide": np.dtype(np.float64)}
-    return _compiled(CONSUMERS[name], dtype, panels.get(name)).address
+    return compiled(CONSUMERS[name], (None, dtype, *(None,) * 4, panels)).address
 
 
 def consumer(name, dtype, *, sums=0, **given):
@@ -220,7 +207,8 @@ def consumer(name, dtype, *, sums=0, **given):
     is 0.
     """
     listed = [_word(given[field]) for field in _WORDS[name]._fields]
-    return Consumer(consumer_address(name, dtype), listed, sums, given)
+    panels = given["panels"].dtype if name == "gram" else None
+    return Consumer(consumer_address(name, dtype, panels), listed, sums, given)
 
 
 def _word(value):

@@ -57,13 +57,13 @@ class Centers(NamedTuple):
 class LayerWords(NamedTuple):
     """Arguments of `evaluate_rows` that depend only on the layer, as 64-bit integers."""
 
-    packing: int  # this and `shift`: arguments of the packing function
-    shift: int
-    product: int
+    product: int  # this and the following four: the first of `MicroKernel`
     enter: int
     leave: int
     config: int
     rows: int
+    packing: int  # this and `shift`: arguments of the packing function
+    shift: int
     panel_bytes: int  # of a panel of rows
     step_bytes: int  # of a step of a panel of centers
     columns: int  # of a strip of centers

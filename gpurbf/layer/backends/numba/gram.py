@@ -122,23 +122,42 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
             _counted(n, m, k, dtype.itemsize, dtype.name, G)
 
 
-def add_rounded(
-    pack: Callable[[slice, np.ndarray, np.ndarray, np.ndarray], None],
-    values: Callable[[np.ndarray], np.ndarray],
-    T: np.ndarray,
-    roots: np.ndarray,
-    sums: Sums,
-) -> None:
-    """Add the exact sums of √w (H - mean) and √w T rounded to the grid, for ``roots`` √w (N,).
+def values(layer: Any, X: Any) -> np.ndarray:
+    """H of the rows of X by a prepared layer on a CPU."""
+    H = np.empty((X.shape[0], layer.m), layer.dtype)
+    layer.activations(X, H)
+    return H
 
-    ``pack(rows, factors, pairs, beyond)`` writes round(factors (H - mean)) of some rows and marks
-    in ``beyond`` rows with numbers that do not fit in 16 bits; ``values(indices)`` is H of these.
+
+def add_rounded(
+    layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums, run: Any = None
+) -> None:
+    """Add the exact sums of √w (H - mean) and √w T rounded to the grid.
+
+    ``run(X, consumer)``, if the layer has it, hands H of some rows to a consumer in cache. Without
+    it as many rows are evaluated at a time as a tile of the layer has.
     """
     G, B, mean, grid = sums
     assert grid is not None
     N, (m, k) = len(T), B.shape
+    if not m:
+        return
+    roots = np.ones(N) if weights is None else np.sqrt(weights)
     targets = np.rint(T * (roots[:, None] / grid.target_step))
     halves, factors = _halves(targets), roots / grid.step
+
+    def pack(rows: slice, pairs: np.ndarray, beyond: np.ndarray) -> None:
+        """Write rounded rows as pairs, and mark rows with numbers that do not fit in 16 bits."""
+        if run is not None:
+            run(X[rows], pairs_consumer(factors[rows], mean, pairs, beyond, layer.dtype))
+            return
+        step = max(2, layer.tile_rows() // 2 * 2)
+        for start in range(rows.start, rows.stop, step):
+            part = slice(start, min(start + step, rows.stop))
+            H, first = values(layer, X[part]), start - rows.start
+            with stage("output training", "H rounded"):
+                round_rows(H, factors[part], mean, pairs[:, first // 2 :], beyond[first:])
+
     products = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
@@ -147,7 +166,7 @@ def add_rounded(
         part = slice(start, min(start + 2 * depth, N))
         n = part.stop - start
         beyond = late[part].astype(np.uint8)
-        pack(part, factors[part], panels[:h_panels], beyond)
+        pack(part, panels[:h_panels], beyond)
         late[part] = beyond
         with stage("output training", "HᵀH"):
             _fill_pairs(panels[h_panels:, : -(-n // 2)], halves[part])
@@ -163,27 +182,17 @@ def add_rounded(
     outside = np.flatnonzero(late)
     for start in range(0, len(outside), _BEYOND):
         rows = outside[start : start + _BEYOND]
-        H = values(rows)
+        H = values(layer, X[rows])
         factor = factors[rows, None].astype(H.dtype)
         Q = np.rint((H - mean.astype(H.dtype)) * factor) * np.float64(grid.step)
         add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, sums)
 
 
 def round_rows(
-    H: np.ndarray,
-    factors: np.ndarray,
-    mean: np.ndarray,
-    pairs: np.ndarray,
-    beyond: np.ndarray,
-    first: int = 0,
+    H: np.ndarray, factors: np.ndarray, mean: np.ndarray, pairs: np.ndarray, beyond: np.ndarray
 ) -> None:
-    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` needs them.
-
-    The first two rows become the pair ``first``.
-    """
-
-    consumer = pairs_consumer(factors, mean, pairs[:, first:], beyond, H.dtype)
-    add = hand_over_rows(np.ascontiguousarray(H), consumer)
+    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` needs them."""
+    add = hand_over_rows(H, pairs_consumer(factors, mean, pairs, beyond, H.dtype))
     parallel_rows(lambda rows: add(rows.start, rows.stop), len(H), _ROWS)
 
 
@@ -215,9 +224,7 @@ def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
     # Panels 256 rows off a multiple of 64 KiB do not map to the same lines of the cache.
     budget = working_bytes() // 2 // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
     depth = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
-    panels = packing.aligned(n_panels * depth * microkernels.LANES, dtype).reshape(
-        n_panels, depth, microkernels.LANES
-    )
+    panels = packing.aligned((n_panels, depth, microkernels.LANES), dtype)
     panels[m // microkernels.LANES :] = 0
     return panels, h_panels, depth
 

@@ -18,10 +18,9 @@ one loop serves all dtypes; the ends of the kernel's own short sums are an argum
 from typing import NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
 
 from gpurbf.layer.backends.numba.microkernels import LANES
-from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
+from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
     call_product,
     clear_bytes,
@@ -31,7 +30,6 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.lazy import once
 
 SIDE = 192  # columns of a block of HᵀH: its float64 sums stay in L2
 PANELS = SIDE // LANES
@@ -85,16 +83,9 @@ def _add_tile(tile, apart, rows, columns, sums, sums_apart):
             target[j] += source[j]
 
 
-@once
-def _compiled(dtype):
-    tile, sums, size = types.CPointer(from_dtype(dtype)), types.CPointer(types.float64), types.intp
-    signature = types.void(tile, size, size, size, sums, size)
-    return cached_cfunc(signature, error_model="numpy")(_add_tile)
-
-
 def add_tile_address(dtype):
     """Address of the function that adds tiles of that dtype to float64 sums."""
-    return _compiled(np.dtype(dtype)).address
+    return compiled(_add_tile, (dtype, None, None, None, np.dtype(np.float64), None)).address
 
 
 @cached(nogil=True)

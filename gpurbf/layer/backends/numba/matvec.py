@@ -34,6 +34,8 @@ _ROWS = 192
 _FEW = 3
 # Multiplications that take longer than it takes to wake a thread.
 _WORTH_A_THREAD = 1 << 20
+# A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H.
+Product = Callable[[np.ndarray, np.ndarray], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,23 +117,17 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) 
     return Weights("scores", given | {"sums": 8 * microkernels.LANES}, dtype, k, W.size)
 
 
-def times(
-    W: np.ndarray | GroupedWeights, dtype: np.dtype
-) -> Callable[[np.ndarray, np.ndarray], None]:
-    """A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H."""
-    dtype = np.dtype(dtype)
+def times(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Product:
+    """The product with W (m, k), for activations of that dtype."""
     if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
         return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
-    return partial(
-        _multiply, pack_weights(W, dtype, cpu_kernel.KERNELS[cpu_kernel.choose_kernel()[0]].vectors)
-    )
+    vectors = cpu_kernel.KERNELS[cpu_kernel.choose_kernel()[0]].vectors
+    return partial(_multiply, pack_weights(W, np.dtype(dtype), vectors))
 
 
-def multiply_tiles(
-    layer: Any, X: Any, W: tuple[Callable[[np.ndarray, np.ndarray], None], int], n_rows: int
-) -> np.ndarray:
-    """H @ W (N, k), ``n_rows`` rows of H at a time, by a function of `times` for k outputs."""
-    multiply, k = W
+def multiply_tiles(layer: Any, X: Any, W: tuple[Product, int]) -> np.ndarray:
+    """H @ W (N, k), a tile of H at a time, by a function of `times` for k outputs."""
+    (multiply, k), n_rows = W, layer.tile_rows()
     H = np.empty((min(n_rows, X.shape[0]), layer.m), layer.dtype)
     S = np.empty((X.shape[0], k), layer.dtype)
     for start in range(0, len(S), n_rows):
@@ -151,13 +147,11 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
-
     sums = np.zeros(S.shape)
     _rows(lambda begin, end: matvec_kernels.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
 
 
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
-
     sums = np.zeros(S.shape)
     add = hand_over_rows(H, weights.consumer(sums))
     _rows(add, H, S, sums, weights.fields["W"].nbytes)

@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
+from numba import types
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
-from gpurbf.runtime.jit.caching import cached, cached_cfunc, inner
+from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
     address,
     call_eight,
@@ -27,7 +27,6 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import time_unlocked
 
 
@@ -129,14 +128,6 @@ def scatter_four(lines, line_bytes, count, panel, rows, word):
             panel[j * rows + k] = pointer(lines + k * line_bytes, panel)[j]
 
 
-@once
-def _compiled(function, *dtypes):
-    X, wide, line, word, terms = (types.CPointer(from_dtype(dtype)) for dtype in dtypes)
-    size = types.intp
-    signature = types.void(X, size, wide, size, size, line, word, terms)
-    return cached_cfunc(signature, error_model="numpy")(function)
-
-
 class Packing(NamedTuple):
     """How rows become panels and terms: the arguments of `pack` that all rows share."""
 
@@ -148,7 +139,8 @@ class Packing(NamedTuple):
 
     def address(self, X):
         """Address of the function that packs rows X."""
-        return _compiled(pack, X, self.shift.dtype, self.line, self.word, self.terms).address
+        dtypes = X, None, self.shift.dtype, None, None, self.line, self.word, self.terms
+        return compiled(pack, dtypes).address
 
     def unshifted(self):
         """The packing of rows that are shifted already."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import (
     GroupedWeights,
+    Product,
     Weights,
     multiply_tiles,
     pack_weights,
@@ -98,7 +98,7 @@ class TileLayer:
         """Write H (N, m) into ``out``, an array of the layer's dtype."""
         self.rows(X, ALL, out)
         if callable(self.activation.profile):
-            step = self._tile_rows()
+            step = self.tile_rows()
             for start in range(0, len(out), step):
                 apply_own(self.activation.profile, out[start : start + step])
 
@@ -107,11 +107,10 @@ class TileLayer:
     ) -> None:
         """Write the final tiles of X[chosen] into ``out``, or into its rows ``places``."""
         given = {"places": places, "row_bytes": out.strides[0], "itemsize": out.itemsize}
-        self._run(self._typed(X), consumers.consumer("store", out.dtype, out=out, **given), chosen)
+        store = consumers.consumer("store", out.dtype, out=out, **given)
+        self._run(_typed(X, self.codes), store, chosen)
 
-    def pack_weights(
-        self, W: np.ndarray | GroupedWeights
-    ) -> Weights | tuple[Callable[[np.ndarray, np.ndarray], None], int]:
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Weights | tuple[Product, int]:
         """Output weights W (m, k) in the form in which `matvec` needs them."""
         if self.fused:
             return pack_weights(W, self.dtype, self.vectors)
@@ -119,47 +118,31 @@ class TileLayer:
 
     def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
         """H @ W (N, k): tiles in the layer's dtype, their sums in float64."""
-        X = self._typed(X)
+        X = _typed(X, self.codes)
         if isinstance(W, Weights):
             sums = np.zeros((len(X), W.k))
             self._run(X, W.consumer(sums), products=W.products)
             return sums.astype(self.dtype, copy=False)
-        return multiply_tiles(self, X, W, self._tile_rows())
+        return multiply_tiles(self, X, W)
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
-        X, dtype, m, mean = self._typed(X), self.dtype, self.m, sums.mean
-        if m == 0:
+        X, dtype = _typed(X, self.codes), self.dtype
+        if sums.grid is not None:
+            gram.add_rounded(self, X, T, weights, sums, self._run if self.fused else None)
             return
-        roots = np.ones(len(X)) if weights is None else np.sqrt(weights)
-        if sums.grid is None:
-            roots = roots.astype(dtype)  # for the targets too
-
-        def values(rows: Any) -> np.ndarray:
-            H = np.empty((len(roots[rows]), m), dtype)
-            self.activations(X[rows], H)
-            return H
+        roots = np.ones(len(X), dtype) if weights is None else np.sqrt(weights).astype(dtype)
 
         def pack(rows: slice, panels: np.ndarray) -> None:
-            root, less = roots[rows], mean.astype(dtype)
+            root, less = roots[rows], sums.mean.astype(dtype)
             if self.fused:
-                name = "gram" if panels.dtype == dtype else "wide"
                 given = {"panels": panels, "panel_bytes": panels.strides[0], "mean": less}
-                self._run(X[rows], consumers.consumer(name, dtype, weights=root, **given))
+                self._run(X[rows], consumers.consumer("gram", dtype, weights=root, **given))
             else:
-                H = values(rows).astype(panels.dtype, copy=False)
+                H = gram.values(self, X[rows]).astype(panels.dtype, copy=False)
                 packing.fill_panels(panels[:, : len(root)], (H - less) * root[:, None])
 
-        def pack_pairs(rows: slice, factors: Any, pairs: np.ndarray, beyond: np.ndarray) -> None:
-            if self.fused:
-                self._run(X[rows], gram.pairs_consumer(factors, mean, pairs, beyond, dtype))
-            else:
-                gram.round_rows(values(rows), factors, mean, pairs, beyond)
-
-        if sums.grid is None:
-            gram.add(pack, T * roots[:, None], gram.kind_for(dtype, m), sums)
-        else:
-            gram.add_rounded(pack_pairs, values, T, roots, sums)
+        gram.add(pack, T * roots[:, None], gram.kind_for(dtype, self.m), sums)
 
     def _run(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
@@ -211,13 +194,9 @@ class TileLayer:
         """The address of the layer's `driver.LayerWords`, and their array."""
         kernel, centers = self.kernel, self.centers
         layer_words = driver.LayerWords(
+            *kernel[:5],
             self.row_packing.sizes.ctypes.data,
             self.row_packing.shift.ctypes.data,
-            kernel.address,
-            kernel.enter,
-            kernel.leave,
-            kernel.config,
-            kernel.rows,
             kernel.rows * kernel.width * kernel.dtype.itemsize,
             microkernels.LANES * kernel.group * centers.panels.itemsize,
             kernel.strip * microkernels.LANES,
@@ -253,13 +232,9 @@ class TileLayer:
         # Making it and finding its address takes 0.8 µs (NumPy: 1.7 µs) of a call of some 25 µs.
         return array("q", [*call_words, *consumer.words]), n_bytes
 
-    def _tile_rows(self) -> int:
+    def tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
         return max(64, (1 << 19) // max(1, self.m))
-
-    def _typed(self, X: np.ndarray) -> np.ndarray:
-        """X as a contiguous array of one of the few types that rows are packed from."""
-        return _typed(X, self.codes)
 
     def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
         """The layer with centers C, or C[chosen], shifted like its own centers."""
@@ -268,7 +243,8 @@ class TileLayer:
         size = microkernel_table.padded(m, microkernels.LANES * kernel.strip)
         panels = packing.aligned(size * kernel.width, old.panels.dtype)
         terms = np.empty(size, old.terms.dtype)
-        strips, places = self._pack(C, m, ALL if chosen is None else chosen, panels, terms)
+        packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, m, panels, terms)
+        strips, places = packing.strips_of(kernel, panels, self.sparse)
         centers = old._replace(panels=panels, strips=strips, places=places, m=m, terms=terms)
         share = 1.0
         if self.sparse:
@@ -285,19 +261,13 @@ class TileLayer:
             return True
         panels = before.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
         some = chosen[fresh]
-        strips, places = self._pack(C, len(some), some, panels, before.terms[fresh])
+        packing.pack_rows(self.packing, C, some, len(some), panels, before.terms[fresh])
+        strips, places = packing.strips_of(kernel, panels, self.sparse)
         if self.sparse:
             n_steps, first = kernel.width // kernel.group, fresh.start // strip
             before.strips[first : first + len(strips), 1] = strips[:, 1]
             before.places[first * n_steps :][: len(places)] = places
         return True
-
-    def _pack(
-        self, C: np.ndarray, m: int, rows: np.ndarray, panels: np.ndarray, terms: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Pack m centers; return their result of `packing.strips_of`."""
-        packing.pack_rows(self.packing, C, rows, m, panels, terms)
-        return packing.strips_of(self.kernel, panels, self.sparse)
 
 
 def prepare(
@@ -360,35 +330,18 @@ def epilogue_of(
     activation: Activation, alpha: np.number, factor: float, dtype: np.dtype
 ) -> Epilogue:
     """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype."""
-    return Epilogue(
-        alpha,
-        float(factor),
-        FORMS[form(activation)],
-        activation_kernels.profile_address(in_tile(activation), dtype),
-        float(activation.gamma),
-        float(activation.coef0),
-        int(activation.degree),
-    )
+    a, profile = activation, activation_kernels.profile_address(in_tile(activation), dtype)
+    return Epilogue(alpha, factor, FORMS[form(a)], profile, a.gamma, a.coef0, a.degree)
 
 
 def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
     """The kernel as `driver.evaluate_rows` calls it for ``width`` padded inputs."""
-    enter = leave = config = 0
+    setup = 0, 0, 0  # functions to call before and after, and their argument
     if name == "dot_amx":
-        enter = microkernel_table.address("enter_amx")
-        leave = microkernel_table.address("leave_amx")
-        config = amx.CONFIGURATION.ctypes.data
-    return driver.MicroKernel(
-        address=microkernel_table.address(name),
-        enter=enter,
-        leave=leave,
-        config=config,
-        rows=layout.rows,
-        strip=layout.panels,
-        group=layout.x_group,
-        width=width,
-        dtype=layout.x_dtype,
-    )
+        enter, leave = (microkernel_table.address(name) for name in ("enter_amx", "leave_amx"))
+        setup = enter, leave, amx.CONFIGURATION.ctypes.data
+    sizes = layout.rows, layout.panels, layout.x_group, width
+    return driver.MicroKernel(microkernel_table.address(name), *setup, *sizes, layout.x_dtype)
 
 
 def _block(layout: Any, width: int, wanted: int | None) -> int:
@@ -421,6 +374,7 @@ def _places(rows: int, row_bytes: int, product: int, size: int, block: int, sums
 
 
 def _typed(X: np.ndarray, codes: bool) -> np.ndarray:
+    """X as a contiguous array of one of the few types that rows are packed from."""
     dtype = np.uint8 if codes else np.float32 if X.dtype == np.float32 else np.float64
     return np.ascontiguousarray(X, dtype)
 
