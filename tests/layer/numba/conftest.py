@@ -1,8 +1,45 @@
 """Every CPU kernel in turn, as GPURBF_CPU_KERNEL would choose it."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from gpurbf.layer.backends.numba import cpu_kernel
+
+ROOT, HERE = Path(__file__).parents[3], Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def behind_library(tmp_path_factory):
+    """A maker of `run(*arguments)`: Python where a library, made of C beside its plugin, acts.
+
+    ``variable`` of the environment names the library. The result is None if C does not compile.
+    """
+
+    def make(source, variable, *options):
+        if not (compiler := shutil.which("cc")):
+            pytest.skip(f"{source} needs a C compiler")
+        library, source = tmp_path_factory.mktemp("library") / "made.so", HERE / source
+        command = [compiler, "-O2", "-Wall", "-Wextra", *options, "-shared", "-fPIC", source]
+        if subprocess.run([*command, "-o", library]).returncode:
+            return None
+        path = os.pathsep.join([str(source.parent), *sys.path])
+        environment = os.environ | {variable: str(library), "PYTHONPATH": path}
+        environment.pop(cpu_kernel.VARIABLE, None)
+
+        def run(*arguments):
+            command = [sys.executable, *arguments]
+            return subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True
+            )
+
+        return run
+
+    return make
 
 
 @pytest.fixture(params=list(cpu_kernel.KERNELS))

@@ -1,13 +1,11 @@
 """The AMX kernel without AMX: its code, its packing and indexing on emulated tiles, its driver."""
 
 import ctypes
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from callers import run_python
 from numba import carray, cfunc, types
 
 from gpurbf import BackendUnavailable
@@ -37,27 +35,16 @@ def assembly():
     """What LLVM makes of the kernel for a CPU with AMX; nothing of it is run."""
     if "avx" not in cpu.cpu_features():
         pytest.skip("not an x86-64 CPU")
-    environment = dict(
-        os.environ,
-        NUMBA_CPU_NAME="sapphirerapids",
-        NUMBA_CPU_FEATURES="+amx-tile,+amx-int8,+avx512f,+avx512bw,+avx512vl,+avx512dq",
-    )
-    command = [sys.executable, "-c", COMPILE]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    features = "+amx-tile,+amx-int8,+avx512f,+avx512bw,+avx512vl,+avx512dq"
+    environment = {"NUMBA_CPU_NAME": "sapphirerapids", "NUMBA_CPU_FEATURES": features}
+    return run_python(COMPILE, **environment).stdout
 
 
 def test_kernel_is_tile_instructions(assembly):
-    for instruction, count in (
-        ("tdpbsud", 4),
-        ("tileloadd", 4),
-        ("tilezero", 4),
-        ("tilestored", 4),
-        ("ldtilecfg", 1),
-        ("tilerelease", 1),
-    ):
-        assert len(re.findall(rf"\t{instruction}\b", assembly)) >= count, instruction
+    four, one = ("tdpbsud", "tileloadd", "tilezero", "tilestored"), ("ldtilecfg", "tilerelease")
+    for instruction in four + one:
+        count = len(re.findall(rf"\t{instruction}\b", assembly))
+        assert count >= (4 if instruction in four else 1), instruction
 
 
 def test_accumulators_meet_the_operands_they_are_meant_for(assembly):

@@ -1,21 +1,14 @@
 """The machine code of the AMX kernel on any CPU with AVX-512: tile instructions trap, C obeys."""
 
-import os
 import platform
 import re
-import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime import cpu
-
-ROOT = Path(__file__).parents[3]
-EMULATED = Path(__file__).with_name("emulated")
 
 # The kernel on operands of nothing but ones: 32 rows, 32 centers, 64 inputs.
 ONES = """
@@ -61,11 +54,10 @@ print(rbf.coef_.tolist(), svc.dual_coef_.tolist(), svc.support_.tolist())
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory):
+def emulated(behind_library):
     """Run Python with these arguments on a CPU that seems to have AMX."""
-    compiler = shutil.which("cc")
-    if (sys.platform, platform.machine()) != ("linux", "x86_64") or not compiler:
-        pytest.skip("the emulation of AMX needs Linux on x86-64 and a C compiler")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("the emulation of AMX needs Linux on x86-64")
     if cpu_kernel.missing("amx") is None:
         pytest.skip("this CPU has AMX, so the other tests run its kernel")
     if (
@@ -73,17 +65,8 @@ def emulated(tmp_path_factory):
         - cpu.cpu_features()
     ):
         pytest.skip(f"the kernels beside that for AMX need {', '.join(sorted(absent))}")
-    library = tmp_path_factory.mktemp("emulated") / "tiles.so"
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*command, EMULATED / "tiles.c", "-o", library], check=True)
-    environment = {key: value for key, value in os.environ.items() if key != cpu_kernel.VARIABLE}
-    environment["GPURBF_EMULATOR"] = str(library)
-    environment["PYTHONPATH"] = os.pathsep.join([str(EMULATED), *sys.path])
-
-    def run(*arguments):
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
+    run = behind_library("emulated/tiles.c", "GPURBF_EMULATOR", "-Werror")
+    assert run, "the emulator does not compile"
     return run
 
 

@@ -25,33 +25,30 @@ PIXELS = Quantization(1.0, 0)
 def in_pairs(Q):
     """Whole numbers Q (N, m) as pairs of rows, and the rows that were said not to fit."""
     n_panels, steps = gram_kernels.padded_panels(Q.shape[1]), -(-len(Q) // 2)
-    pairs = aligned(n_panels * steps * LANES, np.int32).reshape(n_panels, steps, LANES)
+    pairs = aligned((n_panels, steps, LANES), np.int32)
     pairs[:] = 0
     beyond = np.zeros(len(Q), np.uint8)
-    mean = np.zeros(Q.shape[1])
-    gram.round_rows(Q.astype(np.float32), np.ones(len(Q)), mean, pairs, beyond)
+    gram.round_rows(Q.astype(np.float32), np.ones(len(Q)), np.zeros(Q.shape[1]), pairs, beyond)
     return pairs, beyond
 
 
-def rows(kind, N, m):
-    values = {
-        "largest": np.full((N, m), 32767),
-        "least": np.full((N, m), -32767),
-        "both": RNG.choice([-32767, 32767], (N, m)),
-        "any": RNG.integers(-32767, 32768, (N, m)),
-        "usual": np.clip(RNG.normal(0, 2500, (N, m)), -32767, 32767).astype(int),
-        "small": RNG.integers(-9, 10, (N, m)),
-    }
-    return values[kind]
+ROWS = {
+    "largest": lambda shape: np.full(shape, 32767),
+    "least": lambda shape: np.full(shape, -32767),
+    "both": lambda shape: RNG.choice([-32767, 32767], shape),
+    "any": lambda shape: RNG.integers(-32767, 32768, shape),
+    "usual": lambda shape: np.clip(RNG.normal(0, 2500, shape), -32767, 32767).astype(int),
+    "small": lambda shape: RNG.integers(-9, 10, shape),
+}
 
 
-@pytest.mark.parametrize("kind", ["largest", "least", "both", "any", "usual", "small"])
+@pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("N, m", [(1, 1), (2, 16), (3, 17), (301, 33), (4100, 210)])
 @pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("gram16")])
 def test_squares_are_those_of_64_bits(name, N, m, kind):
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")
-    Q = rows(kind, N, m)
+    Q = ROWS[kind]((N, m))
     pairs, beyond = in_pairs(Q)
     assert not beyond.any()
     G = np.zeros((m, m))
@@ -62,7 +59,7 @@ def test_squares_are_those_of_64_bits(name, N, m, kind):
 
 @pytest.mark.parametrize("kind", ["largest", "any", "usual", "small"])
 def test_no_run_of_rows_can_overflow_and_runs_are_long(kind):
-    Q = rows(kind, 4001, 40)
+    Q = ROWS[kind]((4001, 40))
     pairs, _ = in_pairs(Q)
     ends = 2 * gram._run_ends(pairs, pairs.shape[1])
     assert ends[0] == 0 and ends[-1] == 4002 and (np.diff(ends) > 0).all()
@@ -98,10 +95,16 @@ def rounded(H, T, weights, mean, grid):
     return Q, np.rint(T * (roots[:, None] / grid.target_step)).astype(np.int64)
 
 
-def activations(layer, X):
-    H = np.empty((len(X), layer.m), layer.dtype)
-    layer.activations(X, H)
-    return H
+def assert_sums(layer, X, T, weights, mean, grid):
+    """The sums are those of the definition; H and T on the grid."""
+    (m, k), (Q, R) = (layer.m, T.shape[1]), rounded(gram.values(layer, X), T, weights, mean, grid)
+    G, B, alone = np.zeros((m, m)), np.zeros((m, k)), np.zeros((m, k))
+    layer.gram(X, T, weights, gram.Sums(G, B, mean, grid))
+    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
+    np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
+    layer.gram(X, T, weights, gram.Sums(None, alone, mean, grid))
+    np.testing.assert_array_equal(B, alone)
+    return Q, R
 
 
 @pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
@@ -113,29 +116,17 @@ def activations(layer, X):
 def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted, range_):
     X, C, T = data(N, m, k)
     weights = 3 * RNG.random(N) if weighted else None
-    mean = np.full(m, 0.25)
     grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
     layer = prepare(C, GAUSSIAN, dtype, PIXELS)
-    Q, R = rounded(activations(layer, X), T, weights, mean, grid)
+    Q, _ = assert_sums(layer, X, T, weights, np.full(m, 0.25), grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
-    G, B, alone = np.zeros((m, m)), np.zeros((m, k)), np.zeros((m, k))
-    layer.gram(X, T, weights, gram.Sums(G, B, mean, grid))
-    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
-    np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
-    layer.gram(X, T, weights, gram.Sums(None, alone, mean, grid))
-    np.testing.assert_array_equal(B, alone)
 
 
 def test_targets_beyond_the_grid_are_exact_too():
-    X, C, T = data(400, 30, 2)
-    T = RNG.normal(0, 3, (400, 2))
-    mean, grid = np.full(30, 0.25), gram.Grid.of(0.75, 1.0)
-    layer = prepare(C, GAUSSIAN, np.float32, PIXELS)
-    Q, R = rounded(activations(layer, X), T, None, mean, grid)
+    X, C, _ = data(400, 30, 2)
+    layer, T = prepare(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
+    _, R = assert_sums(layer, X, T, None, np.full(30, 0.25), gram.Grid.of(0.75, 1.0))
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
-    G, B = np.zeros((30, 30)), np.zeros((30, 2))
-    layer.gram(X, T, None, gram.Sums(G, B, mean, grid))
-    np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
 
 
 @pytest.mark.parametrize(
@@ -148,12 +139,8 @@ def test_targets_beyond_the_grid_are_exact_too():
 )
 def test_any_metric_and_profile_can_be_rounded(activation):
     X, C, T = data(500, 40, 3)
-    mean, grid = np.full(40, 0.5), gram.Grid.of(1.5, 1.0)
     layer = prepare(C, activation, np.float32, PIXELS)
-    Q, _ = rounded(activations(layer, X), T, None, mean, grid)
-    G, B = np.zeros((40, 40)), np.zeros((40, 3))
-    layer.gram(X, T, None, gram.Sums(G, B, mean, grid))
-    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
+    assert_sums(layer, X, T, None, np.full(40, 0.5), gram.Grid.of(1.5, 1.0))
 
 
 def normal(backend, X, C, T, weights=None, order=None, parts=1, range_=0.75):

@@ -1,16 +1,10 @@
 """The tiles keep to their buffers: the page after each may not be touched."""
 
-import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT, GUARDED = Path(__file__).parents[3], Path(__file__).with_name("guarded")
 
 # Packed centers, written and read up to their last byte and `beyond`.
 TOUCH = """
@@ -25,25 +19,12 @@ ctypes.memset(last, 7, 1) if sys.argv[2] == "write" else ctypes.string_at(last, 
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def guarded(behind_library):
     """Run Python with these arguments where memory has guards."""
-    compiler = shutil.which("cc")
-    if not sys.platform.startswith("linux") or not compiler:
-        pytest.skip("guards in front of malloc need Linux and a C compiler")
-    library = tmp_path_factory.mktemp("guarded") / "guard.so"
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", GUARDED / "guard.c"]
-    if subprocess.run([*command, "-o", library], capture_output=True).returncode:
-        pytest.skip("this C library's malloc has other names")
-    environment = os.environ | {
-        "LD_PRELOAD": str(library),
-        "PYTHONPATH": os.pathsep.join([str(GUARDED), *sys.path]),
-    }
-
-    def run(*arguments):
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-    return run
+    if not sys.platform.startswith("linux"):
+        pytest.skip("guards in front of malloc need Linux")
+    run = behind_library("guarded/guard.c", "LD_PRELOAD")
+    return run or pytest.skip("this C library's malloc has other names")
 
 
 @pytest.mark.parametrize("how", ["read", "write"])

@@ -32,6 +32,16 @@ def matvec(layer, X, W):
     return layer.matvec(X, layer.pack_weights(W))
 
 
+def of(metric, profile="identity", gamma=1.0):
+    """The activation of a metric by that profile; dot products as they are."""
+    return Activation(metric, "linear" if metric == "dot" else profile, gamma)
+
+
+def integers(X, C, metric):
+    """Squared distances or dot products of integers, exact."""
+    return np.rint(reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2))
+
+
 def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
     prepare(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
@@ -43,10 +53,7 @@ def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXE
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, shape):
     X, C = codes(*shape)
-    activation = Activation(metric, "linear" if metric == "dot" else "identity")
-    power = 1 if metric == "dot" else 2
-    exact = np.rint(reference.METRICS[metric](X, C) ** power)
-    np.testing.assert_array_equal(outputs(X, C, activation), exact)
+    np.testing.assert_array_equal(outputs(X, C, of(metric)), integers(X, C, metric))
 
 
 @pytest.mark.parametrize("quantization", [Quantization(255.0, 0), Quantization(16.0, 128)])
@@ -54,11 +61,9 @@ def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, sha
 def test_a_quantization_is_its_numbers(metric, quantization):
     X, C = codes(20, 30, 40)
     A, B = ((Z.astype(float) - quantization.zero_point) / quantization.denominator for Z in (X, C))
-    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.01)
-    exact = reference.hidden(A, B, *activation)
-    np.testing.assert_allclose(
-        outputs(X, C, activation, quantization=quantization), exact, 1e-13, 1e-13
-    )
+    activation = of(metric, "laplacian", 0.01)
+    H = outputs(X, C, activation, quantization=quantization)
+    np.testing.assert_allclose(H, reference.hidden(A, B, *activation), 1e-13, 1e-13)
 
 
 def sparse_rows(N, n, seed=0):
@@ -87,8 +92,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
         A, B = A.astype(np.float64), B.astype(np.float64)
     else:
         A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
-    activation = Activation(metric, "linear" if metric == "dot" else "identity")
-    layer = prepare(C, activation, dtype, quantization)
+    layer = prepare(C, of(metric), dtype, quantization)
     assert layer.sparse == (metric != "manhattan")
     assert (layer.density < 1) == (metric != "manhattan")
     H = np.empty((40, 150), dtype)
@@ -116,7 +120,7 @@ def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monk
     X, quantization, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64 if wide else np.float32)
     if dtype != np.uint8:
         X, quantization = (X + 2).astype(dtype), None
-    activation = Activation(metric, "linear" if metric == "dot" else "gaussian", 1e-5)
+    activation = of(metric, "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
     before = X.copy()
     among = TilesAmong(X, activation, out, quantization)
@@ -162,7 +166,7 @@ def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
     rng = np.random.default_rng(0)
     offset = 0 if metric == "dot" else 100
     X, C = (rng.random((rows, 30)).astype(dtype) + dtype(offset) for rows in (50, 70))
-    activation = Activation(metric, "linear" if metric == "dot" else "laplacian", 0.3)
+    activation = of(metric, "laplacian", 0.3)
     H = outputs(X, C, activation, dtype, None)
     tolerance = reference.TOLERANCE[np.dtype(dtype)]
     np.testing.assert_allclose(H, reference.hidden(X, C, *activation), tolerance, tolerance)
@@ -218,14 +222,11 @@ def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, d
 
 
 def test_largest_sums_of_32_bits_do_not_overflow():
-    X = np.zeros((1, distance.INT32_FEATURES), np.uint8)
-    for C in (X + np.uint8(255), X):
-        for metric in ("euclidean", "manhattan"):
-            exact = np.rint(reference.METRICS[metric](X, C) ** 2)
-            np.testing.assert_array_equal(outputs(X, C, Activation(metric, "identity")), exact)
-    exact = reference.dot(X + 255, X + 255)
-    full = X + np.uint8(255)
-    np.testing.assert_array_equal(outputs(full, full, Activation("dot", "linear")), exact)
+    zero = np.zeros((1, distance.INT32_FEATURES), np.uint8)
+    full = zero + np.uint8(255)
+    for X, C in ((zero, full), (zero, zero), (full, full)):
+        for metric in reference.METRICS:
+            np.testing.assert_array_equal(outputs(X, C, of(metric)), integers(X, C, metric))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -233,9 +234,7 @@ def test_largest_sums_of_32_bits_do_not_overflow():
 def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     X, C = codes(2, 3, 2 * distance.INT32_FEATURES + 5)
     X[0], C[0] = 0, 255
-    activation = Activation(metric, "linear" if metric == "dot" else "identity")
-    exact = reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2)
-    exact = np.rint(exact)
+    activation, exact = of(metric), integers(X, C, metric)
     # A distance is exact; float32 rounds it, and its square.
     rounding = 0 if dtype == np.float64 else 2 * np.finfo(dtype).eps
     np.testing.assert_allclose(outputs(X, C, activation, dtype), exact, rounding)
@@ -287,11 +286,7 @@ def test_every_kernel_gives_the_same_bits():
         N, m, n = shape
         X, C = (rng.choice(values, (rows, n)).astype(np.uint8) for rows in (N, m))
         A, B = (Z.astype(np.int64) - quantization.zero_point for Z in (X, C))
-        if metric == "dot":
-            activation, exact = Activation("dot", "linear"), A @ B.T
-        else:
-            activation = Activation(metric, "identity")
-            exact = np.rint(reference.METRICS[metric](A, B) ** 2)
+        activation, exact = of(metric), integers(A, B, metric)
         for name in available:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(cpu_kernel.VARIABLE, name)

@@ -14,6 +14,7 @@ import os
 import sys
 import timeit
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ import numpy as np
 
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
+from gpurbf.layer.backends.blas.numpy_ import FLOAT32, FLOAT32_FEATURES, FLOAT64
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.linalg import mirror
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
-_EXACT_FLOAT32 = 2**24
 # Sums of n products of at most 255 * 128 must stay below 2³¹.
 _INT32_FEATURES = 65_793
 
@@ -34,13 +35,9 @@ _INT32_FEATURES = 65_793
 def _library_paths() -> list[str]:
     """Where libmkl_rt may be: the wheel, conda's prefix, the system."""
     found = []
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         files = importlib.metadata.files("mkl") or []
-        found = [
-            str(f.locate()) for f in files if Path(f.name).name.startswith(("libmkl_rt", "mkl_rt"))
-        ]
-    except importlib.metadata.PackageNotFoundError:
-        pass
+        found += [str(f.locate()) for f in files if f.name.startswith(("libmkl_rt", "mkl_rt"))]
     for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")):
         found += sorted(str(path) for path in folder.glob("*mkl_rt*"))
     if system := ctypes.util.find_library("mkl_rt"):
@@ -51,13 +48,11 @@ def _library_paths() -> list[str]:
 @functools.cache
 def _library() -> ctypes.CDLL:
     for path in _library_paths():
-        try:
+        with suppress(OSError):
             library = ctypes.CDLL(path)
             # The _64 symbols take 64-bit integers whatever MKL_INTERFACE_LAYER says.
             if hasattr(library, "cblas_sgemm_64"):
                 return library
-        except OSError:
-            continue
     raise BackendUnavailable(
         "no MKL found: pip install mkl (x86-64 Linux and Windows), or use backend='numpy'"
     )
@@ -141,12 +136,12 @@ integer_products = _gemm("cblas_gemm_s8u8s32_64", ctypes.c_float, *_OFFSETS)
 @functools.cache
 def _products() -> dict[str, Gemm]:
     sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
-    f32, f64, u8, s8, s32 = np.float32, np.float64, np.uint8, np.int8, np.int32
+    single = FLOAT32._replace(multiply=sgemm)
     return {
-        "sgemm": Gemm("float32", f32, f32, f32, 128, 128, sgemm),
-        "dgemm": Gemm("float64", f64, f64, f64, 128, 128, dgemm),
-        "bf16": Gemm("bfloat16", f32, f32, f32, 128, 128, _bf16_products(), _bf16),
-        "u8s8": Gemm("8-bit products", u8, s8, s32, 0, 128, integer_products),
+        "sgemm": single,
+        "dgemm": FLOAT64._replace(multiply=dgemm),
+        "bf16": single._replace(arithmetic="bfloat16", multiply=_bf16_products(), pack=_bf16),
+        "u8s8": Gemm("8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products),
     }
 
 
@@ -172,7 +167,7 @@ def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     if not quantization:
         return table["sgemm" if dtype == np.float32 else "dgemm"]
     exact = {"u8s8"} if n <= _INT32_FEATURES else set()
-    if n * 128 * 128 <= _EXACT_FLOAT32:
+    if n <= FLOAT32_FEATURES:
         exact |= {"sgemm", "bf16"}
     rates = quantization_rates()
     return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]

@@ -7,8 +7,8 @@ import numpy as np
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products
 
-# float32 holds every integer up to here, so sums of products below it are exact in any order.
-_EXACT_FLOAT32 = 2**24
+# float32 holds every integer up to 2²⁴, so up to here sums of products are exact in any order.
+FLOAT32_FEATURES = 2**24 // 128**2
 
 
 def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
@@ -27,7 +27,7 @@ FLOAT64 = Gemm("float64", np.float64, np.float64, np.float64, 128, 128, _multipl
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     """sgemm if it is exact or float32 is requested, dgemm otherwise."""
     if quantization:
-        return FLOAT32 if n * 128 * 128 <= _EXACT_FLOAT32 else FLOAT64
+        return FLOAT32 if n <= FLOAT32_FEATURES else FLOAT64
     return FLOAT32 if dtype == np.float32 else FLOAT64
 
 

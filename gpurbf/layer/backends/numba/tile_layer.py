@@ -245,11 +245,9 @@ class TileLayer:
         terms = np.empty(size, old.terms.dtype)
         packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, m, panels, terms)
         strips, places = packing.strips_of(kernel, panels, self.sparse)
-        centers = old._replace(panels=panels, strips=strips, places=places, m=m, terms=terms)
-        share = 1.0
-        if self.sparse:
-            share = float(strips[:, 1].mean()) * kernel.group / kernel.width
-        return replace(self, centers=centers, density=share)
+        centers = driver.Centers(panels, strips, places, m, terms)
+        density = float(strips[:, 1].mean()) * kernel.group / kernel.width
+        return replace(self, centers=centers, density=density)
 
     def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
         """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
@@ -257,8 +255,6 @@ class TileLayer:
         strip = microkernels.LANES * kernel.strip
         if len(chosen) != before.m or fresh.start % strip or fresh.stop % strip:
             return False
-        if fresh.start == fresh.stop:
-            return True
         panels = before.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
         some = chosen[fresh]
         packing.pack_rows(self.packing, C, some, len(some), panels, before.terms[fresh])
@@ -301,18 +297,14 @@ def prepare(
     rule = epilogue_of(activation, layout.out_dtype.type(terms.alpha), factor, dtype)
     rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
     centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
+    # Only the dtypes count: `with_centers` makes all arrays anew.
+    no_centers = np.empty(0, layout.c_dtype), None, None, 0, np.empty(0, layout.out_dtype)
     blank = TileLayer(
         activation=activation,
         dtype=dtype,
         codes=codes,
         kernel=_micro_kernel(name, layout, width),
-        centers=driver.Centers(
-            panels=np.empty(0, layout.c_dtype),
-            strips=np.empty((0, 3), np.intp),
-            places=np.empty(0, np.int32),
-            m=0,
-            terms=np.empty(0, layout.out_dtype),
-        ),
+        centers=driver.Centers(*no_centers),
         sparse=usual is not None,
         packing=packing.packing_of(shift if centered else zero, column, *centers),
         row_packing=packing.packing_of(shift, row, *rows),
