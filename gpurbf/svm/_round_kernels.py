@@ -91,7 +91,7 @@ def _between(block, samples, begin, end, before, memory):
     if begin % rows or (end % rows and end < n):
         left, right = 0, n
     if left < right:
-        repack(block.columns, samples, left, right, memory)
+        repack(block.columns, block.layer, samples, left, right, memory)
     block.layer[_M] = n
     K = block.K[: n * n].reshape(n, n)
     out = np.intp(K.ctypes.data) + 4 * begin * n

@@ -8,7 +8,7 @@ import pytest
 from gpurbf import config_context
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import gram, gram_kernels, microkernel_table
+from gpurbf.layer.backends.numba import gram, gram_kernels, matvec, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
 from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.layer.backends.numba.tile_layer import prepare
@@ -28,7 +28,8 @@ def in_pairs(Q):
     pairs = aligned((n_panels, steps, LANES), np.int32)
     pairs[:] = 0
     beyond = np.zeros(len(Q), np.uint8)
-    gram.round_rows(Q.astype(np.float32), np.ones(len(Q)), np.zeros(Q.shape[1]), pairs, beyond)
+    given = np.ones(len(Q)), np.zeros(Q.shape[1]), pairs, beyond, np.dtype(np.float32)
+    matvec.hand_over_rows(Q.astype(np.float32), gram.pairs_consumer(*given))(slice(0, len(Q)))
     return pairs, beyond
 
 

@@ -186,6 +186,10 @@ class MatrixProductLayer:
         """H @ W (N, k), a tile of H at a time."""
         return multiply_tiles(self, X, W)
 
+    def hand_over(self, X: Any, consumer: Any) -> None:
+        """Hand H of the rows of X to a consumer of the tiles."""
+        gram.hand_over(self, X, consumer)
+
     def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT of weighted samples to the sums."""
         G, B, mean, grid = sums

@@ -129,13 +129,19 @@ def values(layer: Any, X: Any) -> np.ndarray:
     return H
 
 
-def add_rounded(
-    layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums, run: Any = None
-) -> None:
+def hand_over(layer: Any, X: Any, consumer: Consumer) -> None:
+    """Hand H of the rows of X to a consumer, a tile of H at a time, which is not in cache."""
+    step = max(2, layer.tile_rows() // 2 * 2)  # even: the consumer may want pairs of rows
+    for start in range(0, X.shape[0], step):
+        H = values(layer, X[start : start + step])
+        with stage("output training", "H packed"):
+            parallel_rows(hand_over_rows(H, consumer, start), len(H), _ROWS)
+
+
+def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
     """Add the exact sums of √w (H - mean) and √w T rounded to the grid.
 
-    ``run(X, consumer)``, if the layer has it, hands H of some rows to a consumer in cache. Without
-    it as many rows are evaluated at a time as a tile of the layer has.
+    The method ``hand_over(X, consumer)`` of the layer hands H of some rows to a consumer.
     """
     G, B, mean, grid = sums
     assert grid is not None
@@ -145,19 +151,6 @@ def add_rounded(
     roots = np.ones(N) if weights is None else np.sqrt(weights)
     targets = np.rint(T * (roots[:, None] / grid.target_step))
     halves, factors = _halves(targets), roots / grid.step
-
-    def pack(rows: slice, pairs: np.ndarray, beyond: np.ndarray) -> None:
-        """Write rounded rows as pairs, and mark rows with numbers that do not fit in 16 bits."""
-        if run is not None:
-            run(X[rows], pairs_consumer(factors[rows], mean, pairs, beyond, layer.dtype))
-            return
-        step = max(2, layer.tile_rows() // 2 * 2)
-        for start in range(rows.start, rows.stop, step):
-            part = slice(start, min(start + step, rows.stop))
-            H, first = values(layer, X[part]), start - rows.start
-            with stage("output training", "H rounded"):
-                round_rows(H, factors[part], mean, pairs[:, first // 2 :], beyond[first:])
-
     products = np.zeros((m, halves.shape[1]))
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
@@ -166,7 +159,8 @@ def add_rounded(
         part = slice(start, min(start + 2 * depth, N))
         n = part.stop - start
         beyond = late[part].astype(np.uint8)
-        pack(part, panels[:h_panels], beyond)
+        given = factors[part], mean, panels[:h_panels], beyond
+        layer.hand_over(X[part], pairs_consumer(*given, layer.dtype))
         late[part] = beyond
         with stage("output training", "HᵀH"):
             _fill_pairs(panels[h_panels:, : -(-n // 2)], halves[part])
@@ -188,18 +182,13 @@ def add_rounded(
         add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, sums)
 
 
-def round_rows(
-    H: np.ndarray, factors: np.ndarray, mean: np.ndarray, pairs: np.ndarray, beyond: np.ndarray
-) -> None:
-    """Write round(factors (H - mean)) of H (N, m) to pairs of rows, as `add_rounded` needs them."""
-    add = hand_over_rows(H, pairs_consumer(factors, mean, pairs, beyond, H.dtype))
-    parallel_rows(lambda rows: add(rows.start, rows.stop), len(H), _ROWS)
-
-
 def pairs_consumer(
     factors: np.ndarray, mean: np.ndarray, pairs: np.ndarray, beyond: np.ndarray, dtype: np.dtype
 ) -> Consumer:
-    """The consumer of activations of that dtype that `round_rows` hands rows of H to."""
+    """The consumer that writes round(factors (H - mean)) to pairs of rows, as `add_rounded` needs.
+
+    In ``beyond`` it marks rows with numbers that do not fit in 16 bits.
+    """
     whole = np.zeros(len(pairs) * microkernels.LANES, dtype)
     whole[: len(mean)] = mean
     return consumers.consumer(

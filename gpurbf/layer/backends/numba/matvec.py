@@ -148,7 +148,11 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
     sums = np.zeros(S.shape)
-    _rows(lambda begin, end: matvec_kernels.dot_rows(begin, end, H, W, sums), H, S, sums, W.nbytes)
+
+    def add(rows: slice) -> None:
+        matvec_kernels.dot_rows(rows.start, rows.stop, H, W, sums)
+
+    _rows(add, H, S, sums, W.nbytes)
 
 
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
@@ -157,26 +161,27 @@ def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
     _rows(add, H, S, sums, weights.fields["W"].nbytes)
 
 
-def hand_over_rows(H: np.ndarray, consumer: Consumer) -> Callable[[int, int], None]:
-    """A function that hands rows begin … end of H (N, m) to a consumer of tiles."""
+def hand_over_rows(H: np.ndarray, consumer: Consumer, top: int = 0) -> Callable[[slice], None]:
+    """A function that hands rows of H (N, m), which are rows from ``top`` on, to a consumer."""
     tile = microkernels.BLOCK * H.itemsize + consumer.sums  # a row of it
-    given = np.array(consumer.words, np.intp)
+    given, first = np.array(consumer.words, np.intp), H.ctypes.data - top * H.strides[0]
 
-    def rows(begin: int, end: int) -> None:
+    def hand_over(rows: slice) -> None:
         memory = packing.aligned(consumers.CHUNK * tile, np.uint8)
+        of = top + rows.start, top + rows.stop, first, H.shape[1], H.itemsize
         to = consumer.address, given.ctypes.data, consumer.sums, memory.ctypes.data
-        driver.stored_rows(begin, end, H.ctypes.data, H.shape[1], H.itemsize, *to)
+        driver.stored_rows(*of, *to)
 
-    return rows
+    return hand_over
 
 
 def _rows(
-    add: Callable[[int, int], None], H: np.ndarray, S: np.ndarray, sums: np.ndarray, nbytes: int
+    add: Callable[[slice], None], H: np.ndarray, S: np.ndarray, sums: np.ndarray, nbytes: int
 ) -> None:
-    """Let ``add(begin, end)`` make the sums of all rows of H, and put them into S."""
+    """Let ``add(rows)`` make the sums of all rows of H, and put them into S."""
 
     def task(i: int) -> None:
-        add(i * _ROWS, min((i + 1) * _ROWS, len(H)))
+        add(slice(i * _ROWS, min((i + 1) * _ROWS, len(H))))
 
     with stage("hidden layer", "H @ W"):
         parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)

@@ -12,6 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from gpurbf.layer.backends.numba.driver import LayerWords
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import cached, compiled, inner
@@ -249,46 +250,39 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
 
 
 class Columns(NamedTuple):
-    """Arguments that pack a layer's centers again, as 64-bit integers."""
+    """Arguments that, beside `driver.LayerWords`, pack a layer's centers again; 64-bit integers."""
 
     pack: int  # see `Packing.address`; then its arguments
     X: int
     shift: int
     sizes: int
-    panels: int
-    terms: int
-    center_bytes: int
-    itemsize: int  # of a term
-    strip: int  # panels of a strip
-    step_words: int  # of a panel, for `leave_out`; 0: nothing is left out
-    x_step: int
-    strips: int
-    places: int
-    n_steps: int
+    n_steps: int  # of a panel
+    sparse: int  # whether strips leave out steps
 
 
-_COLUMNS = len(Columns._fields)
+_COLUMNS, _LAYER = len(Columns._fields), len(LayerWords._fields)
 
 
 @inner(error_model="numpy")
-def repack(columns, samples, begin, end, lines):
+def repack(columns, layer_words, samples, begin, end, lines):
     """Pack samples begin … end; begin is the first of a strip, end is the end of one or of all.
 
     ``lines`` is the address of scratch for four rows.
     """
     c = Columns(*words(columns.ctypes.data, _COLUMNS))
-    count, rows = end - begin, LANES * c.strip
+    layer = LayerWords(*words(layer_words.ctypes.data, _LAYER))
+    count, rows, center_bytes = end - begin, layer.columns, layer.step_bytes * c.n_steps // LANES
     n_strips, filled = -(-count // rows), -(-count // LANES) * LANES
-    panels, terms = c.panels + begin * c.center_bytes, c.terms + begin * c.itemsize
+    panels, terms = layer.panels + begin * center_bytes, layer.terms + begin * layer.itemsize
     chosen = samples.ctypes.data + 8 * begin
     call_eight(c.pack, c.X, chosen, c.shift, c.sizes, count, lines, panels, terms)
-    clear_bytes(panels + filled * c.center_bytes, (n_strips * rows - filled) * c.center_bytes)
-    clear_bytes(terms + count * c.itemsize, (n_strips * rows - count) * c.itemsize)
-    if c.step_words:
-        first = begin // rows
-        places = c.places + 4 * first * c.n_steps
-        strips = c.strips + 24 * first
-        leave_out(panels, c.strip, c.step_words, c.x_step, strips, n_strips, places, c.n_steps)
+    clear_bytes(panels + filled * center_bytes, (n_strips * rows - filled) * center_bytes)
+    clear_bytes(terms + count * layer.itemsize, (n_strips * rows - count) * layer.itemsize)
+    if c.sparse:
+        places = layer.places + 4 * (begin // rows) * c.n_steps
+        strips = layer.strips + 24 * (begin // rows)
+        step, x_step = layer.step_bytes // 8, layer.panel_bytes // c.n_steps
+        leave_out(panels, rows // LANES, step, x_step, strips, n_strips, places, c.n_steps)
 
 
 def fill_panels(panels, A):

@@ -129,20 +129,23 @@ class TileLayer:
         """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
         X, dtype = _typed(X, self.codes), self.dtype
         if sums.grid is not None:
-            gram.add_rounded(self, X, T, weights, sums, self._run if self.fused else None)
+            gram.add_rounded(self, X, T, weights, sums)
             return
         roots = np.ones(len(X), dtype) if weights is None else np.sqrt(weights).astype(dtype)
 
         def pack(rows: slice, panels: np.ndarray) -> None:
-            root, less = roots[rows], sums.mean.astype(dtype)
-            if self.fused:
-                given = {"panels": panels, "panel_bytes": panels.strides[0], "mean": less}
-                self._run(X[rows], consumers.consumer("gram", dtype, weights=root, **given))
-            else:
-                H = gram.values(self, X[rows]).astype(panels.dtype, copy=False)
-                packing.fill_panels(panels[:, : len(root)], (H - less) * root[:, None])
+            given = {"panels": panels, "panel_bytes": panels.strides[0]}
+            given |= {"weights": roots[rows], "mean": sums.mean.astype(dtype)}
+            self.hand_over(X[rows], consumers.consumer("gram", dtype, **given))
 
         gram.add(pack, T * roots[:, None], gram.kind_for(dtype, self.m), sums)
+
+    def hand_over(self, X: np.ndarray, consumer: Consumer) -> None:
+        """Hand H of the rows of X to a consumer, if possible in cache."""
+        if self.fused:
+            self._run(X, consumer)
+        else:
+            gram.hand_over(self, X, consumer)
 
     def _run(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
@@ -432,27 +435,18 @@ class TilesAmong:
         n_bytes : int
             Memory that a thread needs.
         """
-        kernel, centers, itemsize = layer.kernel, layer.centers, layer.dtype.itemsize
+        kernel, itemsize = layer.kernel, layer.dtype.itemsize
         store = consumers.consumer(
             "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, itemsize=itemsize
         )
         call_words, n_bytes = layer._call_words(self._X, store, ALL, layer.block)
-        size = centers.panels.itemsize
         columns = packing.Columns(
             layer.packing.address(self._X.dtype),
             self._X.ctypes.data,
             layer.packing.shift.ctypes.data,
             layer.packing.sizes.ctypes.data,
-            centers.panels.ctypes.data,
-            centers.terms.ctypes.data,
-            kernel.width * size,
-            centers.terms.itemsize,
-            kernel.strip,
-            microkernels.LANES * kernel.group * size // 8 if layer.sparse else 0,
-            kernel.rows * kernel.group * kernel.dtype.itemsize,
-            centers.strips.ctypes.data,
-            centers.places.ctypes.data,
             kernel.width // kernel.group,
+            layer.sparse,
         )
         given = layer._layer_words[1], call_words
         of_layer, of_call = (np.frombuffer(words, np.intp) for words in given)
