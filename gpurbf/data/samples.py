@@ -49,10 +49,8 @@ class Samples:
         """The samples as numbers; codes are decoded."""
         if self.quantization is None:
             return self.values
-        codes = self.values.astype(self.dtype)
-        return (codes - self.dtype.type(self.quantization.zero_point)) / self.dtype.type(
-            self.quantization.denominator
-        )
+        denominator, zero_point = map(self.dtype.type, self.quantization)
+        return (self.values.astype(self.dtype) - zero_point) / denominator
 
 
 def _of(values: Any, quantization: Quantization | None, X: Any) -> Samples:

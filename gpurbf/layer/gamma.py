@@ -23,7 +23,7 @@ kernels = lazy_module("gpurbf.data._kernels")
 _SAMPLE = 1000
 # Number of samples to estimate the rounding of distances, and the allowed error of a kernel value.
 _FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
-_PARTS: dict[str, Any] = {"rows": 4096, "name": "gamma"}
+_ROWS = 4096
 _TILE = 1 << 17  # numbers that stay in cache
 _BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
 # The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at
@@ -109,7 +109,7 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
     """
 
     def found(task: Any) -> tuple[float, float, float]:
-        mass, total, squares = over_rows(task, add, X, None, weights, **_PARTS)
+        mass, total, squares = over_rows(task, add, X, None, weights, rows=_ROWS, name="gamma")
         mean, square = total / (mass * X.shape[1]), squares / (mass * X.shape[1])
         exact = isinstance(square, Fraction)
         return float(mean), float(square), float(square - mean**2 if exact else square)

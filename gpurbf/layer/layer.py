@@ -229,8 +229,8 @@ class HiddenLayer:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp, shape = self._library_of(X), (X.shape[0], W.shape[1])
         if xp is np:
-            cure = "predict fewer samples at a time"  # probabilities take as much again
-            check_result(shape, self.dtype, "outputs", cure, copies=2)
+            # Probabilities take as much again.
+            check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
         S = xp.empty(shape, self.dtype)
         for rows, part in self.matvec_blocks(X, W):
             if len(part) == len(S):  # all of them, in their order

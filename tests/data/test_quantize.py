@@ -48,10 +48,8 @@ def test_signed_data_are_found():
 
 def test_float32_pixels_are_the_same_data_in_float64():
     for X in (PIXELS / np.float32(255), PIXELS * np.float32(1 / 255)):
-        X = X.astype(np.float32)
-        np.testing.assert_array_equal(
-            codes_of(X.astype(np.float64), Quantization(255.0, 0)), PIXELS
-        )
+        wide = X.astype(np.float32).astype(np.float64)
+        np.testing.assert_array_equal(codes_of(wide, Quantization(255.0, 0)), PIXELS)
     # but a row is rounded in one way
     X = (PIXELS / 255).astype(np.float32).astype(np.float64)
     X[5] = PIXELS[5] / 255

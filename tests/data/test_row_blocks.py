@@ -32,6 +32,12 @@ def data(dtype, N=3000, n=20):
     return X.astype(dtype), rng.integers(0, 3, N)
 
 
+@pytest.fixture
+def stored(tmp_path):
+    """Bytes in a mapped file."""
+    return on_file(tmp_path / "X", data(np.uint8)[0])
+
+
 @pytest.fixture(autouse=True)
 def all_reads_end(monkeypatch):
     """Whatever becomes of who asked for them."""
@@ -44,9 +50,8 @@ def all_reads_end(monkeypatch):
     assert all(call.ended for call in started)
 
 
-def test_maps_are_seen_through_views(tmp_path):
-    X, _ = data(np.uint8)
-    stored = on_file(tmp_path / "X", X)
+def test_maps_are_seen_through_views(stored):
+    X = np.array(stored)
     assert all(map(on_disk, (stored, np.asarray(stored), stored[5::2, 3:], np.asarray(stored)[5:])))
     assert not on_disk(X) and not on_disk(X[3:, 2:])
 
@@ -80,19 +85,16 @@ def test_labels_are_those_of_the_outputs_of_all_samples():
             np.testing.assert_array_equal(model.predict(X), model.classes_[winners])
 
 
-def test_parts_come_in_order_and_whole(tmp_path):
-    X, _ = data(np.uint8)
-    stored = on_file(tmp_path / "X", X)
+def test_parts_come_in_order_and_whole(stored):
     with config_context(memory=0.1):
         parts = split(stored, 0)
     assert len(parts) > 3
     blocks = list(read_ahead(stored, parts))
     assert [part for part, _ in blocks] == parts
-    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), X)
+    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), stored)
 
 
-def test_the_next_part_is_read_while_one_is_used(tmp_path, monkeypatch):
-    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+def test_the_next_part_is_read_while_one_is_used(stored, monkeypatch):
     parts = split(stored, 20 * 2**20)
     assert len(parts) > 3
     begun = [threading.Event() for _ in parts]
@@ -110,20 +112,18 @@ def test_the_next_part_is_read_while_one_is_used(tmp_path, monkeypatch):
             assert not begun[i + 2].is_set(), "more than one part ahead"
 
 
-def test_only_large_parts_of_a_file_are_read_ahead(tmp_path, monkeypatch):
-    X, _ = data(np.uint8)
-    stored, parts, begun = on_file(tmp_path / "X", X), [slice(0, 10), slice(10, 20)], []
+def test_only_large_parts_of_a_file_are_read_ahead(stored, monkeypatch):
+    parts, begun = [slice(0, 10), slice(10, 20)], []
     begin = row_blocks._begin
     monkeypatch.setattr(row_blocks, "_begin", lambda X: begun.append(len(X)) or begin(X))
-    assert len(list(read_ahead(X, parts))) == 2
+    assert len(list(read_ahead(data(np.uint8)[0], parts))) == 2
     assert not begun
     assert len(list(read_ahead(stored, parts))) == len(begun) == 2
     monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 10 * 20 + 1)
     assert len(list(read_ahead(stored, parts))) == len(begun) == 2
 
 
-def test_an_error_of_the_reader_is_raised_where_its_part_is_due(tmp_path, monkeypatch):
-    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+def test_an_error_of_the_reader_is_raised_where_its_part_is_due(stored, monkeypatch):
     read, count = row_blocks.read, iter(range(9))
 
     def failing(X):
@@ -140,8 +140,7 @@ def test_an_error_of_the_reader_is_raised_where_its_part_is_due(tmp_path, monkey
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_caller_may_stop(tmp_path, error):
-    stored = on_file(tmp_path / "X", data(np.uint8)[0])
+def test_a_caller_may_stop(stored, error):
     with pytest.raises(error) as kept:  # its traceback keeps the generator alive
         for _ in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)]):
             raise error

@@ -86,10 +86,8 @@ def test_callable_profile_gets_squared_distances(backend, metric, dtype):
     X, C = data(dtype, 90, 40, 6)
     scale = gamma_for(X, "gaussian", metric)
     activation = Activation(metric, lambda s: 1 / (1 + scale * s))
-    layer, expected = (
-        HiddenLayer(C, activation, backend=backend),
-        reference.hidden(X, C, *activation),
-    )
+    layer = HiddenLayer(C, activation, backend=backend)
+    expected = reference.hidden(X, C, *activation)
     assert_close(layer.activations(X), expected, layer.dtype)
     W = np.random.default_rng(0).normal(size=(40, 2))
     assert_close(layer.matvec(X, W), expected @ W, layer.dtype)
@@ -135,9 +133,8 @@ def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
     if layout.startswith("csr"):
         stored = getattr(sp, layout)(X)
     elif layout == "memmap":
-        stored = np.memmap(tmp_path / "X", np.float32, "w+", shape=X.shape)
-        stored[:] = X
-        stored.flags.writeable = False
+        X.tofile(tmp_path / "X")
+        stored = np.memmap(tmp_path / "X", np.float32, "r", shape=X.shape)
     else:
         stored = np.asfortranarray(X) if layout == "fortran" else X[::-1].copy()[::-1]
     before = X.copy()
@@ -180,8 +177,7 @@ def test_features_beyond_the_exact_range_of_one_product(backend):
     for n in (1025, 33_026):
         X = np.full((2, n), 255, np.uint8)
         C = np.zeros((3, n), np.uint8)
-        C[1] = 255
-        C[2, 0] = 1
+        C[1], C[2, 0] = 255, 1
         activation = Activation("euclidean", lambda s: s)
         layer = HiddenLayer(C, activation, backend=backend, precision="exact", dtype=np.float64)
         squared = layer.activations(X)
