@@ -27,7 +27,7 @@ from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV
 from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
 from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND, ORDERS, Storage
+from tests.campaign.cases import AROUND, ORDERS, Storage, dense
 from tests.campaign.rounds import campaign
 from tests.campaign.test_differential import METRICS, betas, pairs_of, spread
 
@@ -89,7 +89,13 @@ STORAGES = {
     "frame": lambda X: pd.DataFrame(X).add_prefix("x"),
     "CSC": sp.csc_array,
     "loose CSR": loose,
+    "wide CSR": sp.csr_array,
 }
+# Inputs of "wide CSR": enough for products of entries. Rows have 1/200 to 6/200 of them, so that
+# some have too many entries for that.
+WIDE, PART = 1100, 1 / 200
+# What SVC and FSVC have besides the metrics that all models have.
+OWN_METRIC = {"SVC": "dot", "FSVC": "sqeuclidean"}
 # Kernels whose matrices are positive definite, so that CG takes them for kernel ridge regression.
 DEFINITE = {
     "euclidean": ("gaussian", "laplacian", "inverse-multiquadric"),
@@ -98,6 +104,8 @@ DEFINITE = {
 # Rounding adds at most that part of the penalty; so many rows are compared with float64.
 NOISE, COMPARED = 0.1, 64
 EPS = np.finfo(float).eps
+# Large kernel values with a large C take so many that such a case is left out.
+MOST_STEPS = 10**6
 # What a sample leaves when it is left out, 1 less its leverage, is not told from 0 below.
 MIN_SHARE_LEFT = 1e-9
 
@@ -113,14 +121,28 @@ class Problem(NamedTuple):
     gamma: float
     metric: str
     profile: str
+    coef0: float
+    degree: int
 
     @property
     def power(self):
-        """That of the distance, which gamma multiplies."""
-        return 1 if self.profile in ("laplacian", "triangular") else 2
+        """That of the metric's value, which gamma multiplies; of the distance in "sqeuclidean"."""
+        power = 1 if self.profile in ("laplacian", "triangular") or self.metric == "dot" else 2
+        return 2 * power if self.metric == "sqeuclidean" else power
+
+    def values(self, A, C):
+        """Products or distances, which are not squared."""
+        return reference.METRICS[self.metric.removeprefix("sq")](A, C)
+
+    def unit(self, values):
+        if self.metric == "dot":
+            profile = reference.DOT_PROFILES[self.profile]
+            return profile(values, self.gamma, self.coef0, self.degree)
+        values = values**2 if self.metric == "sqeuclidean" else values
+        return reference.PROFILES[self.profile](values, self.gamma)
 
     def hidden(self, A, C):
-        return reference.hidden(A, C, self.metric, self.profile, self.gamma)
+        return self.unit(self.values(A, C))
 
     def moved(self, change):
         """All points as ``change`` moves them, in their dtype."""
@@ -163,36 +185,46 @@ class Case(NamedTuple):
     lonely: bool
     metric: str
     profile: str
+    product: str
+    coef0: float
+    degree: int
+    called: bool
     intercept: bool
 
     def of(self, name):
-        """With a unit that the model has."""
-        if name == "SVC":
-            return self._replace(profile="laplacian" if self.metric == "manhattan" else "gaussian")
-        lacks = name.startswith("FSVC") and self.profile not in units.KERNELS
-        return self._replace(profile="gaussian") if lacks else self
+        """With a metric and a unit that the model has."""
+        kind, profile = name.partition(",")[0], self.profile
+        metric = OWN_METRIC.get(kind, "euclidean") if self.metric == "own" else self.metric
+        if kind == "SVC":
+            profile = {"manhattan": "laplacian", "dot": self.product}.get(metric, "gaussian")
+        elif kind == "FSVC" and profile not in units.KERNELS:
+            profile = "gaussian"
+        return self._replace(metric=metric, profile=profile)
 
     def stored(self, X):
         return STORAGES[self.storage](X)
 
     def make(self):
         rng = np.random.default_rng(self.seed)
-        X = SAMPLES[self.samples](rng, self.N + 40, self.n).astype(float)
+        n = WIDE if self.storage == "wide CSR" else self.n
+        X = SAMPLES[self.samples](rng, self.N + 40, n).astype(float)
+        if n == WIDE:
+            X *= rng.random(X.shape) < self.n * PART
         C = CENTERS[self.centers](rng, X, self.m)
         if self.samples == "pixels":
             C = np.rint(C).clip(0, 255)
         X, C = ((np.rint(A * 1024) / 1024).astype(self.dtype) for A in (X, C))
         Z = (X - X.mean(axis=0)) / (X.std() or 1.0)
-        y = (
-            np.sin(2 * Z @ rng.normal(size=(self.n, self.k))) + 0.2 * rng.normal(size=self.k)
-        ).argmax(axis=1)[: self.N]
+        waves = np.sin(2 * Z @ rng.normal(size=(n, self.k)))
+        y = (waves + 0.2 * rng.normal(size=self.k)).argmax(axis=1)[: self.N]
         y[: self.k] = np.arange(self.k)
         if self.lonely:
             y[self.k :] %= self.k - 1
         w = WEIGHTS[self.weights](rng, y)
-        p = Problem(X[: self.N], X[self.N :], C, y, w, 1.0, self.metric, self.profile)
-        distances = reference.METRICS[self.metric](X[:50], C)
-        return p._replace(gamma=10.0**self.width / ((distances**p.power).mean() or 1.0))
+        unit = 1.0, self.metric, self.profile, self.coef0, self.degree
+        p = Problem(X[: self.N], X[self.N :], C, y, w, *unit)
+        size = (np.abs(p.values(X[:50], C)) ** p.power).mean()
+        return p._replace(gamma=10.0**self.width / (size or 1.0))
 
 
 CASES = st.builds(
@@ -207,8 +239,12 @@ CASES = st.builds(
     alpha=st.floats(-10, 0).map(lambda power: 10.0**power),
     dtype=st.sampled_from(["float64", "float32", "uint8"]),
     lonely=st.booleans(),
-    metric=st.sampled_from(METRICS),
+    metric=st.sampled_from([*METRICS, "own"]),
     profile=st.sampled_from(sorted(reference.PROFILES)),
+    product=st.sampled_from(sorted(reference.DOT_PROFILES)),
+    coef0=st.floats(-1, 4),
+    degree=st.integers(0, 5),
+    called=st.sampled_from([False, False, False, True]),
     intercept=st.booleans(),
 )
 
@@ -356,21 +392,25 @@ def log_loss(outputs, y, w, temperature=1.0):
 def rbf(case, p, tol, every, solver="ridge", estimator=RBFClassifier, **options):
     centers = {"n_centers": "all", "random_state": 0} if every else {"centers": case.stored(p.C)}
     options |= {"solver": solver, "alpha": case.alpha} if estimator is RBFClassifier else {}
-    options |= {"kernel": p.profile, "metric": p.metric, "fit_intercept": case.intercept}
+    kernel = (lambda squares: p.unit(np.sqrt(squares))) if case.called else p.profile
+    options |= {"kernel": kernel, "metric": p.metric, "fit_intercept": case.intercept}
     return estimator(gamma=p.gamma, **centers, **options)
 
 
 def fsvc(case, p, tol, every, solver="ridge"):
-    fixed = {"eval_radius": None, "outside": "zero", "shuffle": False, "selection": "pass"}
+    fixed = {"eval_radius": None, "outside": "zero", "shuffle": False}
+    fixed |= {"selection": "per-class" if p.metric == "sqeuclidean" else "pass"}
     fixed |= {"kernel": p.profile, "metric": p.metric}
-    radius = (2 * p.gamma) ** -0.5 if p.power == 2 else 1 / (units.WIDTH * p.gamma)
+    gaussian = p.profile == "gaussian"
+    radius = (2 * p.gamma) ** -0.5 if gaussian else 1 / (units.WIDTH * p.gamma)
     return FSVC(radius, overlap=1 + every, solver=solver, alpha=case.alpha, **fixed)
 
 
 def svc(case, p, tol, every):
     C = 0.1 / np.sqrt(case.alpha) / (1 if p.w is None else p.w.mean())
-    kernel = "laplacian" if p.metric == "manhattan" else "rbf"
-    return SVC(C=C, kernel=kernel, gamma=p.gamma, tol=tol, probability=every, random_state=0)
+    kernel = (lambda A, B: p.hidden(dense(A), dense(B))) if case.called else p.profile
+    unit = {"kernel": kernel, "gamma": p.gamma, "coef0": p.coef0, "degree": p.degree}
+    return SVC(C=C, tol=tol, max_iter=MOST_STEPS, probability=every, random_state=0, **unit)
 
 
 MODELS = {
@@ -427,6 +467,7 @@ def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, chang
     assume(plain.w is None or len(np.unique(plain.y[plain.w > 0])) > 1)
     in_order, weighed = "lms" in name or name.startswith("FSVC"), "lms" in name
     assume(not (in_order if change == "rows permuted" else weighed and change == "weights scaled"))
+    assume(case.metric != "dot" or change not in ("shifted", "scaled"))  # products are others
     check = svc_is_optimal if name == "SVC" else network_is_the_solution
     losses = []
     for p in (plain, CHANGES[change](plain, by))[: 1 + (change != "nothing")]:
@@ -441,13 +482,19 @@ def lost(p, A, C, eps):
     """What activations in that arithmetic may be off, by their own rounding and their distance's.
 
     A sum of n absolute differences errs by n eps of itself at most, its square by 2 n eps. What is
-    made of products errs by 4 n eps of the points' squares about the mean center. 8 (n + 8) is
-    taken for both. What an error of d² does to a profile is found by asking it.
+    made of products errs by 4 n eps of the points' squares about the mean center, a product by n
+    eps of theirs about 0. 8 (n + 8) is taken for all. What an error does to a profile is found by
+    asking it.
     """
-    H, d, some = p.hidden(A, C), reference.METRICS[p.metric](A, C), 8 * (C.shape[1] + 8) * eps
-    off = some * (d**2 if p.metric == "manhattan" else spread(*(B.astype(float) for B in (A, C))))
-    moved = (np.sqrt(np.maximum(0, d**2 + by)) for by in (-off, off))
-    changes = (np.abs(reference.PROFILES[p.profile](by, p.gamma) - H) for by in moved)
+    H, d, some = p.hidden(A, C), p.values(A, C), 8 * (C.shape[1] + 8) * eps
+    A, C = A.astype(float), C.astype(float)
+    if p.metric == "dot":
+        off = some * np.linalg.norm(A, axis=1).max() * np.linalg.norm(C, axis=1).max()
+        moved = (d - off, d + off)
+    else:
+        off = some * (d**2 if p.metric == "manhattan" else spread(A, C))
+        moved = (np.sqrt(np.maximum(0, d**2 + by)) for by in (-off, off))
+    changes = (np.abs(p.unit(by) - H) for by in moved)
     return some * np.abs(H) + sum(changes)
 
 
@@ -464,7 +511,8 @@ def network_is_the_solution(name, case, model, p, tol):
     own = reference.euclidean(X, C) == 0
     H = p.hidden(X, C)
     assume(np.ptp(H, axis=0).max() > 1e-9)  # else there is nothing to penalise
-    kernel = name == "cg" and own.any(axis=1).all() and p.profile in DEFINITE[p.metric]
+    kernel = name == "cg" and own.any(axis=1).all() and p.profile in DEFINITE.get(p.metric, ())
+    kernel = kernel and not case.called
     # A stream that goes over to float64 keeps the sums of its first batches.
     rounded = eps > EPS or len(C) >= 256 or (name == "stream" and case.dtype != "float64")
     if kernel:  # samples of one center are one
@@ -539,12 +587,16 @@ def svc_is_optimal(name, case, model, p, tol):
     near = 1e-6 + (off * np.abs(model._probA)).sum()
     found = model.predict_proba(case.stored(p.new))
     np.testing.assert_allclose(found, class_probabilities(won, len(model.classes_)), atol=near)
+    each_eigenvalue = np.linalg.eigvalsh(K)
+    if each_eigenvalue[0] < -len(K) * EPS * each_eigenvalue[-1]:
+        return  # there is more than one optimum
     some, reached = w > 0, [tol]
     classes, codes = np.unique(y[some], return_inverse=True)
 
     def outputs(train, test):
         A, each_w = X[some][train], w[some][train]
-        other = svm.SVC(C=model.C, kernel=p.hidden, tol=min(tol, 1e-3)).fit(A, codes[train], each_w)
+        other = svm.SVC(C=model.C, kernel=p.hidden, tol=min(tol, 1e-3), max_iter=MOST_STEPS)
+        other.fit(A, codes[train], each_w)
         K = p.hidden(X[some], A)
         duals = [*pairs_of(other, K[train], A, codes[train], model.C * each_w)]
         reached.extend(dual["violation"] for *_, dual in duals)
