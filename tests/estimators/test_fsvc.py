@@ -2,6 +2,7 @@
 
 import functools
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -181,6 +182,17 @@ def test_sums_of_a_stream_begin_anew_after_a_chunk_for_another_solver(solver, mi
     H = reference.hidden(X[500:], model.centers_, "euclidean", "gaussian", 1 / (2 * 1.1**2))
     W, _ = reference.ridge(H, np.eye(3)[y[500:]], None, 1e-3, False)
     np.testing.assert_allclose(model.coef_.T, W, rtol=1e-6, atol=1e-8)
+
+
+def test_a_stream_goes_on_from_a_model_that_may_only_be_read(tmp_path):
+    X, y = cloud()
+    model = ordered(radius=1.1, solver="ridge")
+    model.partial_fit(X[:300], y[:300], classes=[0, 1, 2])
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    for stream in (model, mapped):
+        stream.partial_fit(X[300:], y[300:])
+    assert np.array_equal(mapped.coef_, model.coef_)
 
 
 @pytest.mark.filterwarnings(OUTSIDE)
