@@ -356,10 +356,12 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     called = "" if names is None else f" ({names[column]!r})"
     gamma = getattr(estimator, "gamma", "scale")
     times = "" if isinstance(gamma, str) else f", times gamma={gamma:g},"
+    kernel = getattr(estimator, "kernel", None)
+    own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
         f"and squares of such numbers{times} are too large or too small for the arithmetic. Scale "
-        "the data first, for example by sklearn.preprocessing.StandardScaler."
+        f"the data first, for example by sklearn.preprocessing.StandardScaler.{own}"
     )
 
 

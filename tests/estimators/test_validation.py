@@ -193,3 +193,21 @@ def test_a_first_batch_that_lacks_classes_is_told_where_it_decides_something(mod
         clone(model).partial_fit(X[some], y[some], classes=[0, 1, 2])
         clone(model).partial_fit(X, y, classes=[0, 1, 2])
     assert ["samples of 2 of 3 classes" in str(one.message) for one in said] == [True] * learns
+
+
+def of_squares(squares):
+    return squares * np.nan
+
+
+def of_samples(A, B):
+    return A @ B.T * np.nan
+
+
+@pytest.mark.parametrize(
+    "model",
+    [RBFClassifier(10, kernel=of_squares), RBFLayer(10, kernel=of_squares), SVC(kernel=of_samples)],
+)
+def test_a_kernel_that_gives_nan_is_named(model):
+    with pytest.raises(ValueError, match=r"Or kernel=<function of_s.* gives NaN or such numbers"):
+        model.fit(X, y)
+        model.transform(X)
