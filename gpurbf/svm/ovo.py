@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import FORCED, Samples, quantize_or_keep
 from gpurbf.layer.activation import Activation
@@ -76,14 +77,8 @@ def support_layer(
         return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
-        dtype = arithmetic(
-            samples,
-            activation,
-            backend,
-            size=float(W.norms().max(initial=0.0)),
-            largest=max((float(np.abs(V).max(initial=0.0)) for _, V, _ in W.groups), default=0.0),
-            tol=tol,
-        )
+        size, largest = _sizes(samples, W)
+        dtype = arithmetic(samples, activation, backend, size=size, largest=largest, tol=tol)
     weights: np.ndarray | GroupedWeights = W
     if backend[0].xp is not np or len(n_support) <= _MAX_DENSE_CLASSES:
         weights = W.dense()
@@ -94,6 +89,26 @@ def support_layer(
             samples, weights = samples[order], weights[order]
     layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
     return layer, OutputWeights(weights)
+
+
+def _sizes(V: Any, W: GroupedWeights) -> tuple[float, float]:
+    """The largest norm of an output's weights, and the largest weight.
+
+    Kernel values of equal support vectors have the same error: their weights are added up first.
+    """
+    hashes, places = np.unique(row_hashes(V.values, 0), return_inverse=True)
+    if len(hashes) == len(places):
+        largest = max((np.abs(own).max(initial=0.0) for _, own, _ in W.groups), default=0.0)
+        return float(W.norms().max(initial=0.0)), float(largest)
+    copies = sp.csr_array((np.ones(len(places)), places, np.arange(len(places) + 1)))
+    sums = copies.T @ sp.vstack([_sparse(own, columns, W.shape[1]) for _, own, columns in W.groups])
+    return float(np.sqrt(sums.power(2).sum(axis=0).max())), float(abs(sums).max())
+
+
+def _sparse(V: np.ndarray, columns: np.ndarray, k: int) -> Any:
+    """V (m, some of k) in these columns of CSR (m, k)."""
+    ends = len(columns) * np.arange(len(V) + 1)
+    return sp.csr_array((V.ravel(), np.tile(columns, len(V)), ends), (len(V), k))
 
 
 @staged("prepare", "pair weights")

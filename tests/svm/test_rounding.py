@@ -88,6 +88,20 @@ def test_predictions_of_powers_of_codes_err_by_less_than_the_tolerance(degree, C
     np.testing.assert_allclose(model.decision_function(Q), outputs, rtol=0, atol=model.tol / 4)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_predictions_of_many_copies_err_by_less_than_the_tolerance(n_classes):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 7, (5000, 1))
+    y = np.where(
+        rng.random(5000) < 0.35, rng.integers(0, n_classes, 5000), X[:, 0] // 3 % n_classes
+    )
+    model = SVC(kernel="poly", degree=1, coef0=1.0, gamma=0.007, C=3.0, tol=1e-4)
+    model.fit(X, y).decision_function_shape = "ovo"
+    outputs = model.decision_function(X[:300])
+    exact = model.set_params(precision="float64").decision_function(X[:300])
+    np.testing.assert_allclose(outputs, exact, rtol=0, atol=model.tol / 4)
+
+
 @pytest.mark.parametrize(
     ("factor", "kernel", "options"),
     [
