@@ -281,7 +281,7 @@ def test_warmup_says_what_it_compiles_and_where_it_is_kept(said, monkeypatch):
     monkeypatch.setattr(warmup, "_KINDS", {"uint8": lambda X: X.astype("u1")})
     called, address = set(), consumers.consumer_address
     monkeypatch.setattr(
-        consumers, "consumer_address", lambda name, of: (called.add(name), address(name, of))[1]
+        consumers, "consumer_address", lambda name, *of: (called.add(name), address(name, *of))[1]
     )
     line, last = said("warmup", "--backend", "numba").out.splitlines()
     assert called == set(consumers.CONSUMERS)
