@@ -225,3 +225,11 @@ def test_changing_dual_coef_or_intercept_does_not_change_predictions(n_classes):
         assert other.decision_function(X) == pytest.approx(expected, abs=1e-6)
         model.support_vectors_ = model.support_vectors_ * 1.1
         assert not np.allclose(model.decision_function(X), expected)
+
+
+def test_a_fit_keeps_nothing_of_a_fit_with_another_kind_of_kernel():
+    X, y = digits(100)
+    plain, given = SVC().fit(X, y), SVC(kernel=lambda A, B: A @ B.T).fit(X[:, :9], y)
+    again = SVC().fit(X, y).set_params(kernel=given.kernel).fit(X[:, :9], y)
+    assert vars(again).keys() == vars(given).keys()
+    assert vars(again.set_params(kernel="rbf").fit(X, y)).keys() == vars(plain).keys()
