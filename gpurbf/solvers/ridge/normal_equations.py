@@ -95,7 +95,7 @@ class NormalEquations:
     def grown(self, m: int, places: np.ndarray) -> NormalEquations:
         """The sums for m centers, with these at `places`; new ones had no activation before."""
         larger = NormalEquations(m, len(self.targets))
-        G = np.array(to_host(self.G))
+        G = np.require(to_host(self.G), requirements="W")  # joblib maps it from a file, read-only
         mirror(G)  # places need not be in order
         larger.G[np.ix_(places, places)] = G
         larger.B[places] = to_host(self.B)
