@@ -41,8 +41,9 @@ def _product(a, b):
 def _gradient(f, free, left, out):
     """Write the gradient in the plane: f of the free samples minus its mean; its largest part."""
     use_widest_vectors()
-    # f is large compared with its differences: rounding of its mean would add up in the betas.
-    base, largest = f[0], 0.0
+    # f is large compared with its differences between free samples, and others may be far from
+    # these: rounding of its mean would add up in the betas.
+    base, largest = f[np.argmax(free)], 0.0
     for k in range(len(f)):
         out[k] = f[k] - base
     mean = _product(out, free) / left

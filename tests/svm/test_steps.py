@@ -82,6 +82,16 @@ def test_who_comes_to_a_bound_is_exactly_there():
     assert not ((high > beta) & (beta > high - 1e-12)).any()
 
 
+def test_the_sum_stays_where_a_sample_at_its_bound_is_far_from_the_free():
+    K, low, high, beta, y, _ = block(rank=3, bound=1e3, dtype=np.float64)
+    f, before = 1e-8 * y, beta.sum()
+    first = np.flatnonzero((low < beta) & (beta < high))[0]
+    f[first], high[first] = 1.0, beta[first] + 1e-6
+    assert ascend(all_rows(K), low, high, beta, f, goal=1e-12) > 1
+    assert beta[first] == high[first]
+    assert beta.sum() == pytest.approx(before, abs=1e-15 * np.abs(beta).sum())
+
+
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_directions_are_limited(most):
     assert ascend(*block(bound=1e6), goal=1e-9, most=most) == most
