@@ -340,7 +340,7 @@ class SVC(
         """Validate X and y; for a kernel function X becomes the matrix of kernel values."""
         self._sparse = False
         self._fitted_kernel = self.kernel
-        for name in ("_X_fit", *_IF_THERE):
+        for name in ("_X_fit", "n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # of an earlier fit
         if callable(self.kernel):
             check_consistent_length(X, y)

@@ -187,6 +187,15 @@ def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
 
 
+@_inner
+def _finite(f, n):
+    """Whether all numbers are finite."""
+    finite = True
+    for k in range(n):
+        finite &= np.isfinite(f[k])
+    return finite
+
+
 @_compiled
 def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
@@ -212,19 +221,19 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         Whether the best step is too small for the floating-point numbers at hand.
     """
     use_widest_vectors()
-    n, closed, finite, rows = len(f), np.empty(2 * len(f)), True, Rows(*rows)
+    n, closed, rows = len(f), np.empty(2 * len(f)), Rows(*rows)
     rows = (
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
+    at = pointer_to(f, 0)
     steps, violation, stuck = _steps(
         rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
-        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(closed, 0), goal, max_steps,
+        pointer_to(beta, 0), at, pointer_to(closed, 0), goal, max_steps,
     )  # fmt: skip
     keep_alive(closed)
-    for k in range(n):
-        finite &= np.isfinite(f[k])
-    return steps, violation if finite else np.nan, stuck
+    violation = violation if _finite(at, n) else np.nan
+    return steps, violation, stuck
 
 
 @_compiled
@@ -240,7 +249,7 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
         Diagonal of the matrix; upper bounds of alpha.
     points : float64 array of shape (2, n)
         Becomes beta and f.
-    memory : float64 array of shape (5, n)
+    memory : float64 array of shape (7, n)
         Scratch.
     goal, max_steps
         See `solve_block`.
@@ -248,22 +257,30 @@ def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
     Returns
     -------
     steps, violation, stuck
-        See `solve_block`.
+        See `solve_block`; the violation is not a number if an f is not finite.
     about : tuple of float
         See `kkt_summary`.
     """
-    pair, beta, f = Rows(*rows), points[0], points[1]
-    own_diagonal, own_C, y, low, high = memory[0], memory[1], memory[2], memory[3], memory[4]
-    for k in range(len(f)):
-        sign, i = 1.0, pair.first + k
-        if k >= pair.n_first:
-            sign, i = -1.0, pair.second + k - pair.n_first
+    rows = Rows(*rows)
+    n, first, n_first, second = len(rows.K), rows.first, rows.n_first, rows.second
+    beta, f = pointer_to(points, 0), pointer_to(points, n)
+    own_diagonal, own_C, y = pointer_to(memory, 0), pointer_to(memory, n), pointer_to(memory, 2 * n)
+    low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
+    for k in range(n):
+        sign, i = 1.0, first + k
+        if k >= n_first:
+            sign, i = -1.0, second + k - n_first
         end = sign * C[i]
         own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
         low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
         beta[k], f[k] = 0.0, sign
-    steps, violation, stuck = solve_block(rows, own_diagonal, low, high, beta, f, goal, max_steps)
-    return steps, violation, stuck, kkt_summary(beta, f, y, own_C)
+    rows = (
+        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
+        first, n_first, second,
+    )  # fmt: skip
+    steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, max_steps)
+    about = _summary(beta, f, y, own_C, n)
+    return steps, violation if _finite(f, n) else np.nan, stuck, about
 
 
 @_compiled
@@ -319,14 +336,10 @@ def objective_gain(before, after):
     return gain, square
 
 
-@_compiled
-def kkt_summary(beta, f, y, C):
-    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
-
-    The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
-    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
-    """
-    n, total, n_free, top, bottom = len(f), 0.0, 0, -np.inf, np.inf
+@_inner
+def _summary(beta, f, y, C, n):
+    """See `kkt_summary`; arrays are pointers."""
+    total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
     product_y, product_f, largest = 0.0, 0.0, 0.0
     for k in range(n):
         largest = larger(largest, beta[k] * y[k])
@@ -353,3 +366,15 @@ def kkt_summary(beta, f, y, C):
             loss += C[k] * hinge
     objective = -(product_y + product_f) / 2
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
+
+
+@_compiled
+def kkt_summary(beta, f, y, C):
+    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
+
+    The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
+    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    """
+    return _summary(
+        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(y, 0), pointer_to(C, 0), len(f)
+    )

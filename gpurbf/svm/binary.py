@@ -97,7 +97,7 @@ def begin_on_matrix(
     rows = pair_rows(K, a, b)
     n = len(rows[0])
     most = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), max_iter)
-    points, memory = np.empty((2, n)), np.empty((5, n))
+    points, memory = np.empty((2, n)), np.empty((7, n))
     with stage("output training", "inner steps"):
         steps, violation, stuck, about = smo_kernels.begin_pair(
             rows, diagonal, C, points, memory, tol, most

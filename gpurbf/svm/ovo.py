@@ -77,8 +77,8 @@ def support_layer(
         return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
-        size, largest = _sizes(samples, W)
-        dtype = arithmetic(samples, activation, backend, size=size, largest=largest, tol=tol)
+        sizes = functools.partial(_sizes, samples, W)
+        dtype = arithmetic(samples, activation, backend, sizes, tol)
     weights: np.ndarray | GroupedWeights = W
     if backend[0].xp is not np or len(n_support) <= _MAX_DENSE_CLASSES:
         weights = W.dense()

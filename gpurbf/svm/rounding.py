@@ -10,6 +10,7 @@ distance loses the most, is only one term of a sum and is measured separately.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ _DEVIATIONS, _MAX_TOLERANCE_PART = 3.0, 0.25
 
 
 def arithmetic(
-    X: Samples, activation: Activation, backend: Any, *, size: float, largest: float, tol: float
+    X: Samples,
+    activation: Activation,
+    backend: Any,
+    sizes: Callable[[], tuple[float, float]],
+    tol: float,
 ) -> type[np.floating]:
     """The dtype that sums of kernel values between samples X need.
 
@@ -40,16 +45,16 @@ def arithmetic(
         Samples on one side of the kernel; those on the other side are assumed to be similar.
     activation, backend
         See :class:`HiddenLayer`.
-    size : float
-        Maximum Euclidean norm of the coefficients of a sum.
-    largest : float
-        Maximum of one coefficient.
+    sizes : callable
+        Returns the maximum Euclidean norm of the coefficients of a sum, and the maximum of one
+        coefficient.
     tol : float
         float32 is enough if three times the error of a sum, plus the error of the term of a sample
         with itself, is below a quarter of this.
     """
     if len(X) < _MIN_FLOAT32_SAMPLES:
         return np.float64
+    size, largest = sizes()
     if X.quantization is None or activation.metric == "dot":
         between, itself = float32_error(X, activation, backend)
     else:  # distances are exact, and a rounded profile of at most 1 is left

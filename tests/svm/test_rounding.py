@@ -138,7 +138,7 @@ def test_the_tolerance_and_the_coefficients_decide():
     activation = Activation("euclidean", "gaussian", 1 / 30)
 
     def dtype(size, largest, tol, part=slice(None)):
-        return arithmetic(samples[part], activation, chosen, size=size, largest=largest, tol=tol)
+        return arithmetic(samples[part], activation, chosen, lambda: (size, largest), tol)
 
     assert dtype(30, 1, 1e-3) is np.float32
     assert dtype(30, 1, 1e-7) is np.float64

@@ -87,7 +87,7 @@ def test_the_sum_stays_where_a_sample_at_its_bound_is_far_from_the_free():
     f, before = 1e-8 * y, beta.sum()
     first = np.flatnonzero((low < beta) & (beta < high))[0]
     f[first], high[first] = 1.0, beta[first] + 1e-6
-    assert ascend(all_rows(K), low, high, beta, f, goal=1e-12) > 1
+    assert solve_free(all_rows(K), low, high, beta, f, 1e-12, 1000, 10**9)[0] > 1
     assert beta[first] == high[first]
     assert beta.sum() == pytest.approx(before, abs=1e-15 * np.abs(beta).sum())
 
