@@ -48,7 +48,7 @@ class FittedLayerMixin(StateMixin):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What every layer of the model is made with, as chosen now."""
+        """The backend and precision that are chosen now, for every layer of the model."""
         return {"backend": self.backend, "precision": self.precision}
 
     def _layer(self) -> HiddenLayer:
@@ -90,7 +90,11 @@ class ChosenLayerMixin(FittedLayerMixin):
 
     @staged("prepare", "centers chosen")
     def _choose_layer(
-        self, X: Any, y: Any, weights: Any, rows: np.ndarray | slice = np.s_[:]
+        self,
+        X: Any,
+        y: np.ndarray | None,
+        weights: np.ndarray | None,
+        rows: np.ndarray | slice = np.s_[:],
     ) -> HiddenLayer:
         """Resolve gamma, choose the centers, and keep the layer made of them.
 

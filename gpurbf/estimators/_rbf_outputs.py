@@ -20,7 +20,7 @@ from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
-from gpurbf.solvers.one_hot import largest, one_hot
+from gpurbf.solvers.one_hot import one_hot, winning_class
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Maximum number of rows whose H is compared with H in float64, see `compared_rows`.
@@ -168,7 +168,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
                 with stage("back and evaluate", "labels"):
                     scores = part + beside(X, self.intercept_)
                     check_finite(self, X, outputs=scores)
-                    winners[rows] = largest(scores)
+                    winners[rows] = winning_class(scores)
         return chosen(self.classes_, winners)
 
     @where_X_is

@@ -58,7 +58,7 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import iterates, make_solver
-from gpurbf.solvers.one_hot import largest, one_hot
+from gpurbf.solvers.one_hot import one_hot, winning_class
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
@@ -405,7 +405,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """
         scores = self._scores(X)
         with stage("back and evaluate", "labels"):
-            return chosen(self.classes_, largest(scores))
+            return chosen(self.classes_, winning_class(scores))
 
     def plot_radius_path(self, ax: Any = None) -> Any:
         """Validation accuracy and expected number of centers over the radii that were tried.

@@ -31,7 +31,7 @@ from gpurbf.runtime.checks import check_number, check_option
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
-from gpurbf.solvers.one_hot import largest, one_hot
+from gpurbf.solvers.one_hot import one_hot, winning_class
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath
 
@@ -393,7 +393,7 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """The class with the largest output."""
-        return chosen(self.classes_, largest(outputs))
+        return chosen(self.classes_, winning_class(outputs))
 
     def predict_proba(self, outputs: np.ndarray) -> np.ndarray:
         """The softmax of the outputs over their best temperature."""

@@ -20,7 +20,7 @@ from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.errors import quiet
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
-from gpurbf.solvers.one_hot import largest, one_hot
+from gpurbf.solvers.one_hot import one_hot, winning_class
 
 _N_COARSE_RADII = 9
 # Evaluation radii: the selection radius and multiples of the typical distance between samples,
@@ -100,7 +100,7 @@ def tune(
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return float(w @ (largest(scores) == sample.y_valid)), float(loss)
+        return float(w @ (winning_class(scores) == sample.y_valid)), float(loss)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
         unit = Unit(kernel, "", e)  # distances are given, so no metric

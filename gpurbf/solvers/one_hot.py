@@ -18,7 +18,14 @@ class OneHot(BaseEstimator):
     n_epochs = 0
 
     def train(
-        self, layer: Any, X: Any, T: Any, weights: Any, *, start: np.ndarray, order: Any = None
+        self,
+        layer: Any,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray,
+        order: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the weights at the start.
 
@@ -60,6 +67,9 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     return T
 
 
-def largest(outputs: Any) -> Any:
-    """Class numbers of outputs (N, k) by the largest, the lowest of equal ones; see `one_hot`."""
+def winning_class(outputs: Any) -> Any:
+    """The number of the class with the largest output (N, k), the first of equal ones.
+
+    If there is one output for two classes, the second wins above 0; see `one_hot`.
+    """
     return outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(axis=1)

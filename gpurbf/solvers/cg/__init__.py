@@ -16,7 +16,7 @@ from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
-from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Options, System
+from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
 
 # Number of parts of the samples that are left out one after the other; for each part, the maximum
 # number of iterations without it and the relative residual at which they end.
@@ -187,10 +187,10 @@ class CG(BaseEstimator):
             `KernelSystem` if there are places, else `LeastSquares`.
         """
         rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
-        options = Options(self.alpha, self.fit_intercept, self.preconditioner, rounding)
+        penalty = Penalty(self.alpha, self.fit_intercept, rounding)
         if places is None:
-            return LeastSquares(layer, X, T, weights, options)
-        return KernelSystem(layer, places, T, weights, options)
+            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
+        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """Iterate; the caller may stop after any iteration.

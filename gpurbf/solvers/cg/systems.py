@@ -34,16 +34,15 @@ _STEP_OF_16_BITS = 1 / 65534
 _STEP_OF_FLOAT32 = 2.0**-23
 
 
-class Options(NamedTuple):
-    """Parameters of `CG`: the relative penalty, the intercept, centers of the preconditioner.
+class Penalty(NamedTuple):
+    """The relative penalty of the weights, and whether there is an intercept (not penalised).
 
     ``rounding`` is the maximum fraction that rounding of the kernel of all samples to 16 bits may
     add to the penalty.
     """
 
     alpha: float
-    fit_intercept: bool
-    n_landmarks: int | None
+    intercept: bool
     rounding: float
 
 
@@ -71,23 +70,24 @@ class System(ABC):
     preconditioner: Falkon | Direct | Nystrom
     info: str
 
-    def __init__(self, layer: Layer, n_samples: int, options: Options) -> None:
-        self.layer, self.n_samples = layer, n_samples
-        self.alpha, self.fit_intercept, self.n_landmarks, _ = options
+    def __init__(self, layer: Layer, n_samples: int, fit_intercept: bool) -> None:
+        self.layer, self.n_samples, self.fit_intercept = layer, n_samples, fit_intercept
 
     @staged("output training", "preconditioner")
-    def _precondition(self, max_factorised: int, trace: float) -> Falkon | Direct | Nystrom:
+    def _precondition(
+        self, n_landmarks: int | None, max_factorised: int, trace: float
+    ) -> Falkon | Direct | Nystrom:
         """Make the preconditioner, given A's trace: a factor of the whole kernel, else `Nystrom`.
 
         All centers are used if there are at most ``n_landmarks`` (by default ``max_factorised``)
         and their kernel is positive definite.
         """
         layer, m = self.layer, len(self.layer.centers)
-        if m <= (self.n_landmarks or max_factorised):
+        if m <= (n_landmarks or max_factorised):
             with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
                 return self._factorised(trace)
         # Evenly spaced: as well mixed as the centers are.
-        n_landmarks = min(m, self.n_landmarks or _N_LANDMARKS)
+        n_landmarks = min(m, n_landmarks or _N_LANDMARKS)
         some = np.unique(np.linspace(0, m - 1, n_landmarks).astype(np.intp))
         return self._nystrom(to_host(activations(layer, layer.centers[some])), some, trace)
 
@@ -152,11 +152,18 @@ class LeastSquares(System):
     name = "least squares"
 
     def __init__(
-        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, options: Options
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        penalty: Penalty,
+        n_landmarks: int | None,
     ) -> None:
-        super().__init__(layer, len(T), options)
-        self.X, self.T = X, T
-        self.w = np.ones(len(T)) if weights is None else weights
+        N = len(T)
+        super().__init__(layer, N, penalty.intercept)
+        self.X, self.T, self.alpha = X, T, penalty.alpha
+        self.w = np.ones(N) if weights is None else weights
         self._keep()
         may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
         if may_widen and not self._tolerable(_STEP_OF_FLOAT32):
@@ -168,7 +175,7 @@ class LeastSquares(System):
         self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
-        self.preconditioner = self._precondition(_MAX_FALKON_CENTERS, trace)
+        self.preconditioner = self._precondition(n_landmarks, _MAX_FALKON_CENTERS, trace)
 
     def _keep(self) -> None:
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
@@ -311,7 +318,8 @@ class KernelSystem(System):
         places: np.ndarray,
         T: np.ndarray,
         weights: np.ndarray | None,
-        options: Options,
+        penalty: Penalty,
+        n_landmarks: int | None,
     ) -> None:
         m, self.places = len(layer.centers), places
         w = np.bincount(places, weights, m).astype(np.float64)
@@ -319,22 +327,22 @@ class KernelSystem(System):
         self.w, self.roots = w, np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
-        self.ridge = options.alpha * n
+        self.ridge = penalty.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 / 12**0.5 * float(w.max()) * m**0.5
-        step, most = None, options.rounding * self.ridge
+        step, most = None, penalty.rounding * self.ridge
         if layer.exact_sums and noise * _STEP_OF_16_BITS <= most:
             step = _STEP_OF_16_BITS
         elif layer.precision not in FORCED and noise * _STEP_OF_FLOAT32 > most:
             layer = layer.in_float64()
-        super().__init__(layer, len(T), options)
+        super().__init__(layer, len(T), penalty.intercept)
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
         self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
         if self.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
-        self.preconditioner = self._precondition(_MAX_DIRECT_CENTERS, n)
+        self.preconditioner = self._precondition(n_landmarks, _MAX_DIRECT_CENTERS, n)
 
     def _factorised(self, trace: float) -> Direct:
         return Direct(self.layer, self.ridge, self.roots, trace)
