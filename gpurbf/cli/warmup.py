@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 
@@ -50,24 +51,36 @@ def run(arguments: argparse.Namespace) -> None:
         folder = jit.cache_folder()
     except RuntimeError as error:  # no folder can be written to
         raise UserError(str(error)) from error
+    # In two processes, as Numba compiles one kernel at a time. They have few kernels in common.
+    cores = joblib.cpu_count()
+    with joblib.parallel_config("loky", n_jobs=min(2, cores), inner_max_num_threads=cores):
+        tasks = (joblib.delayed(use)(arguments.backend, svc) for svc in (True, False))
+        joblib.Parallel()(tasks)
+    print(f"kernels are kept in {folder}")
+
+
+def use(backend: str, svc: bool) -> None:
+    """Fit and predict a few samples of every kind with SVC, or with all other estimators."""
     jit.announcer.said = True  # no message about compiling: the caller asked for it
     for kind, convert in _KINDS.items():
         X, y = _samples()
         X, began = convert(X), time.perf_counter()
-        if sp.issparse(X) and arguments.backend == "numba":
+        if sp.issparse(X) and backend == "numba":
             continue  # it refuses samples that are too wide to be made dense
-        for model, classes in _models(arguments.backend):
+        for model, classes in _models(backend):
+            if isinstance(model, gpurbf.SVC) != svc:
+                continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 labels = y if classes == 2 else np.arange(len(y)) % classes
                 # SVC keeps the whole kernel matrix of few samples, and parts of a larger one.
-                for n in (_FEW, len(y)) if isinstance(model, gpurbf.SVC) else (len(y),):
+                for n in (_FEW, len(y)) if svc else (len(y),):
                     model.fit(X[:n], labels[:n])
                     (model.predict if hasattr(model, "predict") else model.transform)(X[:n])
-        if sp.issparse(X):  # sparse samples with dense centers
+        if sp.issparse(X) and not svc:  # sparse samples with dense centers
             gpurbf.RBFLayer(centers=np.ones((1, X.shape[1]))).fit(X).transform(X[:1])
-        print(f"{kind:14} {time.perf_counter() - began:6.1f} s", flush=True)
-    print(f"kernels are kept in {folder}")
+        what = f"{'SVC' if svc else 'others'}, {kind}"
+        print(f"{what:22} {time.perf_counter() - began:6.1f} s", flush=True)
 
 
 def _samples() -> tuple[np.ndarray, np.ndarray]:

@@ -277,16 +277,20 @@ def test_info_says_where_blas_leaves_vectors_idle(said, monkeypatch, architectur
     assert ("OPENBLAS_CORETYPE=SkylakeX" in line) == idle
 
 
-def test_warmup_says_what_it_compiles_and_where_it_is_kept(said, monkeypatch):
+def test_warmup_says_what_it_compiles_and_where_it_is_kept(said, capsys, monkeypatch):
     monkeypatch.setattr(warmup, "_KINDS", {"uint8": lambda X: X.astype("u1")})
     called, address = set(), consumers.consumer_address
     monkeypatch.setattr(
         consumers, "consumer_address", lambda name, *of: (called.add(name), address(name, *of))[1]
     )
-    line, last = said("warmup", "--backend", "numba").out.splitlines()
+    for svc in (True, False):
+        warmup.use("numba", svc)
     assert called == set(consumers.CONSUMERS)
-    assert line.startswith("uint8 ") and line.endswith(" s")
-    assert last.startswith("kernels are kept in ")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["SVC", "others"]
+    assert all(line.endswith(" s") for line in lines)
+    monkeypatch.setattr(warmup.joblib, "Parallel", lambda: list)  # other processes, below
+    assert said("warmup", "--backend", "numba").out.startswith("kernels are kept in ")
 
 
 AFTER_A_WARMUP = """
