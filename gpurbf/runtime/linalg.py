@@ -12,7 +12,6 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ extending = lazy_module("numba.extending")
 _BLOCK = 256
 # What a thread takes at a time: rows of a panel in a factorization, right-hand sides in a solution,
 # rows in a solution for few right-hand sides.
-_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 256, 2048
+_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 256, 1024
 
 
 class Factorizations(NamedTuple):
@@ -112,38 +111,46 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
         If the matrix is not positive definite.
     """
 
-    def subtract_before(j: int, routine: str, *rule: bytes | int, i: int = 0) -> None:
-        """Subtract from rows i … of a panel the products (`routine`) of the panels before it."""
-        P = panels[j]
-        for before in panels[:j]:
-            Q = before[len(before) - len(P) :]
-            factors = (Q[i:], _apart(Q), *((Q, _apart(Q)) if routine == "gemm" else ()))
-            blas(routine, *rule, Q.shape[1], -1.0, *factors, 1.0, P[i:], _apart(P))
-
     def finish_diagonal(j: int) -> None:
         P, info = panels[j], np.zeros(1, np.intc)
-        subtract_before(j, "syrk", b"L", b"N", P.shape[1])
         blas("potrf", b"L", P.shape[1], P, _apart(P), info)
         if info[0]:
             raise np.linalg.LinAlgError("not positive definite")
 
-    def finish_rows(j: int, i: int, n: int) -> None:
-        P = panels[j]
-        subtract_before(j, "gemm", b"N", b"T", n, P.shape[1], i=i)
+    def finish_rows(j: int, i: int) -> None:
+        """Solve for rows i … of panel j, whose diagonal is finished."""
+        P, n = panels[j], min(_ROWS, len(panels[j]) - i)
         rule = b"R", b"L", b"T", b"N", n, P.shape[1], 1.0
         blas("trsm", *rule, P, _apart(P), P[i:], _apart(P))
 
-    def finish_next(j: int) -> None:
-        """Finish the rows that the next panel waits for, then its diagonal."""
-        finish_rows(j, panels[j].shape[1], panels[j + 1].shape[1])
-        finish_diagonal(j + 1)
+    def subtract(j: int, later: int, i: int) -> None:
+        """Subtract from rows i … of a later panel the products of panel j, which is finished."""
+        P = panels[later]
+        Q, w = panels[j][-len(P) :], P.shape[1]
+        n, k = min(_ROWS, len(P) - i), panels[j].shape[1]
+        if i:
+            factors = Q[i:], _apart(Q), Q, _apart(Q)
+            blas("gemm", b"N", b"T", n, w, k, -1.0, *factors, 1.0, P[i:], _apart(P))
+        else:
+            blas("syrk", b"L", b"N", w, k, -1.0, Q, _apart(Q), 1.0, P, _apart(P))
+        if not i and later == j + 1:
+            finish_diagonal(later)
+
+    def rows(j: int) -> range:
+        """The first of each group of rows below the diagonal of a panel."""
+        return range(panels[j].shape[1], len(panels[j]), _ROWS)
 
     map_single_threaded_blas([partial(finish_diagonal, 0)][: len(panels)])
-    for j, (P, after) in enumerate(pairwise(panels)):
-        works = [partial(finish_next, j)]
-        for i in range(P.shape[1] + after.shape[1], len(P), _ROWS):
-            works.append(partial(finish_rows, j, i, min(_ROWS, len(P) - i)))
-        map_single_threaded_blas(works)
+    for j in range(len(panels)):
+        map_single_threaded_blas([partial(finish_rows, j, i) for i in rows(j)])
+        # The next diagonal, for which all wait, comes first.
+        map_single_threaded_blas(
+            [
+                partial(subtract, j, later, i)
+                for later in range(j + 1, len(panels))
+                for i in (0, *rows(later))
+            ]
+        )
 
 
 def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: bool = False) -> None:
