@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,27 @@ _GROUPS = {
         "total_inactive_file",
     ),
 }
+
+
+class _Scratch(threading.local):
+    """Memory of a thread, and the address of its first cache line."""
+
+    kept = np.empty(0, np.uint8), 0
+
+
+_scratch = _Scratch()
+
+
+def scratch(n_bytes: int) -> tuple[np.ndarray, int]:
+    """Memory of this thread for one call of a kernel, and where n_bytes from a cache line on begin.
+
+    The next calls get the same memory: to allocate it for each item of work takes as long as all
+    else that Python does for the item. Hold the array until the kernel has returned.
+    """
+    if n_bytes + 64 > len(_scratch.kept[0]):
+        memory = np.empty(n_bytes + 64, np.uint8)
+        _scratch.kept = memory, memory.ctypes.data + -memory.ctypes.data % 64
+    return _scratch.kept
 
 
 def check_room(n_bytes: int, what: str, cure: str) -> None:

@@ -21,6 +21,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.layer.backends.numba.matvec import hand_over_rows
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 
@@ -283,9 +284,11 @@ def _add_blocks(
     )
     given = np.array(gram_words, np.intp)
 
+    n_bytes, words_at = gram_kernels.memory_bytes(kernel, panels.itemsize), given.ctypes.data
+
     def task(i: int) -> None:
-        memory = packing.aligned(gram_kernels.memory_bytes(kernel, panels.itemsize), np.uint8)
-        gram_kernels.add_gram(first + i, given.ctypes.data, scale, memory.ctypes.data)
+        _held, memory = scratch(n_bytes)
+        gram_kernels.add_gram(first + i, words_at, scale, memory)
 
     parallel_for(task, squares + others - first)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for
 
@@ -167,9 +168,9 @@ def hand_over_rows(H: np.ndarray, consumer: Consumer, top: int = 0) -> Callable[
     given, first = np.array(consumer.words, np.intp), H.ctypes.data - top * H.strides[0]
 
     def hand_over(rows: slice) -> None:
-        memory = packing.aligned(consumers.CHUNK * tile, np.uint8)
+        _held, memory = scratch(consumers.CHUNK * tile)
         of = top + rows.start, top + rows.stop, first, H.shape[1], H.itemsize
-        to = consumer.address, given.ctypes.data, consumer.sums, memory.ctypes.data
+        to = consumer.address, given.ctypes.data, consumer.sums, memory
         driver.stored_rows(*of, *to)
 
     return hand_over

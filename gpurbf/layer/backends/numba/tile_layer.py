@@ -26,6 +26,7 @@ from gpurbf.layer.backends.numba.matvec import (
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows, planned_threads
 
@@ -171,10 +172,8 @@ class TileLayer:
         given = self._layer_words[0], call_words.buffer_info()[0]
 
         def task(i: int) -> None:
-            memory = np.empty(n_bytes + 64, np.uint8)
-            start = memory.ctypes.data
-            start += -start % 64  # vectors that straddle two cache lines cost double
-            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), *given, start)
+            _held, memory = scratch(n_bytes)
+            driver.evaluate_rows(i * rows, min((i + 1) * rows, n), *given, memory)
 
         fused = products > 0
         with stage("hidden layer", "H and H @ W, fused" if fused else "H"):

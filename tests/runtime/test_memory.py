@@ -1,8 +1,9 @@
-"""What cannot fit in memory is refused before work begins, with the bytes that it would take."""
+"""What cannot fit in memory is refused before work begins; each thread has memory for kernels."""
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from callers import run_threads
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.layer.layer import HiddenLayer
@@ -77,3 +78,13 @@ def test_many_classes_that_cannot_fit_are_refused(monkeypatch, model):
     monkeypatch.setattr(memory, "free_bytes", lambda **_: 65e6)
     with pytest.raises(MemoryError, match=r"(2,000 classes|20,000 samples) .*RBFClassifier"):
         model.fit(X, y)
+
+
+def test_a_thread_has_the_same_memory_for_each_kernel_and_no_other_thread_has_it():
+    held, start = memory.scratch(1000)
+    assert memory.scratch(10)[1] == start and start % 64 == 0
+    assert held.ctypes.data <= start and start + 1000 <= held.ctypes.data + held.nbytes
+    ((_, other),) = run_threads(lambda: memory.scratch(1000))
+    assert abs(other - start) >= 1000
+    larger, begin = memory.scratch(held.nbytes)
+    assert larger is not held and begin + held.nbytes <= larger.ctypes.data + larger.nbytes
