@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge import Ridge
@@ -27,7 +28,7 @@ _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
 # Up to this many centers `Ridge` leaves samples out: few may be distributed unlike the samples.
 _MAX_SUMMED_CENTERS = 512
 # Samples whose leave-one-out outputs are made at a time, and the maximum leverage of a sample.
-_ROWS_PER_BLOCK, _MAX_LEVERAGE = 512, 0.99
+_ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99
 # The step of 16 bits over the numbers from 0 to 1.
 _STEP_OF_16_BITS = 1 / 65534
 # Twice the step of float32 there, as the exponential function rounds too.
@@ -280,13 +281,18 @@ class LeastSquares(System):
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
-        with single_threaded_blas():
-            for start in range(0, len(rows), _ROWS_PER_BLOCK):
-                part = slice(start, start + _ROWS_PER_BLOCK)
-                H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
-                outputs[part] = H @ W + b
-                H -= self.offset + self.rows.shift
-                leverage[part] = self.preconditioner.squares(H.T)
+        preconditioner = self.preconditioner
+
+        def leave_out(part: slice) -> None:
+            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            outputs[part] = H @ W + b
+            H -= self.offset + self.rows.shift
+            leverage[part] = preconditioner.squares(H.T)
+
+        # One thread launches the work of a device.
+        step = _ROWS_PER_BLOCK if self.layer.xp is np else max(1, len(rows))
+        parts = (slice(start, start + step) for start in range(0, len(rows), step))
+        map_single_threaded_blas([partial(leave_out, part) for part in parts])
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # samples of weight 0 do not count
         leverage += self.fit_intercept / self.w.sum()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)

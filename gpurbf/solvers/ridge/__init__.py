@@ -177,10 +177,13 @@ class RidgeSolution:
         """See `leave_one_out`; for rows that are evaluated together."""
         xp = self.xp
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
-        half = self._half((H - xp.asarray(self.mean)).astype(np.float64, copy=False).T)
+        rows = (H - xp.asarray(self.mean)).astype(np.float64, copy=False)
+        if own is not None:  # few vectors alone would take as long as many: all of L is read
+            rows = xp.vstack([rows, xp.asarray(own.units.T)])
+        half = self._half(rows.T)
+        half, at_center = half[:, : len(H)], half[:, len(H) :]
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
         if own is not None and len(own.rows):
-            at_center = self._half(xp.asarray(own.units))
             cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
             ratio = cross / to_host((at_center * at_center).sum(axis=0))
             outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)

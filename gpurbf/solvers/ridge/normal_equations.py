@@ -19,7 +19,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import parallel_for, single_threaded_blas
+from gpurbf.runtime.threads import parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
@@ -329,9 +329,8 @@ def relative_to(scale: float, squares: float) -> float:
 def _add_outer(A: Any, u: Any, v: Any) -> None:
     """A += u vᵀ in blocks of rows: no second (m, m) array."""
 
-    def task(i: int) -> None:
-        rows = slice(i * _ROWS_PER_BLOCK, (i + 1) * _ROWS_PER_BLOCK)
+    def task(rows: slice) -> None:
         A[rows] += u[rows, None] * v
 
     # On a device, one thread launches the work.
-    parallel_for(task, -(-len(A) // _ROWS_PER_BLOCK), None if isinstance(A, np.ndarray) else 1)
+    parallel_rows(task, len(A), _ROWS_PER_BLOCK if isinstance(A, np.ndarray) else len(A))
