@@ -83,6 +83,7 @@ class _Account:
         self.entries: dict[tuple[str, str], Entry] = {}
         self.trace: Trace = []
         self.unlocked_seconds = 0.0
+        self.unlocked_since: float | None = None  # None: the thread may hold Python's lock
         self.open = [base]
         self.since = self.next_look = time.perf_counter()
 
@@ -97,6 +98,9 @@ class _Account:
         now = time.perf_counter()
         entry = self.entry(self.open[-1])
         entry.seconds += now - self.since
+        if self.unlocked_since is not None:
+            self.unlocked_seconds += now - self.unlocked_since
+            self.unlocked_since = now
         self.trace.append(Segment(self.open[-1], now - self.since, self.unlocked_seconds))
         self.since, self.unlocked_seconds = now, 0.0
         if now >= self.next_look or not entry.memory:
@@ -255,16 +259,17 @@ def is_recorded() -> bool:
 def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
     """The function; if this thread is recorded, its time counts as without Python's lock."""
     account = _local.account
-    if account is None:
+    if account is None or account.unlocked_since is not None:  # inside such a function it counts
         return function
 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Result:
-        began = time.perf_counter()
+        account.unlocked_since = time.perf_counter()
         try:
             return function(*args, **kwargs)
         finally:
-            account.unlocked_seconds += time.perf_counter() - began
+            account.unlocked_seconds += time.perf_counter() - account.unlocked_since
+            account.unlocked_since = None
 
     return timed
 

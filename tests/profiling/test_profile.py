@@ -96,6 +96,22 @@ def test_a_moment_and_its_work_count_for_the_innermost_open_stage(clock):
     assert recorder.entries["prepare", ""].operations == {"float32": 1}
 
 
+def test_work_without_the_lock_is_counted_for_the_span_in_which_it_was_done(clock):
+    def inner():
+        clock.wait(2)
+
+    def work():
+        clock.wait(1)
+        with stages.stage("hidden layer"):
+            stages.time_unlocked(inner)()
+        clock.wait(4)
+
+    with stages.Recorder() as recorder:
+        stages.time_unlocked(work)()
+        clock.wait(8)
+    assert [span[1:] for span in recorder.trace] == [(1, 1), (2, 2), (12, 4)]
+
+
 def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(clock):
     def share(name, seconds):
         def work():
