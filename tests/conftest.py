@@ -104,15 +104,8 @@ def mnist():
     return datasets.load_mnist(real_data("mnist"))
 
 
-@pytest.fixture(scope="session")
-def optd64():
-    """The arrays of the published optd64 experiment, by name."""
-    with np.load(real_data("optdigits", "optd64.npz")) as arrays:
-        return dict(arrays)
-
-
-@pytest.fixture(scope="session")
-def iris_fsvc():
-    """The arrays of the published iris experiment, by name."""
-    with np.load(real_data("fsvc-iris", "iris.npz")) as arrays:
+@pytest.fixture
+def published(request):
+    """The arrays of a published experiment, by name, from the file that is the parameter."""
+    with np.load(real_data(*request.param)) as arrays:
         return dict(arrays)

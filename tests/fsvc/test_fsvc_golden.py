@@ -15,12 +15,13 @@ DIGITS = [
     (4, 1.35, "gaussian", "euclidean", 935, 451208, 763, 771),
     (1, 3, "triangular", "euclidean", 14, 2209, 478, 603),
 ]
-# data, overlap, radius, kernel, metric; centers, test accuracy in %
+# data; overlap, radius, kernel, metric; centers, test accuracy in %
+OPTD64, IRIS = ("optdigits", "optd64.npz"), ("fsvc-iris", "iris.npz")
 PUBLISHED = [
-    ("optd64", 0.25, 1, "gaussian", "euclidean", 1720, 98.664),
-    ("optd64", 1, 7.6, "triangular", "manhattan", 595, 97.663),
-    ("iris_fsvc", 1, 0.6, "triangular", "manhattan", 15, 100),
-    ("iris_fsvc", 0.1, 0.5, "triangular", "manhattan", 7, 100),
+    (OPTD64, (0.25, 1, "gaussian", "euclidean", 1720, 98.664)),
+    (OPTD64, (1, 7.6, "triangular", "manhattan", 595, 97.663)),
+    (IRIS, (1, 0.6, "triangular", "manhattan", 15, 100)),
+    (IRIS, (0.1, 0.5, "triangular", "manhattan", 7, 100)),
 ]
 
 
@@ -45,11 +46,10 @@ def test_golden_values_on_digits(row, precision, backend, digits):
         assert np.sum(recipe.predict(X_test) == y_test) == correct
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=str)
-def test_published_results(row, backend, request):
-    data, overlap, radius, kernel, metric, m, accuracy = row
-    arrays = request.getfixturevalue(data)
+@pytest.mark.parametrize(("published", "row"), PUBLISHED, indirect=["published"], ids=str)
+def test_published_results(published, row, backend):
+    overlap, radius, kernel, metric, m, accuracy = row
     recipe = FSVC.published(radius, overlap=overlap, kernel=kernel, metric=metric, backend=backend)
-    recipe.fit(arrays["X_train"], arrays["y_train"])
+    recipe.fit(published["X_train"], published["y_train"])
     assert len(recipe.centers_) == m
-    assert round(100 * recipe.score(arrays["X_test"], arrays["y_test"]), 3) == accuracy
+    assert round(100 * recipe.score(published["X_test"], published["y_test"]), 3) == accuracy
