@@ -17,15 +17,6 @@ def sizes_of(*lengths):
     return problems_of(starts, np.arange(starts[-1]) + 1.0, pairs)
 
 
-def test_pairs_are_laid_end_to_end():
-    problems = sizes_of(2, 3, 1)
-    assert problems.starts.tolist() == [0, 5, 8, 12]
-    assert problems.samples.tolist() == [0, 1, 2, 3, 4, 0, 1, 5, 2, 3, 4, 5]
-    assert problems.y.tolist() == [1, 1, -1, -1, -1, 1, 1, -1, 1, 1, 1, -1]
-    assert (problems.C == problems.samples + 1).all()
-    assert problems.sizes.tolist() == [5, 3, 4]
-
-
 def test_what_is_at_work_is_within_the_memory():
     problems = sizes_of(*[6000] * 10)
     N, size = 60_000, problems.sizes.max()
