@@ -124,30 +124,25 @@ def test_weights_changed_in_place_hold_at_once(backend):
     np.testing.assert_allclose(layer.matvec(X, W[:, :1]), H @ W[:, :1])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("layout", ["csr_matrix", "csr_array", "fortran", "reversed", "memmap"])
-def test_storage_changes_nothing_and_is_not_modified(backend, layout, tmp_path):
-    X, C = data(np.float32, 60, 20, 12)
+def test_storage_changes_nothing_and_is_not_modified(backend, layout, dtype, tmp_path):
+    X, C = data(dtype, 60, 20, 12)
     X[X < 0] = 0
-    layer = layer_of(C, 0.05, backend=backend)
+    gamma = gamma_for(X, "gaussian", "euclidean")
+    layer, by_columns = (layer_of(A, gamma, backend=backend) for A in (C, np.asfortranarray(C)))
     expected = layer.activations(X)
     if layout.startswith("csr"):
         stored = getattr(sp, layout)(X)
     elif layout == "memmap":
         X.tofile(tmp_path / "X")
-        stored = np.memmap(tmp_path / "X", np.float32, "r", shape=X.shape)
+        stored = np.memmap(tmp_path / "X", dtype, "r", shape=X.shape)
     else:
         stored = np.asfortranarray(X) if layout == "fortran" else X[::-1].copy()[::-1]
     before = X.copy()
     assert_close(layer.activations(stored), expected, np.float32)
+    assert_close(by_columns.activations(stored), expected, np.float32)
     np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, before)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_centers_may_be_stored_by_columns(backend, dtype):
-    X, C = data(dtype, 60, 20, 12)
-    gamma = gamma_for(X, "gaussian", "euclidean")
-    by_rows, by_columns = (layer_of(A, gamma, backend=backend) for A in (C, np.asfortranarray(C)))
-    assert_close(by_columns.activations(X), by_rows.activations(X), np.float32)
 
 
 def test_out_may_be_any_array_of_the_right_shape(backend):
