@@ -81,12 +81,12 @@ def test_layers_pass_their_tests_with_the_machine_code_for_amx(emulated):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
-    found = re.search(
-        r"configured (\d+), loaded (\d+), multiplied (\d+), stored (\d+)", done.stdout
-    )
-    configured, loaded, multiplied, stored = map(int, found.groups())
+    (counts,) = re.findall(r"^tiles (configured .*)", done.stdout, re.MULTILINE)
+    configured, loaded, multiplied, stored, *rest = map(int, re.findall(r"\d+", counts))
     # Two tiles of rows and two of centers are loaded for four products, and four are stored.
     assert configured > 100 and loaded == multiplied >= stored > 1000
+    # Every task gives the tiles of its thread back; rows begin at a multiple of 64.
+    assert rest == [configured, 0]
 
 
 def test_the_emulation_is_as_strict_as_the_hardware(emulated):

@@ -21,7 +21,6 @@ amx.permission = lambda: None
 
 def pytest_terminal_summary(terminalreporter):
     """Say how often the tiles were used."""
-    counts = [emulator.count(i) for i in range(4)]
-    terminalreporter.write_line(
-        "tiles configured {}, loaded {}, multiplied {}, stored {}".format(*counts)
-    )
+    counts = [emulator.count(i) for i in range(6)]
+    words = "tiles configured {}, loaded {}, multiplied {}, stored {}, released {}, not aligned {}"
+    terminalreporter.write_line(words.format(*counts))

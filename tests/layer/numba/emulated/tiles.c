@@ -20,8 +20,9 @@ static _Thread_local struct {
     uint8_t data[TILES][ROWS][BYTES];
 } unit;
 
-/* Configurations, loads, products, stores: of all threads. */
-static _Atomic unsigned long counted[4];
+/* Configurations, loads, products, stores, releases, loads of rows that are not aligned: of all
+ * threads. */
+static _Atomic unsigned long counted[6];
 
 /* Registers of the context by their number in an instruction. */
 static const int general[16] = {
@@ -143,6 +144,7 @@ static int execute(const struct instruction *i)
         return configure(i->address);
     }
     if (plain && i->prefix == NONE && i->reg == 0) {
+        counted[4]++;
         memset(&unit, 0, sizeof unit); /* TILERELEASE */
         return 1;
     }
@@ -153,6 +155,7 @@ static int execute(const struct instruction *i)
     if (i->opcode == 0x4B && i->in_memory && usable(i->reg)) {
         if (i->prefix == PF2) {
             counted[1]++;
+            counted[5] += (uintptr_t)i->address % BYTES != 0 || i->stride % BYTES != 0;
             load(i->reg, i->address, i->stride);
             return 1;
         }
