@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gpurbf.svm import _working_set_kernels
-from gpurbf.svm.pair_kernel import subtract_rows
 
 
 def _set(f, beta, low, high, previous, last, size, goal=-np.inf):
@@ -40,19 +39,6 @@ def test_half_of_a_set_stays_and_the_worst_come_of_equals_the_first(half, decima
     np.testing.assert_array_equal(values, [own[members] for own in expected])
 
 
-def test_no_set_is_chosen_where_none_is_wanted():
-    f, beta, ones = np.array([1.0, -1.0, 0.5]), np.zeros(3), np.ones(3)
-    none = np.empty(0, np.intp)
-    assert _set(f, beta, -ones, ones, none, True, 4, 1.9)[0] == 2.0
-    assert len(_set(f, beta, -ones, ones, none, True, 4, 2.0)[1]) == 3
-    violation, members, *_ = _set(f, beta, -ones, ones, none, True, 4, 2.1)
-    assert violation == 2.0 and len(members) == 0
-    for wrong in (np.nan, np.inf, -np.inf):
-        f[1] = wrong
-        violation, members, *_ = _set(f, beta, -ones, ones, none, True, 4, 0.1)
-        assert np.isnan(violation) and len(members) == 0
-
-
 def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
     rng = np.random.default_rng(0)
     slot_of, owner, used = np.full(30, -1), np.full(12, -1), np.full(12, -1)
@@ -79,28 +65,6 @@ def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
         left = np.setdiff1d(np.arange(len(owner)), slots)
         assert not len(left) or not len(where) or last[filled].max() <= last[left].min()
         np.testing.assert_array_equal(owner[left], before[left])
-
-
-def test_those_that_change_are_put_back_with_their_changes():
-    beta, members = np.arange(6.0), np.array([4, 1, 3])
-    changed, change, squares = _working_set_kernels.scatter(
-        members, np.array([4.5, 1.0, 0.0]), beta
-    )
-    assert squares == 0.5**2 + 3**2
-    np.testing.assert_array_equal(changed, [4, 3])
-    np.testing.assert_array_equal(change, [0.5, -3.0])
-    np.testing.assert_array_equal(beta, [0, 1, 2, 0, 4.5, 5])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_are_subtracted_in_float64(dtype):
-    rng = np.random.default_rng(0)
-    K = rng.normal(size=(50, 5000)).astype(dtype)
-    slots, f = rng.permutation(50)[:41], rng.normal(size=4000)
-    change = rng.normal(size=41)
-    expected = f - change @ K[slots, 700:4700].astype(float)
-    subtract_rows(K, slots, change, f, 700)
-    assert f == pytest.approx(expected, abs=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

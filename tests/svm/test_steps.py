@@ -1,11 +1,10 @@
-"""Steps of SVC's solver: of two samples, of all free ones together, and ahead along a valley."""
+"""Steps of SVC's solver: of two samples, and of all free ones together."""
 
 import numpy as np
 import pytest
 
 from gpurbf.svm._free_cg_kernels import solve_free
 from gpurbf.svm._smo_kernels import solve_block
-from gpurbf.svm.binary import TwoStep
 from gpurbf.svm.pair_kernel import all_rows, pair_rows
 
 
@@ -128,47 +127,3 @@ def test_rows_that_are_not_there_yet_are_copied():
     steps, _ = solve_free(pair_rows(K, slice(10, 40), slice(50, 90)), *own, *limits)
     assert steps == solve_free(all_rows(copied), *alone, *limits)[0] > 0
     np.testing.assert_array_equal(own, alone)
-
-
-def test_the_point_ahead_is_the_best_of_its_plane():
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(30, 30))
-    K, y = A @ A.T, np.sign(rng.normal(size=30))
-    moves = rng.normal(size=(2, 30))
-    moves -= moves.mean(axis=1, keepdims=True)
-    plane, beta = TwoStep(30), np.zeros(30)
-    points = [beta, beta + moves[0], beta + moves[0] + moves[1]]
-    bound = np.full(30, 1e9)
-    for beta in points:
-        assert plane.ahead(-bound, bound, 30) is None
-        plane.add(beta, y - K @ beta)
-    (beta, f), members, _ = plane.ahead(-bound, bound, 0)
-    assert len(members) == 0
-    assert f == pytest.approx(y - K @ beta, abs=1e-6)
-    slope = np.abs(moves @ (y - K @ points[2])).max()
-    assert moves @ f == pytest.approx([0, 0], abs=1e-5 * slope)
-    assert np.linalg.matrix_rank(np.vstack([moves, beta]), 1e-6) == 2
-
-
-def test_the_point_ahead_keeps_bounds_and_sum():
-    rng = np.random.default_rng(1)
-    A = rng.normal(size=(40, 10))
-    K, y = A @ A.T + np.eye(40), np.sign(rng.normal(size=40))
-    plane, bound = TwoStep(40), np.full(40, 0.05)
-    for scale in (0, 1e-3, 2.5e-3):
-        move = np.where(np.arange(40) < 20, 1.0, -1.0) * scale
-        plane.add(move, y - K @ move)
-    plane.add(move + 1e-4 * (y - y.mean()), y - K @ (move + 1e-4 * (y - y.mean())))
-    (beta, f), members, change = plane.ahead(-bound, bound, 40)
-    assert np.abs(beta).max() <= 0.05 + 1e-15
-    assert len(members) > 0
-    assert beta.sum() == pytest.approx(0, abs=1e-12)
-    f -= change @ K[members]
-    assert f == pytest.approx(y - K @ beta, abs=1e-9)
-    assert plane.ahead(-bound, bound, 0) is None
-
-
-def test_numbers_that_are_not_finite_are_found():
-    ones, K = np.ones(2), np.eye(2, dtype=np.float32)
-    f = np.array([1.0, np.inf])
-    assert np.isnan(solve_block(all_rows(K), ones, -ones, ones, np.zeros(2), f, 0.1, 0)[1])
