@@ -8,32 +8,18 @@ import pytest
 from gpurbf.svm import row_cache
 
 
-def memory_and_cache(K, columns, budget):
-    """Memory for a budget, and a cache of rows of K in it."""
-
-    def values(samples, columns, out, places=slice(None)):
-        out[places] = K[samples, columns]
-
-    memory = np.empty(budget.size, np.float32)
-    kernel = SimpleNamespace(values=values, xp=np)
-    return memory, row_cache.RowCache(kernel, columns, budget, memory)
-
-
-def rows(cache, members):
-    """Rows of the cache, one by one, as what they are subtracted from shows them."""
-    found = np.zeros((len(members), cache.n))
-    for member, f in zip(members, found):
-        cache.subtract(np.array([member]), -np.ones(1), f)
-    return found
-
-
 @pytest.mark.parametrize("budget_rows", [0, 5, 1000])
 def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
     monkeypatch.setattr(row_cache, "MIN_ROWS", 3)
     rng = np.random.default_rng(0)
     K = rng.normal(size=(30, 30)).astype(np.float32)
     budget = row_cache.Budget([10, 10, 10], budget_rows * 40, 1)
-    _, cache = memory_and_cache(K, slice(10, 20), budget)
+
+    def values(samples, columns, out, places=slice(None)):
+        out[places] = K[samples, columns]
+
+    kernel, memory = SimpleNamespace(values=values, xp=np), np.empty(budget.size, np.float32)
+    cache = row_cache.RowCache(kernel, slice(10, 20), budget, memory)
     for partner in (slice(20, 30), slice(0, 10), slice(0, 4), slice(20, 30)):
         first = partner.start == 20
         samples = np.r_[10:20, partner] if first else np.r_[partner, 10:20]
@@ -45,22 +31,6 @@ def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
             cache.subtract(members, change, f)
             assert f == pytest.approx(expected, abs=1e-12)
     assert len(cache.pieces) * budget.piece <= max(budget_rows, 4) * 10
-
-
-def test_rows_in_two_pieces_apart_are_written_where_they_belong():
-    rng = np.random.default_rng(0)
-    K = rng.normal(size=(400, 400)).astype(np.float32)
-    # Others have pieces between those of the cache.
-    budget = row_cache.Budget([400, 350], 4 * 400 * 8 * 64, 1)
-    memory, cache = memory_and_cache(K, slice(0, 350), budget)
-    cache.pair_with(np.arange(400), True)
-    for start in range(0, 200, 8):
-        assert np.array_equal(rows(cache, np.arange(start, start + 8)), K[start : start + 8, :350])
-        others, _ = budget.take(1, 400, 0)
-        for i in others:
-            memory[i * budget.piece : (i + 1) * budget.piece] = np.nan
-    assert np.diff(cache.pieces).max() > 1
-    assert np.array_equal(rows(cache, np.arange(200)), K[:200, :350])
 
 
 @pytest.mark.parametrize("sizes", [[6000] * 10, [5000, 7, 300, 1], [40] * 300, [3, 2]])
