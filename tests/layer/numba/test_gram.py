@@ -1,12 +1,9 @@
 """Sums on a grid: exact under every kernel, the same bits however the rows come."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from gpurbf import config_context
-from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import gram, gram_kernels, matvec, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
@@ -16,10 +13,10 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.threads import limited
 from tests.layer.numba.test_microkernels import runnable
+from tests.layer.numba.test_tiles import PIXELS
 
 RNG = np.random.default_rng(0)
 GAUSSIAN = Activation("euclidean", "gaussian", 3e-6)
-PIXELS = Quantization(1.0, 0)
 
 
 def in_pairs(Q):
@@ -56,25 +53,6 @@ def test_squares_are_those_of_64_bits(name, N, m, kind):
     ends = gram._run_ends(pairs, pairs.shape[1])
     gram._add_blocks(pairs, ends, microkernel_table.kernel(name), 1.0, m, 0, G, np.empty((m, 0)))
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q))
-
-
-@pytest.mark.parametrize("kind", ["largest", "any", "usual", "small"])
-def test_no_run_of_rows_can_overflow_and_runs_are_long(kind):
-    Q = ROWS[kind]((4001, 40))
-    pairs, _ = in_pairs(Q)
-    ends = 2 * gram._run_ends(pairs, pairs.shape[1])
-    assert ends[0] == 0 and ends[-1] == 4002 and (np.diff(ends) > 0).all()
-    energies = [(Q[a:b] ** 2).sum(axis=0).max() for a, b in pairwise(ends)]
-    assert max(energies) < 2**31 and np.diff(ends).max() <= gram_kernels.LONGEST
-    if kind == "usual":
-        assert np.median(np.diff(ends)) > 200
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("gram16")])
-def test_the_kernels_take_pairs_of_16_bits(name):
-    layout = microkernel_table.layout_of(name)
-    assert layout.x_group == 2 and layout.x_dtype == np.int16 and layout.out_dtype == np.int32
-    assert LANES % layout.rows == 0
 
 
 def test_a_row_that_does_not_fit_is_said_so_whatever_it_holds():

@@ -6,7 +6,6 @@ import standin
 from standin import GAUSSIAN
 
 from benchmarks import _cuda_naive_kernels
-from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMS, Activation
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.cuda import numba_cuda
@@ -15,9 +14,9 @@ from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, til
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
 from tests.layer.cuda import kernels_in_numpy
+from tests.layer.numba.test_tiles import PIXELS, integers, of
 from tests.layer.test_layer import assert_close, data
 
-PIXELS = Quantization(1.0, 0)
 TURING, AMPERE = (7, 5), (8, 0)
 # The smallest tiles of R = 4 and R = 8; the latter also the smallest that tensor cores take.
 TINY, MEDIUM = tile.Shape(32, 8), tile.SHAPES["medium"]
@@ -38,14 +37,6 @@ def activations_of(X, C, activation, dtype=np.float64, quantization=None, **opti
     out = XP.full((len(X), len(C)), np.nan, dtype)
     layer_of(C, activation, dtype, quantization, **options).activations(XP.asarray(X), out)
     return out.get()
-
-
-def distances(metric):
-    return Activation(metric, "linear" if metric == "dot" else "identity")
-
-
-def exact_distances(X, C, metric):
-    return np.rint(reference.METRICS[metric](X, C) ** (1 if metric == "dot" else 2))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +90,8 @@ def test_codes_are_exact_by_four_bytes_an_instruction_and_on_tensor_cores(
 ):
     X, C = data(np.uint8, *size)
     options = {"quantization": PIXELS, "shape": shape, "capability": capability}
-    H = activations_of(X, C, distances(metric), **options)
-    np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+    H = activations_of(X, C, of(metric), **options)
+    np.testing.assert_array_equal(H, integers(X, C, metric))
 
 
 @pytest.mark.parametrize("profile", ["gaussian", "thin-plate"])
@@ -143,8 +134,8 @@ def test_shares_of_scores_are_added_in_float64():
 def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
     monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
     X, C = data(np.uint8, 5, 6, 2 * 64 + 3)
-    H = activations_of(X, C, distances(metric), quantization=PIXELS)
-    np.testing.assert_array_equal(H, exact_distances(X, C, metric))
+    H = activations_of(X, C, of(metric), quantization=PIXELS)
+    np.testing.assert_array_equal(H, integers(X, C, metric))
     profile = "poly" if metric == "dot" else "laplacian"
     activation = Activation(metric, profile, 1e-5 if metric == "dot" else 1e-3, 0.5, 2)
     H = activations_of(X, C, activation, np.float32, PIXELS)
@@ -161,7 +152,7 @@ def test_rows_are_independent_of_their_batch():
 
 def test_inputs_may_be_of_any_type():
     X, C = data(np.uint8, 10, 10, 12)
-    H = activations_of(X.astype(np.int16), C.astype(np.float32), distances("manhattan"))
+    H = activations_of(X.astype(np.int16), C.astype(np.float32), of("manhattan"))
     np.testing.assert_array_equal(H, reference.manhattan(X, C) ** 2)
 
 
