@@ -162,15 +162,3 @@ def test_pass_may_write_over_its_products_and_clamps_at_zero():
     zeros = np.zeros(2, np.float32)
     epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, "squared", "identity"), P)
     np.testing.assert_array_equal(P, [[0, 0], [0, 6]])
-
-
-def test_ranges_of_rows_give_what_the_whole_gives():
-    rng = np.random.default_rng(0)
-    P = rng.random((10, 33))
-    rows, columns = rng.random(10), rng.random(33)
-    whole, parts = np.empty_like(P), np.empty_like(P)
-    epilogue = rule(columns, whole, -2, 1.0, "squared", "gaussian", 0.5, 0.0, 3)
-    epilogue_rows(0, 10, P, rows, columns, epilogue, whole)
-    for begin, end in ((0, 3), (3, 4), (4, 10)):
-        epilogue_rows(begin, end, P, rows, columns, epilogue, parts)
-    np.testing.assert_array_equal(parts, whole)
