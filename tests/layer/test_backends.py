@@ -7,18 +7,8 @@ import standin
 from callers import run_python, run_threads
 
 from gpurbf import BackendUnavailable, config_context
-from gpurbf.layer.backends import (
-    CPUS,
-    GPUS,
-    LOADERS,
-    Backend,
-    _attempt,
-    available_backends,
-    centers_worth_a_transfer,
-    cpus_in_order,
-    get_backend,
-    no_gpu,
-)
+from gpurbf.layer import backends
+from gpurbf.layer.backends import CPUS, GPUS, LOADERS, Backend, get_backend
 from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.backends.numba import cpu_kernel
 
@@ -39,9 +29,9 @@ def asked(monkeypatch):
     monkeypatch.setattr(check, "trusted", lambda name: standin.RIGHT)
     for name in LOADERS:
         monkeypatch.setitem(LOADERS, name, loader(name))
-    _attempt.cache_clear()
+    backends._attempt.cache_clear()
     yield names
-    _attempt.cache_clear()
+    backends._attempt.cache_clear()
 
 
 def failing(error):
@@ -106,7 +96,7 @@ def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, error)
     assert backend.name == "mkl" and reason.endswith("; numba cannot run here")
     assert all(f"{name} is not used: {said}" in reason for name in GPUS)
     refused = dict.fromkeys([*GPUS, "numba"], said)
-    assert available_backends() == refused | {"mkl": None, "numpy": None}
+    assert backends.available_backends() == refused | {"mkl": None, "numpy": None}
     for _ in range(2):
         with pytest.raises(BackendUnavailable) as refusal:
             get_backend("numba")
@@ -131,19 +121,19 @@ def test_an_interrupt_of_a_loader_is_no_answer(asked, monkeypatch):
 
 def test_tiles_in_plain_code_are_asked_last(monkeypatch):
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("generic", ""))
-    assert cpus_in_order() == ["mkl", "numpy", "numba"]
+    assert backends.cpus_in_order() == ["mkl", "numpy", "numba"]
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("amx", ""))
-    assert cpus_in_order() == CPUS
+    assert backends.cpus_in_order() == CPUS
 
 
 def test_a_gpu_is_worth_the_transfer_by_arithmetic_on_rates():
     """With so many centers both sides take the same time, whatever the number of inputs."""
     rates = {"device": 1e13, "host": 2e12, "copy": 1e10}
-    m = centers_worth_a_transfer(**rates)
+    m = backends.centers_worth_a_transfer(**rates)
     for n in (1, 784):
         there = 4 * n / rates["copy"] + 2 * n * m / rates["device"]
         assert there == pytest.approx(2 * n * m / rates["host"])
-    assert centers_worth_a_transfer(device=1e12, host=1e12, copy=1e10) == math.inf
+    assert backends.centers_worth_a_transfer(device=1e12, host=1e12, copy=1e10) == math.inf
 
 
 def test_a_wrong_variable_is_an_error_and_no_reason_to_take_another(monkeypatch):
@@ -175,7 +165,7 @@ def test_auto_imports_no_library_that_it_does_not_take(tmp_path, monkeypatch, cu
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     if cpu_kernel.choose_kernel()[0] == "generic":
         pytest.skip("the CPU has no vector instructions that the tiles use")
-    if cupy == "missing" and no_gpu() is None:
+    if cupy == "missing" and backends.no_gpu() is None:
         pytest.skip("there is a GPU")
     if cupy != "missing":
         (tmp_path / "cupy.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
@@ -197,8 +187,8 @@ def test_auto_imports_no_library_that_it_does_not_take(tmp_path, monkeypatch, cu
         print([library.internal_api for library in blas_libraries().lib_controllers])
 """
     # The folder of the process is first on its path.
-    libraries, backends, blas = run_python(code, cwd=tmp_path).stdout.splitlines()
+    libraries, imported, blas = run_python(code, cwd=tmp_path).stdout.splitlines()
     assert libraries == "[]"
     for name in ("cuda.cupy_", "cuda.numba_cuda", "blas.mkl"):
-        assert f"'gpurbf.layer.backends.{name}'" not in backends
+        assert f"'gpurbf.layer.backends.{name}'" not in imported
     assert "mkl" not in blas or "mkl" in run_python("import numpy; numpy.show_config()").stdout

@@ -8,13 +8,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
 from gpurbf import SVC
-from gpurbf.svm.platt import (
-    N_FOLDS,
-    class_probabilities,
-    fit_sigmoid,
-    fit_sigmoids,
-    pair_probabilities,
-)
+from gpurbf.svm import platt
+from gpurbf.svm.platt import class_probabilities, fit_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarning")
 X, Y = load_digits(return_X_y=True)
@@ -36,7 +31,7 @@ def test_separated_or_constant_outputs_have_finite_sigmoids():
     for first, second in ((np.ones(3), np.ones(5)), (np.zeros(3), np.zeros(5))):
         A, B = fit_sigmoid(first, second)
         targets = (3 * 4 / 5 + 5 * 1 / 7) / 8
-        np.testing.assert_allclose(pair_probabilities(first, A, B), targets, rtol=1e-5)
+        np.testing.assert_allclose(platt.pair_probabilities(first, A, B), targets, rtol=1e-5)
 
 
 def test_what_outputs_differ_by_in_rounding_is_not_learned():
@@ -76,11 +71,11 @@ def test_no_output_is_of_a_model_that_saw_the_sample():
         assert not set(train) & set(test)
         # Each class has its share in every fold.
         shares = [np.bincount(codes[part], minlength=3) for part in (test, train)]
-        assert (np.abs(N_FOLDS * shares[0] - shares[0] - shares[1]) < N_FOLDS).all()
+        assert (np.abs(platt.N_FOLDS * shares[0] - shares[0] - shares[1]) < platt.N_FOLDS).all()
         seen.extend(test)
         return np.zeros((len(test), 3))
 
-    assert fit_sigmoids(codes, np.random.RandomState(0), outputs).shape == (2, 3)
+    assert platt.fit_sigmoids(codes, np.random.RandomState(0), outputs).shape == (2, 3)
     assert sorted(seen) == list(range(50))
 
 
