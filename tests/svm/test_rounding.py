@@ -153,6 +153,8 @@ def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
     assert ", float64" in forced.backend_info_
     model = SVC().fit(X, y)
     assert ", float32" in model.backend_info_ and "where it matters" in model.backend_info_
+    single = SVC(precision="float32").fit(X[:1500], y[:1500]).backend_info_
+    assert ", float32" in single and "where it matters" not in single
     assert ", float64" in SVC().fit(X[:900], y[:900]).backend_info_
     # The dtype of the data decides nothing.
     np.testing.assert_array_equal(
@@ -163,25 +165,6 @@ def test_svc_says_which_arithmetic_and_why_and_can_be_forced():
     np.testing.assert_allclose(
         model.decision_function(X), forced.decision_function(X), atol=5 * model.tol
     )
-
-
-@pytest.mark.parametrize(
-    "n_samples, precision, dtype, looked_after",
-    [
-        (5000, "auto", "float32", True),
-        (5000, "float32", "float32", False),
-        (5000, "float64", "float64", False),
-        (1500, "auto", "float32", True),
-        (1000, "auto", "float64", False),
-    ],
-)
-def test_rows_take_the_narrowest_arithmetic_that_serves(n_samples, precision, dtype, looked_after):
-    X = np.random.default_rng(1).normal(size=(n_samples, 5))
-    activation = Activation("euclidean", "gaussian", 0.2)
-    rows = KernelRows(quantize_or_keep(X, precision), activation, "auto", precision, n_samples)
-    assert rows.dtype == dtype
-    assert (rows.rounding > 0) == looked_after
-    assert dtype in rows.description
 
 
 def test_rows_are_float64_where_float32_loses_too_much():
