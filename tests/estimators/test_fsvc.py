@@ -308,14 +308,6 @@ def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
 
 
 @pytest.mark.parametrize(
-    "recipe", [FSVC.published(2.0, learning_rate=0.1), FSVC.sfsvc(2.0, overlap=0.5)], ids=str
-)
-def test_the_named_recipes_are_parameters_that_a_clone_keeps(recipe):
-    assert clone(recipe).get_params() == recipe.get_params()
-    assert not recipe.shuffle and recipe.outside == "zero"
-
-
-@pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
         ({"radius": 0.0}, ValueError, "radius must be > 0"),

@@ -69,6 +69,7 @@ def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_publish
     assert model.score(X[900:], y[900:]) > before.score(X[900:], y[900:])
     for recipe, selection in ((FSVC.published, "pass"), (FSVC.sfsvc, "per-class")):
         assert recipe(2.0).selection == selection and recipe(2.0).eval_radius is None
+        assert recipe(2.0).outside == "zero" and not recipe(2.0).shuffle
     assert FSVC.published(2.0, eval_radius=3.0).eval_radius == 3.0
 
 
