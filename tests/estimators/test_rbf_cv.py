@@ -12,9 +12,6 @@ from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.estimators.rbf_cv import settled
-from gpurbf.layer.activation import Activation
-from gpurbf.layer.layer import HiddenLayer
-from gpurbf.solvers.ridge import OwnCenters
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 from gpurbf.solvers.ridge.path import RidgePath, tridiagonal
 
@@ -55,36 +52,17 @@ def test_a_tridiagonal_form_solves_every_shift(m):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("weights", [np.ones(70), w])
-def test_leave_one_out_is_what_leaving_out_gives(backend, intercept, weights):
-    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend=backend)
-    T = np.eye(3)[y]
-    normal = NormalEquations(20, 3, ALPHAS.min())
-    normal.add(layer, X, T, weights)
-    path = RidgePath(normal, ALPHAS, intercept)
-    rows = np.array([3, 0, 19, 20, 69])
-    own = OwnCenters(np.array([0, 1, 2]), np.eye(20)[:, rows[:3]])
-    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
-    outputs = path.leave_one_out(layer.xp.asarray(H[rows]), T[rows], weights[rows], own)
-    for i, ridge in enumerate(reference.penalty(H, ALPHAS, weights, intercept)):
-        for output, row in zip(outputs[i], rows, strict=True):
-            center = row if row < 20 else -1
-            expected = left_out(H, T, weights, ridge, intercept, row, center)
-            np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-8)
-        W, b = reference.ridge(H, T, weights, ALPHAS[i], intercept)
-        np.testing.assert_allclose(path.solution(i)[0], W, rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(path.solution(i)[1], b, rtol=1e-6, atol=1e-8)
-
-
-def test_the_score_is_the_error_of_refits(backend):
-    options = {"centers": C, "gamma": 0.1, "backend": backend}
+@pytest.mark.parametrize("w", [np.ones(70), w])
+def test_the_score_is_the_error_of_refits(backend, intercept, w):
+    options = {"centers": C, "gamma": 0.1, "fit_intercept": intercept, "backend": backend}
     model = RBFClassifierCV(alphas=ALPHAS, gammas=[1, 3], n_left_out=None, **options)
     model.fit(X, y, sample_weight=w)
     expected = []
     for gamma in (0.1, 0.3):
         H, T = reference.hidden(X, C, "euclidean", "gaussian", gamma), np.eye(3)[y]
-        for ridge in reference.penalty(H, ALPHAS, w):
-            outputs = [left_out(H, T, w, ridge, True, i, i if i < 20 else -1) for i in range(70)]
+        for ridge in reference.penalty(H, ALPHAS, w, intercept):
+            given = H, T, w, ridge, intercept
+            outputs = [left_out(*given, i, i if i < 20 else -1) for i in range(70)]
             expected.append(-np.average(np.square(outputs - T).mean(axis=1), weights=w))
     found = model.cv_results_
     np.testing.assert_allclose(found["mean_test_score"], expected, rtol=1e-6)
