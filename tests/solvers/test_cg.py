@@ -154,18 +154,6 @@ def test_falkon_is_the_inverse_of_the_centers_own_system(centred):
     np.testing.assert_allclose(found.squares(np.eye(m)), half.diagonal(), rtol=1e-9)
 
 
-def test_all_samples_as_centers_are_kernel_ridge_regression(backend):
-    solver = CG(1e-5, preconditioner=200, **TIGHT)
-    model = RBFClassifier("all", solver=solver, backend=backend, random_state=0).fit(X, y)
-    assert len(model.centers_) == len(X)
-    assert "kernel ridge regression" in model.solver_info_
-    C = model.centers_
-    V, b = kernel_ridge(gaussian(C, C, model.gamma_), T[model.center_indices_], 1e-5)
-    expected = gaussian(X_test, C, model.gamma_) @ V + b
-    # 16 bits would add too much to so small a penalty: float32 is kept.
-    np.testing.assert_allclose(model.decision_function(X_test), expected, atol=1e-3)
-
-
 @pytest.mark.parametrize("kept", ["16 bits", "float64", "anew"])
 @pytest.mark.parametrize("kernel", [True, False])
 def test_the_ways_to_have_H_agree(kept, kernel, backend):

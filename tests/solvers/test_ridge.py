@@ -34,14 +34,6 @@ def test_weights_are_those_of_the_definition(intercept, weights):
     np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)
 
 
-def test_batches_add_up_and_sums_can_be_kept():
-    normal = NormalEquations(len(C), 3)
-    for part in (slice(0, 40), slice(40, 41), slice(41, 90)):
-        normal.add(layer(), X[part], T[part], w[part])
-        kept = Ridge(1e-3).solve(normal, keep=True)
-    np.testing.assert_allclose(kept.W, solve(X, T, w, 1e-3, True).W, rtol=1e-8)
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("weights", [None, w, 10 * w], ids=["equal", "light", "heavy"])
 @pytest.mark.parametrize("centers", [{}, {0: 3, 89: 24}], ids=["no centers", "centers"])
