@@ -20,6 +20,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.cuda import cupy_
 from gpurbf.layer.layer import HiddenLayer
+from tests import conftest
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
     assert_close,
     data,
@@ -248,6 +249,14 @@ def test_the_stand_in_has_no_name_that_cupy_lacks():
     compare(fake, real, "cupy")
     for name in vars(standin.ndarray):
         assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
+
+
+def test_what_cupy_s_compiled_code_warns_of_is_no_error_of_its_caller(monkeypatch):
+    lines, config = [], types.SimpleNamespace(addinivalue_line=lambda *line: lines.append(line))
+    for there in (None, object()):
+        monkeypatch.setattr(conftest.importlib.util, "find_spec", lambda name, found=there: found)
+        conftest.pytest_configure(config)
+    assert lines == [("filterwarnings", "default::DeprecationWarning")]
 
 
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):
