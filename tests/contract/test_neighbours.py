@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from callers import answers
 from sklearn.datasets import load_digits
-from threadpoolctl import threadpool_limits
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
 
@@ -54,16 +53,6 @@ def test_answers_do_not_depend_on_batch_size_or_memory_budget(model):
         for name in whole:
             joined = np.concatenate([part[name] for part in parts])
             np.testing.assert_array_equal(whole[name][: len(joined)], joined, err_msg=name)
-
-
-def test_the_number_of_threads_changes_no_bit(model):
-    X = load_digits().data[500:] / 16
-    if "n_jobs" in model.get_params():
-        one, two = (answers(model.set_params(n_jobs=n), X) for n in (1, 2))
-        assert_same(one, two)
-    with threadpool_limits(1):
-        one = answers(model, X)
-    assert_same(one, answers(model, X))
 
 
 def test_the_same_numbers_in_another_storage_are_the_same_data():

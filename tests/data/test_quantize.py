@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import reference
 import scipy.sparse as sp
 from callers import layer_of
 
@@ -77,46 +76,6 @@ def test_real_data_have_no_candidates():
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
 def test_no_data_and_no_features_are_no_error(shape):
     assert codes_of(np.empty(shape), Quantization(1.0, 0)).shape == shape
-
-
-def test_what_ran_is_reported_and_can_be_forced():
-    X = PIXELS / 255
-    layer = layer_of(X[:5])
-    layer.activations(X)
-    assert "exact 8-bit integer distances / 255" in layer.describe()
-    layer = layer_of(X[:5], precision="float32")
-    assert layer.activations(X).dtype == np.float32
-    assert "exact" not in layer.describe()
-
-
-def test_exact_refuses_other_data():
-    layer = layer_of(PIXELS[:5] / 255, precision="exact")
-    layer.activations(PIXELS / 255)
-    with pytest.raises(ValueError, match="precision='exact' needs"):
-        layer.activations(PIXELS / 255 + 1e-3)
-    with pytest.raises(ValueError, match="precision='exact' needs"):
-        layer_of(PIXELS[:5] / 7, precision="exact").activations(PIXELS / 255)
-
-
-def test_a_row_off_the_quantization_changes_no_other_bit(backend):
-    X = PIXELS / 255
-    W = np.random.default_rng(0).normal(size=(5, 3))
-    for dtype in (np.float64, np.float32):
-        for value in (0.123, 1e3, -1e-30):
-            odd = X.astype(dtype)
-            odd[[7, 200]] = value
-            others = np.setdiff1d(np.arange(len(X)), [7, 200])
-            layer = layer_of(X[:5].astype(dtype), backend=backend)
-            clean = layer.activations(X[others].astype(dtype))
-            H = layer.activations(odd)
-            np.testing.assert_array_equal(H[others], clean)
-            expected = reference.hidden(odd, X[:5].astype(dtype), "euclidean", "gaussian", 0.1)
-            np.testing.assert_allclose(H, expected, atol=reference.TOLERANCE[np.dtype(dtype)])
-            S = layer.matvec(odd, W)
-            np.testing.assert_array_equal(S[others], layer.matvec(X[others].astype(dtype), W))
-            np.testing.assert_allclose(S, expected @ W, atol=1e-5)
-            sparse = layer.activations(sp.csr_array(odd))
-            np.testing.assert_array_equal(sparse, H)
 
 
 def test_the_quantization_is_the_one_that_centers_and_samples_share():

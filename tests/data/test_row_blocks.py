@@ -75,16 +75,6 @@ def test_a_mapped_file_gives_the_model_and_the_labels_of_memory(tmp_path, backen
     assert (tmp_path / "X").read_bytes() == before
 
 
-def test_labels_are_those_of_the_outputs_of_all_samples():
-    X, y = data(np.uint8)
-    for codes in (y, y % 2):
-        model = RBFClassifier(30, random_state=0).fit(X, np.array(["a", "b", "c"])[codes])
-        scores = model.decision_function(X)
-        winners = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
-        with config_context(memory=0.01):
-            np.testing.assert_array_equal(model.predict(X), model.classes_[winners])
-
-
 def test_parts_come_in_order_and_whole(stored):
     with config_context(memory=0.1):
         parts = split(stored, 0)
