@@ -62,6 +62,17 @@ class Callback:
     def on_fit_task_end(self, estimator, context): ...
 
 
+class Recorder(Callback):
+    """Writes down the names of the tasks that end, and stops the fit where told to."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after, self.ended = stop_after, []
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended.append(context.task_name)
+        return self.stop_after == context.task_name
+
+
 class Caller:
     """A thread that enters and leaves blocks when it is told to."""
 

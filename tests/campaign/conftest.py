@@ -83,18 +83,9 @@ def rounds(request, share):
 
     made, began = Rounds(share, request.config.campaign_seed), time.monotonic()
     yield made
-    request.node.user_properties.append(
-        (
-            "campaign",
-            {
-                "kind": made.kind,
-                "cases": made.cases,
-                "rounds": made.rounds,
-                "seconds": round(time.monotonic() - began, 1),
-                "failures": made.failures,
-            },
-        )
-    )
+    found = {name: getattr(made, name) for name in ("kind", "cases", "rounds", "failures")}
+    found["seconds"] = round(time.monotonic() - began, 1)
+    request.node.user_properties.append(("campaign", found))
 
 
 def pytest_runtest_logreport(report):

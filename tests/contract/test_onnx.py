@@ -126,15 +126,3 @@ def test_without_skl2onnx_the_error_says_what_to_install():
     code = "import sys; sys.modules['skl2onnx'] = None; import gpurbf.onnx"
     done = run_python(code, check=False)
     assert "pip install skl2onnx onnxruntime" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["svc", "pairs", "rbf", "fsvc"])
-def test_ten_thousand_images_have_the_same_labels(name, mnist):
-    model = {
-        "svc": SVC(C=10),
-        "pairs": SVC(C=10, decision_function_shape="ovo"),
-        "rbf": RBFClassifier(500, random_state=0),
-        "fsvc": FSVC(2000.0, random_state=0),
-    }[name].fit(mnist.X_train[:3000], mnist.y_train[:3000])
-    same(model, mnist.X_test.astype(np.float64))

@@ -42,7 +42,7 @@ def same(ours, theirs, X):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("direction", ["to", "from"])
 def test_a_model_answers_the_same_in_the_other_class(direction, kernel, sparse, binary):
-    y = BINARY if binary else Y_TRAIN
+    y = BINARY if binary else Y_TRAIN.astype(str)
     train, test = (sp.csr_matrix(part) if sparse else part for part in (X_TRAIN, X_TEST))
     if direction == "to":
         ours = SVC(**KERNELS[kernel]).fit(train, y)
@@ -95,12 +95,6 @@ def test_parameters_that_both_have_are_kept():
 def test_parameters_set_since_fit_are_not_the_models():
     ours = SVC(kernel="poly", degree=2).fit(X_TRAIN, Y_TRAIN)
     ours.set_params(kernel="rbf", degree=5, coef0=3.0)
-    same(ours, ours.to_sklearn(), X_TEST)
-
-
-def test_string_labels_go_along():
-    names = np.array(["even", "odd"])[Y_TRAIN % 2]
-    ours = SVC().fit(X_TRAIN, names)
     same(ours, ours.to_sklearn(), X_TEST)
 
 

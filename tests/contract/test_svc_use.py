@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from callers import Callback
+from callers import Recorder
 from sklearn import svm
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -75,17 +75,6 @@ def test_verbose_prints_a_line_for_each_pair(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "[SVC] 0 vs 1: " in "".join(lines)
-
-
-class Recorder(Callback):
-    """Write down the tasks that end, and stop the fit where told to."""
-
-    def __init__(self, stop_after=None):
-        self.stop_after, self.ended = stop_after, []
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended.append(context.task_name)
-        return self.stop_after == context.task_name
 
 
 def test_callbacks_hear_of_every_pair_and_can_stop():

@@ -6,7 +6,7 @@ import signal
 import joblib
 import numpy as np
 import pytest
-from callers import Callback
+from callers import Recorder
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
@@ -340,16 +340,6 @@ def test_tasks_have_names_that_can_be_read(client):
     on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
     names = set(client.cluster.scheduler.task_prefixes)
     assert {"gpurbf-scan", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
-
-
-class Recorder(Callback):
-    """Write down which tasks end."""
-
-    def __init__(self):
-        self.ended = []
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended.append(context.task_name)
 
 
 @pytest.mark.parametrize(

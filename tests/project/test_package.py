@@ -59,12 +59,6 @@ def test_every_public_name_resolves_without_numba_or_a_gpu_library():
     assert not loaded & {"numba", "llvmlite", "cupy", "matplotlib"}
 
 
-@pytest.mark.parametrize("state", ["enable", "disable"])
-def test_the_garbage_collector_is_left_as_it_was(state):
-    code = f"import gc; gc.{state}(); before = gc.isenabled(); import gpurbf.runtime.jit"
-    run(sys.executable, "-c", f"{code}; assert gc.isenabled() == before")
-
-
 def test_names_of_the_package_are_listed_and_unknown_ones_refused():
     assert set(gpurbf.__all__) <= set(dir(gpurbf))
     assert len(set(gpurbf.__all__)) == len(gpurbf.__all__)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import joblib
@@ -188,38 +189,31 @@ def test_no_helper_is_taken_where_cores_and_limits_are_used_up(cores, callers):
 
 
 def test_threads_at_work_for_a_caller_are_never_more_than_its_limit(cores):
-    lock, at_work, over, seen = threading.Lock(), {}, [], set()
-    together = threading.Barrier(4, timeout=60)
+    limits = 1, 2, 3, 8
+    lock, at_work, most = threading.Lock(), Counter(), Counter()
+    together = threading.Barrier(len(limits), timeout=60)
 
-    def caller(number):
-        limit = (1, 2, 3, 8)[number]
+    def item(limit, inside):
+        here = limit, threading.get_ident()
+        with lock:
+            at_work[here] += 1
+            most[limit] = max(most[limit], sum(who == limit for who, _ in +at_work))
+        inside()
+        with lock:
+            at_work[here] -= 1
 
-        def item(inside):
-            thread = number, threading.get_ident()
-            with lock:
-                at_work[thread] = at_work.get(thread, 0) + 1
-                mine = sum(1 for who, _ in at_work if who == number)
-                seen.add((number, mine))
-                if mine > limit:
-                    over.append((number, mine))
-            inside()
-            with lock:
-                at_work[thread] -= 1
-                if not at_work[thread]:
-                    del at_work[thread]
-
+    def caller(limit):
         def nested():
-            threads.parallel_for(lambda i: item(lambda: time.sleep(1e-4)), 4)
+            threads.parallel_for(lambda i: item(limit, lambda: time.sleep(1e-4)), 4)
 
         with threads.limited(limit):
             together.wait()
             for _ in range(20):
-                threads.parallel_for(lambda i: item(nested), 6)
+                threads.parallel_for(lambda i: item(limit, nested), 6)
 
-    run_threads(*(functools.partial(caller, number) for number in range(4)))
-    assert not over and not threads._callers
-    assert {number for number, mine in seen if mine > 1} <= {1, 2, 3}
-    assert max(mine for _, mine in seen) > 1
+    run_threads(*(functools.partial(caller, limit) for limit in limits))
+    assert all(most[limit] <= limit for limit in limits) and max(most.values()) > 1
+    assert not threads._callers
 
 
 def test_two_threads_that_fit_leave_blas_numba_and_joblib_as_they_were():
