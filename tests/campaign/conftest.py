@@ -92,11 +92,9 @@ def pytest_runtest_logreport(report):
     if not _report or (report.when != "teardown" and not report.failed):
         return
     found = dict(report.user_properties).get("campaign")
-    if found is None and report.failed and report.when == "call":
-        return  # its teardown comes
     if found is None:
-        if not report.failed:
-            return
+        if report.when == "call" or not report.failed:
+            return  # its teardown comes, or it is no property
         found = {"kind": "", "cases": 0, "failures": [{"said": str(report.longrepr)[-4000:]}]}
     _report["tests"].append({"name": report.nodeid.rpartition("::")[2], **found})
     path = _report["path"]

@@ -46,15 +46,10 @@ def on_backend(model, name, how):
     """Another backend for a while, asked for in one of three ways."""
     with pytest.MonkeyPatch.context() as patch:
         if how == "parameter":
-            before = model.backend
-            model.set_params(backend=name)
-            yield
-            model.set_params(backend=before)
-        elif how == "context":
-            with config_context(backend=name):
-                yield
-        else:
+            patch.setattr(model, "backend", name)
+        elif how == "environment":
             patch.setenv("GPURBF_BACKEND", name)
+        with config_context(**{"backend": name} if how == "context" else {}):
             yield
 
 

@@ -89,6 +89,8 @@ def test_verbose_prints_lines_of_progress(model, heard, capsys, monkeypatch):
     assert np.array_equal(output(clone(model).set_params(verbose=True).fit(X, Y), X), expected)
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.startswith(f"[{type(model).__name__}] ") for line in lines)
+    if isinstance(model, SVC):  # a line for each pair of classes
+        assert len(lines) == 3 and min(lines).startswith("[SVC] 0 vs 1: ")
 
 
 def test_the_layer_has_the_defaults_of_the_classifier():

@@ -110,17 +110,3 @@ def test_only_a_fitted_svc_is_taken():
         SVC.from_sklearn(sklearn.svm.SVC())
     with pytest.raises(TypeError, match=r"sklearn\.svm\._classes\.NuSVC"):
         SVC.from_sklearn(sklearn.svm.NuSVC().fit(X_TRAIN, Y_TRAIN))
-
-
-@pytest.mark.slow
-def test_ten_thousand_images_answer_the_same(mnist):
-    train, test = mnist.X_train[:3000], mnist.X_test
-    ours = SVC(C=10, decision_function_shape="ovo").fit(train, mnist.y_train[:3000])
-    theirs = ours.to_sklearn()
-    expected, labels = theirs.decision_function(test), theirs.predict(test)
-    # With a thousand support vectors or more, "auto" may sum in float32.
-    for precision, most in (("auto", 1e-4), ("float64", 1e-10)):
-        back = SVC.from_sklearn(theirs).set_params(precision=precision)
-        for model in (ours.set_params(precision=precision), back):
-            assert np.array_equal(model.predict(test), labels)
-            assert np.abs(model.decision_function(test) - expected).max() < most

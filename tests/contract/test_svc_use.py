@@ -70,13 +70,6 @@ def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
         signal.signal(signal.SIGINT, before)
 
 
-def test_verbose_prints_a_line_for_each_pair(capsys):
-    SVC(verbose=True).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert "[SVC] 0 vs 1: " in "".join(lines)
-
-
 def test_callbacks_hear_of_every_pair_and_can_stop():
     pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
     recorder = Recorder()
