@@ -153,34 +153,26 @@ def test_a_call_broken_off_anywhere_leaves_what_was(method, model, fitted):
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "error", "message"),
+    ("model", "change", "labels", "message"),
     [
-        (STREAMS[0], {"alpha": "1e-6"}, TypeError, "alpha must be"),
-        (STREAMS[0], {"alpha": -1.0}, ValueError, "alpha must be"),
+        (STREAMS[0], {"alpha": "1e-6"}, b, "alpha must be"),
+        (STREAMS[0], {"alpha": -1.0}, b, "alpha must be"),
         # The order of the samples decides how far they go: one in twenty does not overflow.
-        (FSVC(12.0, **LMS, **HOST), {"learning_rate": 1e6}, ValueError, r"=1e\+06 is too high"),
+        (FSVC(12.0, **LMS, **HOST), {"learning_rate": 1e6}, b, r"=1e\+06 is too high"),
+        *((model, {}, np.append(b[:-1], 7), "not among classes") for model in STREAMS),
     ],
     ids=str,
 )
-def test_a_batch_that_was_refused_counts_once_when_it_is_repeated(model, change, error, message):
+def test_a_batch_that_was_refused_counts_once_when_it_is_repeated(model, change, labels, message):
     model = clone(model).partial_fit(A, a, classes=[0, 1, 2])
     expected, before = pickle.loads(pickle.dumps(model)).partial_fit(B, b), model.get_params()
     state = State(model)
-    with pytest.raises(error, match=message):
-        model.set_params(**change).partial_fit(B, b)
+    with pytest.raises((TypeError, ValueError), match=message):
+        model.set_params(**change).partial_fit(B, labels)
     model.set_params(**{name: before[name] for name in change})
     state.assert_unchanged()
     model.partial_fit(B, b)
     assert np.array_equal(model.decision_function(X), expected.decision_function(X))
-
-
-@pytest.mark.parametrize("model", STREAMS, ids=str)
-def test_an_unknown_label_is_refused_before_anything_is_counted(model):
-    model = clone(model).partial_fit(A, a, classes=[0, 1, 2])
-    state = State(model)
-    with pytest.raises(ValueError, match="not among classes"):
-        model.partial_fit(B, np.append(b[:-1], 7))
-    state.assert_unchanged()
 
 
 @pytest.mark.parametrize("model", STREAMS, ids=str)

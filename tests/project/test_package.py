@@ -43,6 +43,11 @@ def text(*parts):
     return ROOT.joinpath(*parts).read_text(encoding="utf-8")
 
 
+def nodes(path):
+    """The syntax of a file, node by node."""
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
 def configuration():
     return tomllib.loads(text("pyproject.toml"))
 
@@ -90,7 +95,7 @@ def test_lazy_modules_obey_the_import_law():
     lazy = [
         (path.relative_to(ROOT / "gpurbf").parts[0].removesuffix(".py"), node.args[0].value)
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module"
     ]
     assert lazy
@@ -117,7 +122,7 @@ PUBLIC_MODULES = {
 
 def imported_names(path):
     """Every module and every name of a module that a file imports, as dotted names."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -238,12 +243,13 @@ def test_setup_cfg_holds_import_contracts_only():
 
 
 def test_no_function_takes_more_than_ten_arguments_by_position():
-    found = []
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                if len(node.args.posonlyargs + node.args.args) > 10:
-                    found.append(f"{path.relative_to(ROOT).as_posix()}:{node.lineno}")
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        and len(node.args.posonlyargs + node.args.args) > 10
+    ]
     assert not found, "use a NamedTuple where a group has a meaning, or keyword-only arguments"
 
 
