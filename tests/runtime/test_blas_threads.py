@@ -126,19 +126,6 @@ def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
         assert caller._thread.submit(lambda: library.num_threads).result() == 4
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_exception_between_leaves_no_trace(callers, error):
-    before = everything()
-    callers[0].enter(threads.limited, 1)
-    with pytest.raises(error), threads.limited(2):
-        callers[0].leave()
-        raise error
-    assert everything() == before
-    with pytest.raises(ValueError, match="n_jobs"), threads.limited(0):
-        pass
-    assert everything() == before
-
-
 def test_an_interrupt_at_any_call_leaves_no_trace():
     before = everything()
 
