@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import os
 import warnings
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: a damaged or truncated gzip file ({error}).") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
         types = ", ".join(f"{code:02x}" for code in _IDX_TYPES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import sklearn.svm._classes
+import sklearn.svm
 from sklearn.utils.class_weight import compute_class_weight
 
 from gpurbf.estimators import svc
@@ -15,7 +15,6 @@ from gpurbf.estimators import svc
 _log = logging.getLogger("gpurbf")
 _logged = False
 _ORIGINAL = sklearn.svm.SVC
-_HOMES = (sklearn.svm, sklearn.svm._classes)
 # The layer of a fitted model is built from these attributes, and again if one of them is replaced.
 _LAYER = ("support_vectors_", "_dual_coef_", "_intercept_", "_gamma", "kernel", "degree", "coef0")
 
@@ -39,14 +38,13 @@ def patch_sklearn() -> None:
     True
     >>> gpurbf.unpatch_sklearn()
     """
-    for module in _HOMES:
-        module.SVC = SVC
+    # Not in `sklearn.svm._classes`, by which pickles of scikit-learn's models name their class.
+    sklearn.svm.SVC = SVC
 
 
 def unpatch_sklearn() -> None:
     """Undo `patch_sklearn`; fitted models keep working."""
-    for module in _HOMES:
-        module.SVC = _ORIGINAL
+    sklearn.svm.SVC = _ORIGINAL
 
 
 class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]

@@ -80,6 +80,18 @@ def test_a_broken_idx_file_is_refused_with_a_reason(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("place", range(0, 40, 3))
+def test_a_compressed_file_with_one_wrong_byte_is_damaged_or_whole(tmp_path, place):
+    content = bytearray(gzip.compress(idx_bytes(np.arange(900, dtype=np.uint8)), mtime=0))
+    content[place] ^= 255
+    path = tmp_path / "broken"
+    path.write_bytes(content)
+    try:
+        assert np.array_equal(datasets.load_idx(path), np.arange(900, dtype=np.uint8))
+    except ValueError as error:
+        assert str(path) in str(error)
+
+
 def test_a_missing_idx_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         datasets.load_idx(tmp_path / "none")

@@ -388,15 +388,20 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
         if known and np.shape(A) == (sum(cut),):
             A = da.from_array(np.asarray(A), chunks=(cut,))
         else:
+            cure = "for arrays in memory use the estimators of gpurbf."
+            if like is not None:
+                cure = "for y or weights in memory, X must be a dask array of known chunks."
             raise TypeError(
                 "gpurbf.dask takes dask arrays, data frames and lists of delayed blocks, got "
-                f"{type(A).__name__}: for arrays in memory use the estimators of gpurbf."
+                f"{type(A).__name__} of shape {np.shape(A)}: {cure}"
             )
     if isinstance(A, da.Array):
         if A.ndim == 2 and A.numblocks[1] > 1:
             A = A.rechunk({1: -1})
         if known and A.chunks[0] != cut and not np.isnan(A.chunks[0]).any():
             A = A.rechunk({0: cut})
+        # An optimized graph would not hold persisted blocks: they could be gone when it is used.
+        return list(np.ravel(A.to_delayed(optimize_graph=False)))
     return list(np.ravel(A.to_delayed()))
 
 

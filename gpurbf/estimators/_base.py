@@ -6,6 +6,7 @@ Predictions are arrays of the library of X, see `_validation`; fitted attributes
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
@@ -92,7 +93,13 @@ class StateMixin:
             if state.get(name) is not None:
                 state[name] = make(state[name])
         # Parameters that its version did not have get their defaults.
-        super().__setstate__(vars(type(self)()) | state)  # type: ignore[misc]
+        defaults = {
+            parameter.name: parameter.default
+            for base in reversed(type(self).__mro__)
+            for parameter in inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
+            if parameter.default is not parameter.empty
+        }
+        super().__setstate__(defaults | state)  # type: ignore[misc]
 
 
 try:

@@ -39,6 +39,8 @@ from gpurbf.solvers.ridge.path import RidgePath
 _ROWS_A_STEP, _ROWS_LEFT_OUT = 8192, 2048
 # The minimum and the maximum of rows that "auto" leaves out.
 _FEWEST, _MOST = 256, 1000
+# Rows for a scorer if samples of whole weights, such as copies, are repeated for it.
+_MOST_REPEATED = 1 << 17
 # Rows are enough if no other penalty can be better by more than this fraction of the error.
 _TOLERANCE = 0.01
 
@@ -63,8 +65,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     scoring : str, callable or None, default=None
         Score of the outputs of samples left out; larger is better. A name of
         :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which also
-        gets ``sample_weight`` if the weights differ. None is the negative mean squared error of the
-        outputs.
+        gets ``sample_weight`` if weights differ and are not whole numbers. None is the negative
+        mean squared error of the outputs.
     n_left_out : int, "auto" or None, default="auto"
         Number of distinct samples that are left out, one at a time, drawn by their content; None
         means all. ``"auto"`` is 1,000. With one width and without `scoring` it starts with 256 and
@@ -379,9 +381,18 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
         self.classes_, self.codes, self.weights = classes, codes, weights
 
     def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
-        """The scorer's value; the scorer gets the weights if they differ."""
-        equal = np.ptp(self.weights) == 0
-        options = {} if equal else {"sample_weight": self.weights}
+        """The scorer's value; the scorer gets the weights if they differ.
+
+        Weights that are whole numbers, as of copies, are repeated samples: it may take no weights.
+        """
+        options = {}
+        if np.ptp(self.weights):
+            whole = (self.weights == np.rint(self.weights)).all()
+            if whole and self.weights.sum() <= _MOST_REPEATED:
+                rows = np.repeat(np.arange(len(outputs)), self.weights.astype(np.intp))
+                same = LeftOutOutputs(self.classes_, self.codes[rows], np.ones(len(rows)))
+                return same.scored(scorer, outputs[rows])
+            options = {"sample_weight": self.weights}
         score = float(scorer(self, outputs, self.classes_[self.codes], **options))
         if not np.isfinite(score):
             raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")

@@ -149,6 +149,14 @@ def test_clones_grids_and_pickles_work_in_other_processes(patched):
     assert done.stdout.split() == [b"gpurbf.patching"], done.stderr
 
 
+def test_models_of_scikit_learns_class_are_pickled_as_before(patched):
+    model = patched().fit(X, Y)
+    for plain in (ORIGINAL().fit(X, Y), gpurbf.SVC.from_sklearn(model).to_sklearn()):
+        again = pickle.loads(pickle.dumps(plain))
+        assert type(again) is ORIGINAL
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
 def test_conversions_know_models_of_both_classes(patched):
     ours = gpurbf.SVC().fit(X, Y)
     assert type(ours.to_sklearn()) is ORIGINAL

@@ -1,5 +1,6 @@
 """Models of older releases load and say what they said; another version is warned of."""
 
+import copy
 import pickle
 import runpy
 import warnings
@@ -45,3 +46,17 @@ def test_another_version_is_warned_of(version):
         other.__setstate__(state)
     np.testing.assert_array_equal(other.predict(MAKE["X"]), model.predict(MAKE["X"]))
     assert not hasattr(other, "_gpurbf_version")
+
+
+@pytest.mark.parametrize("base", [SVC, gpurbf.RBFClassifier, gpurbf.RBFLayer], ids=str)
+def test_a_subclass_may_ask_for_an_argument(base):
+    class Named(base):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = copy.deepcopy(Named("a").fit(X, X[:, 0] > 0))
+    assert model.name == "a" and model.n_features_in_ == 3
+    del vars(model)["backend"]  # as if written before there was this parameter
+    assert copy.deepcopy(model).backend == "auto"

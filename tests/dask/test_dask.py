@@ -271,6 +271,15 @@ def test_predictions_are_lazy_and_those_of_the_model(client):
                 calls.clear()
 
 
+def test_a_prediction_holds_the_samples_that_workers_have(client):
+    blocks, labels = cut(1000, 797)
+    model = on_dask.SVC().fit(blocks, labels)
+    kept = blocks.persist()
+    lazy = model.predict(kept)
+    del kept
+    np.testing.assert_array_equal(lazy.compute(), model.to_local().predict(X))
+
+
 def test_blocks_never_come_to_the_client(client, monkeypatch):
     came = []
     gather = distributed.Client._gather

@@ -148,6 +148,22 @@ def test_a_scorer_sees_outputs_of_samples_left_out():
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_scorer_without_weights_sees_copies_as_samples():
+    """Two samples of iris are equal; they are left out as one that weighs 2."""
+    seen = []
+
+    def scorer(estimator, outputs, y):
+        seen.append(len(y))
+        return float((estimator.predict(outputs) == y).mean())
+
+    X, y = load_iris(return_X_y=True)
+    options = {"n_centers": 30, "random_state": 0, "n_left_out": None}
+    model = RBFClassifierCV(scoring=scorer, **options).fit(X, y)
+    assert set(seen) == {150}
+    same = RBFClassifierCV(scoring="accuracy", **options).fit(X, y)
+    assert model.best_score_ == same.best_score_ and model.alpha_ == same.alpha_
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
