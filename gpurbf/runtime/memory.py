@@ -22,6 +22,10 @@ _GROUPS = {
 }
 
 
+# Memory for kernels that a thread keeps, bytes; what needs more has many inputs and takes longer.
+_MOST_KEPT = 1 << 22
+
+
 class _Scratch(threading.local):
     """Memory of a thread, and the address of its first cache line."""
 
@@ -37,10 +41,13 @@ def scratch(n_bytes: int) -> tuple[np.ndarray, int]:
     The next calls get the same memory: to allocate it for each item of work takes as long as all
     else that Python does for the item. Hold the array until the kernel has returned.
     """
-    if n_bytes + 64 > len(_scratch.kept[0]):
-        memory = np.empty(n_bytes + 64, np.uint8)
-        _scratch.kept = memory, memory.ctypes.data + -memory.ctypes.data % 64
-    return _scratch.kept
+    if n_bytes + 64 <= len(_scratch.kept[0]):
+        return _scratch.kept
+    memory = np.empty(n_bytes + 64, np.uint8)
+    found = memory, memory.ctypes.data + -memory.ctypes.data % 64
+    if n_bytes <= _MOST_KEPT:
+        _scratch.kept = found
+    return found
 
 
 def check_room(n_bytes: int, what: str, cure: str) -> None:

@@ -88,3 +88,5 @@ def test_a_thread_has_the_same_memory_for_each_kernel_and_no_other_thread_has_it
     assert abs(other - start) >= 1000
     larger, begin = memory.scratch(held.nbytes)
     assert larger is not held and begin + held.nbytes <= larger.ctypes.data + larger.nbytes
+    memory.scratch(1 << 25)
+    assert memory.scratch(10)[0] is larger  # much is not kept

@@ -19,7 +19,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import parallel_rows, single_threaded_blas
+from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
@@ -333,4 +333,5 @@ def _add_outer(A: Any, u: Any, v: Any) -> None:
         A[rows] += u[rows, None] * v
 
     # On a device, one thread launches the work.
-    parallel_rows(task, len(A), _ROWS_PER_BLOCK if isinstance(A, np.ndarray) else len(A))
+    with limited(None if isinstance(A, np.ndarray) else 1):
+        parallel_rows(task, len(A), _ROWS_PER_BLOCK)
