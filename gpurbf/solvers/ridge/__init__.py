@@ -179,7 +179,7 @@ class RidgeSolution:
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         rows = (H - xp.asarray(self.mean)).astype(np.float64, copy=False)
         if own is not None:  # few vectors alone would take as long as many: all of L is read
-            rows = xp.vstack([rows, xp.asarray(own.units.T)])
+            rows = xp.concatenate([rows, xp.asarray(own.units.T)])
         half = self._half(rows.T)
         half, at_center = half[:, : len(H)], half[:, len(H) :]
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
