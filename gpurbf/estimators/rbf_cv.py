@@ -65,8 +65,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     scoring : str, callable or None, default=None
         Score of the outputs of samples left out; larger is better. A name of
         :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which also
-        gets ``sample_weight`` if weights differ and are not whole numbers. None is the negative
-        mean squared error of the outputs.
+        gets ``sample_weight`` if weights differ. (Whole ones, as of copies, are repeated samples
+        instead, up to 131,072.) None is the negative mean squared error of the outputs.
     n_left_out : int, "auto" or None, default="auto"
         Number of distinct samples that are left out, one at a time, drawn by their content; None
         means all. ``"auto"`` is 1,000. With one width and without `scoring` it starts with 256 and
@@ -383,7 +383,7 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
     def scored(self, scorer: Callable[..., float], outputs: np.ndarray) -> float:
         """The scorer's value; the scorer gets the weights if they differ.
 
-        Weights that are whole numbers, as of copies, are repeated samples: it may take no weights.
+        Whole weights, as of copies, are repeated samples, as the scorer may not take weights.
         """
         options = {}
         if np.ptp(self.weights):

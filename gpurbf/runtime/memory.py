@@ -1,4 +1,4 @@
-"""Memory: what is free, what the process takes, and the refusal of what cannot fit."""
+"""Memory: what is free, what the process takes, what a thread keeps; the refusal of the rest."""
 
 from __future__ import annotations
 
