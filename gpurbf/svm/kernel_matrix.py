@@ -19,6 +19,7 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
+from gpurbf.runtime.threads import parallel_rows
 from gpurbf.svm.cuda_pairs import steps_on_device
 from gpurbf.svm.pair_kernel import subtract_rows
 from gpurbf.svm.pairs import MAX_MATRIX
@@ -26,8 +27,9 @@ from gpurbf.svm.rounding import float32_error
 
 # Rows whose norms are taken at a time.
 _NORM_ROWS = 1024
-# Rows that are copied at a time where they cannot be written to their final place.
-_COPIED_ROWS = 256
+# Rows that are copied at a time where they cannot be written to their final place; of a given
+# matrix, in another order.
+_COPIED_ROWS, _ORDERED_ROWS = 256, 32
 # Integers that float32 holds, and the standard deviation of rounding to it, as a part of the
 # largest value.
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
@@ -45,9 +47,15 @@ class GivenKernel:
     description = "a given kernel matrix"
 
     def __init__(self, K: np.ndarray, order: np.ndarray) -> None:
-        # Put in the solver's order: a copy of K unless it is in that order.
-        in_order = np.array_equal(order, np.arange(len(K)))
-        self.matrix = np.ascontiguousarray(K if in_order else K[np.ix_(order, order)])
+        if np.array_equal(order, np.arange(len(K))):
+            self.matrix = np.ascontiguousarray(K)
+        else:
+            self.matrix = np.empty(K.shape, K.dtype)
+
+            def task(rows: slice) -> None:  # "clip": NumPy then writes without a buffer
+                np.take(K[order[rows]], order, axis=1, out=self.matrix[rows], mode="clip")
+
+            parallel_rows(task, len(K), _ORDERED_ROWS)
         self.dtype = K.dtype
         self.diagonal = self.matrix.diagonal().astype(np.float64)
 
