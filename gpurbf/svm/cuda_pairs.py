@@ -15,7 +15,7 @@ from gpurbf.runtime.lazy import lazy_module, once
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, working_set_size
-from gpurbf.svm.pair_kernel import KernelMatrix
+from gpurbf.svm.kernel_matrix import KernelRows
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
 cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
@@ -134,7 +134,7 @@ def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> in
 
 
 def solve_side_by_side(
-    kernel: KernelMatrix,
+    kernel: KernelRows,
     problems: Problems,
     tol: float,
     max_iter: int,
@@ -195,7 +195,7 @@ def solve_side_by_side(
         return solutions
 
 
-def _correct(kernel: KernelMatrix, problems: Problems, rounds: Rounds, p: int) -> None:
+def _correct(kernel: KernelRows, problems: Problems, rounds: Rounds, p: int) -> None:
     """Evaluate f = y - K beta in float64, as rounding of kernel values may have moved it."""
     part = slice(problems.starts[p], problems.starts[p + 1])
     samples, f = problems.samples[part], problems.y[part].copy()
@@ -224,7 +224,7 @@ class Rounds:
 
     Parameters
     ----------
-    kernel : KernelMatrix
+    kernel : KernelRows
         The kernel; its arrays are on the device.
     problems : Problems
     width : int
@@ -233,7 +233,7 @@ class Rounds:
         See :class:`gpurbf.svm._cuda_smo_kernels.Rules`.
     """
 
-    def __init__(self, kernel: KernelMatrix, problems: Problems, width: int, rules: Any) -> None:
+    def __init__(self, kernel: KernelRows, problems: Problems, width: int, rules: Any) -> None:
         xp, N, dtype = kernel.xp, len(kernel.diagonal), kernel.dtype
         self.xp, self.starts, self._rules = xp, problems.starts, rules
         n_problems, size = len(problems.sizes), int(problems.sizes.max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.stages import staged
-from gpurbf.runtime.threads import parallel_rows
-from gpurbf.svm.cuda_pairs import steps_on_device
-from gpurbf.svm.pair_kernel import subtract_rows
-from gpurbf.svm.pairs import MAX_MATRIX
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 from gpurbf.svm.rounding import float32_error
 
+cuda_pairs = lazy_module("gpurbf.svm.cuda_pairs")
+smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
+
+# Up to this many samples the whole kernel matrix is evaluated at once; of more samples too, if
+# every pair is its own working set; in both cases if the budget holds it.
+MAX_MATRIX = 1024
 # Rows whose norms are taken at a time.
 _NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place; of a given
@@ -35,6 +40,10 @@ _COPIED_ROWS, _ORDERED_ROWS = 256, 32
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
 # float32 tiles are used up to this error of a value; the solver handles its effect on f.
 _MAX_FLOAT32_ERROR = 1e-5
+# Below this many products, one thread is done before a second has started.
+_MIN_PRODUCTS_PER_THREAD = 1 << 19
+# Rows that a device converts to float64 at a time.
+_DEVICE_ROWS = 512
 # Why "auto" does not take a GPU.
 _ON_HOST = "SVC takes a GPU only by name, for it was measured on none"
 
@@ -61,7 +70,11 @@ class GivenKernel:
 
 
 class KernelRows:
-    """K[i, j] = phi(d(x_i, x_j)) between samples in the solver's order, evaluated when asked for.
+    """K[i, j] = phi(d(x_i, x_j)) between all N samples in the solver's order: class by class.
+
+    Values are evaluated when they are asked for, block by block, in `dtype`, by a backend. Its
+    arrays are those of the library `xp` (NumPy or a device's). In ``allocator()`` they count
+    against its memory, of which ``free_bytes()`` are left.
 
     Parameters
     ----------
@@ -73,18 +86,29 @@ class KernelRows:
         As of :class:`HiddenLayer`.
     n_samples : int
         Number of samples in all data, as X may be a part of them that is to be treated alike.
+
+    Attributes
+    ----------
+    matrix : ndarray or None
+        All of K, if it is given (`GivenKernel`); then no values are asked for.
+    diagonal : ndarray of shape (N,), float64
+    cost : float
+        That of evaluating a value, 1 for a value without inputs.
+    linear : bool
+        Whether weighted sums are made without values.
+    rounding : float
+        The root mean square error of a value compared with exact distances, 0 if the solver need
+        not handle it; ``kept_rounding``: that of rows that are kept in float32.
+    on_device : bool
+        Whether steps are made on the device of `xp`, not on the CPU; ``description`` then says if
+        there is no memory for them.
     """
 
-    matrix = None
+    matrix: np.ndarray | None = None
     _among: TilesAmong | None = None
 
     def __init__(
-        self,
-        X: Samples,
-        activation: Activation,
-        backend: str,
-        precision: str,
-        n_samples: int,
+        self, X: Samples, activation: Activation, backend: str, precision: str, n_samples: int
     ) -> None:
         self.X = self._there = X
         self.activation, self.precision, self.n_samples = activation, precision, n_samples
@@ -115,7 +139,7 @@ class KernelRows:
         No backend takes sparse samples: SciPy's products are on the host, as NumPy's are.
         """
         self._chosen = get_backend("numpy" if self._sparse else backend, on_host=_ON_HOST)
-        self.on_device, steps = steps_on_device(self._chosen[0])
+        self.on_device, steps = cuda_pairs.steps_on_device(self._chosen[0])
         chosen, X = self._chosen[0], self.X
         self.xp, self.backend = chosen.xp, "scipy" if self._sparse else chosen.name
         self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
@@ -208,14 +232,14 @@ class KernelRows:
 
     @staged("prepare", "samples gathered")
     def gathered(self, samples: np.ndarray) -> Samples:
-        """The samples, where values are evaluated."""
+        """The samples, where values are evaluated, as :meth:`weighted` takes them."""
         there = self._there
         return there[samples if there is self.X else self.xp.asarray(samples)]
 
     def weighted(
         self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
     ) -> np.ndarray:
-        """K[rows, samples] @ weights; in float64 if ``wide``."""
+        """K[rows, samples] @ weights of gathered rows, nothing stored; in float64 if ``wide``."""
         if self.linear:
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], np.float64 if wide else None)
@@ -250,7 +274,7 @@ class KernelRows:
 
     @property
     def tiles(self) -> Any:
-        """See `KernelMatrix`."""
+        """The float32 layers among all samples, if compiled code can evaluate them, else None."""
         return self._among if self.dtype == np.float32 else None
 
     def class_layer(self, columns: slice) -> Any:
@@ -297,3 +321,39 @@ class KernelRows:
                 else:
                     H = layer.activations(self.gathered(part))
                     out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)
+
+
+def subtract_rows(
+    rows: Any,
+    slots: np.ndarray,
+    change: np.ndarray,
+    f: np.ndarray,
+    first: int = 0,
+    xp: ModuleType = np,
+) -> None:
+    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
+
+    If the rows are on a device, of library xp, the sums are made there, and only they are copied.
+    """
+    if xp is not np:
+        total = xp.zeros(len(f))
+        there, factors = xp.asarray(slots), xp.asarray(change)
+        for start in range(0, len(slots), _DEVICE_ROWS):
+            part = slice(start, start + _DEVICE_ROWS)
+            total += factors[part] @ rows[there[part]].astype(np.float64)
+        f -= total.get()
+        return
+    n = len(f)
+    pairs = n * len(slots)
+    n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
+
+    def task(i: int) -> None:
+        begin, end = n * i // n_strips, n * (i + 1) // n_strips
+        smo_kernels.subtract_rows(rows, first, slots, change, f, begin, end)
+
+    with stage("output training", "gradient"):
+        if n_strips > 1:
+            parallel_for(task, n_strips)
+        else:
+            task(0)
+        count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)

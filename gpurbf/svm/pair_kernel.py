@@ -1,97 +1,22 @@
-"""KernelMatrix: the protocol of kernel values for SVC's solver, and the kernel of one pair."""
+"""The kernel of one pair of classes, as SVC's solver asks for it, from that of all samples."""
 
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for, parallel_rows
+from gpurbf.runtime.threads import parallel_rows
+from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
 
-smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Operations of a step per sample: one to find the receiver, seven for the giver, four to update f.
 OPERATIONS_PER_VALUE = 12
-# Below this many products, one thread is done before a second has started.
-_MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows of a block that are mirrored at a time: fewer are done before a thread has started.
 _MIRRORED_ROWS = 512
-# Rows that a device converts to float64 at a time.
-_DEVICE_ROWS = 512
-
-
-class KernelMatrix(Protocol):
-    """K[i, j] between all N samples in the solver's order: class by class.
-
-    ``diagonal`` (N,) is float64. If ``matrix`` is not None, it is all of K, and no values are asked
-    for. Otherwise values are evaluated block by block, in `dtype`, by a backend. Its arrays are
-    those of the library `xp` (NumPy or a device's), and in ``allocator()`` they count against its
-    memory.
-
-    ``cost`` is that of evaluating a value, 1 for a value without inputs. Weighted sums of a
-    ``linear`` kernel are made without values. ``rounding`` is the root mean square error of a value
-    compared with exact distances, ``kept_rounding`` that of rows that are kept in float32; 0 if the
-    solver need not handle it.
-
-    ``tiles`` are the float32 layers among all samples, if compiled code can evaluate them, else
-    None; ``class_layer(columns)`` is the layer of a class.
-
-    ``on_device`` tells whether steps are made on the device of `xp`, not on the CPU;
-    ``description`` then says if there is no memory for them.
-    """
-
-    diagonal: np.ndarray
-    dtype: np.dtype
-    matrix: np.ndarray | None
-    xp: ModuleType
-    cost: float
-    linear: bool
-    rounding: float
-    kept_rounding: float
-    tiles: Any
-    on_device: bool
-    description: str
-
-    def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
-        """Samples as columns of :meth:`values`.
-
-        ``before`` are columns that are not needed any more, of the same samples except a slice of
-        fresh ones.
-        """
-
-    def class_layer(self, columns: slice) -> Any:
-        """The layer of a class."""
-
-    def values(
-        self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
-    ) -> None:
-        """Write K[samples, columns] into ``out``, or into its rows ``places``.
-
-        A slice of columns is a class; otherwise columns are a result of :meth:`over`.
-        """
-
-    def gathered(self, samples: np.ndarray) -> Any:
-        """The samples as :meth:`weighted` takes them."""
-
-    def weighted(
-        self, rows: Any, samples: np.ndarray, weights: np.ndarray, wide: bool = False
-    ) -> np.ndarray:
-        """K[rows, samples] @ weights of gathered rows, nothing stored; wide: in float64."""
-
-    def between(self, samples: np.ndarray) -> np.ndarray:
-        """K[samples][:, samples] in float64."""
-
-    def allocator(self) -> AbstractContextManager[None]:
-        """A context for work with `xp`."""
-
-    def free_bytes(self) -> float:
-        """Bytes of memory that are left for such work; infinite if they are not counted."""
 
 
 class MatrixPair:
@@ -108,7 +33,7 @@ class MatrixPair:
         diagonal: np.ndarray,
         a: slice,
         b: slice,
-        kernel: KernelMatrix | None = None,
+        kernel: KernelRows | None = None,
     ) -> None:
         self.K, self.a, self.b = K, a, b
         self.rounding = 0.0 if kernel is None else kernel.rounding
@@ -150,7 +75,7 @@ class EvaluatedPair:
 
     rounds: Any = None  # runs compiled rounds, where rows are kept
 
-    def __init__(self, kernel: KernelMatrix, a: slice, b: slice) -> None:
+    def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
         self.kernel, self.n_a = kernel, a.stop - a.start
         self.samples = _joined(a, b)
         self.diagonal = kernel.diagonal[self.samples]
@@ -212,39 +137,3 @@ def pair_rows(K: np.ndarray, a: slice, b: slice) -> tuple[Any, ...]:
     whole = n == len(K)
     part = K if whole else np.empty((n, n), K.dtype)
     return part, np.zeros(0 if whole else n, np.uint8), K, a.start, n_a, b.start
-
-
-def subtract_rows(
-    rows: Any,
-    slots: np.ndarray,
-    change: np.ndarray,
-    f: np.ndarray,
-    first: int = 0,
-    xp: ModuleType = np,
-) -> None:
-    """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
-
-    If the rows are on a device, of library xp, the sums are made there, and only they are copied.
-    """
-    if xp is not np:
-        total = xp.zeros(len(f))
-        there, factors = xp.asarray(slots), xp.asarray(change)
-        for start in range(0, len(slots), _DEVICE_ROWS):
-            part = slice(start, start + _DEVICE_ROWS)
-            total += factors[part] @ rows[there[part]].astype(np.float64)
-        f -= total.get()
-        return
-    n = len(f)
-    pairs = n * len(slots)
-    n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
-
-    def task(i: int) -> None:
-        begin, end = n * i // n_strips, n * (i + 1) // n_strips
-        smo_kernels.subtract_rows(rows, first, slots, change, f, begin, end)
-
-    with stage("output training", "gradient"):
-        if n_strips > 1:
-            parallel_for(task, n_strips)
-        else:
-            task(0)
-        count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)

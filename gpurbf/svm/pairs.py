@@ -17,12 +17,10 @@ from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, begin_on_matrix, rounding_is_small, solve_binary
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
-from gpurbf.svm.pair_kernel import EvaluatedPair, KernelMatrix, MatrixPair
+from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
+from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
-# Up to this many samples the whole kernel matrix is evaluated at once; of more samples too, if
-# every pair is its own working set; in both cases if the budget holds it.
-MAX_MATRIX = 1024
 # Below this many samples, a second thread costs more than it brings.
 _MIN_THREADED = 400
 # The cost of reading a kernel value, and of writing one, relative to that of an activation.
@@ -34,7 +32,7 @@ _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
 
 
 def solve_pairs(
-    kernel: KernelMatrix,
+    kernel: KernelRows,
     starts: np.ndarray,
     C: np.ndarray,
     pairs: list[tuple[int, int]],
@@ -50,7 +48,7 @@ def solve_pairs(
 
     Parameters
     ----------
-    kernel : KernelMatrix
+    kernel : KernelRows
     starts : ndarray of shape (n_classes + 1,)
         Class c is the samples from starts[c] to starts[c + 1].
     C : ndarray of shape (N,)
@@ -113,7 +111,7 @@ def solve_pairs(
     return problems.solutions
 
 
-def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
+def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
     """All of K if it is given or, for classes of such sizes, is to be made; else None."""
     if kernel.matrix is not None:
         return kernel.matrix
@@ -131,7 +129,7 @@ def _matrix(kernel: KernelMatrix, cache_bytes: float, sizes: np.ndarray) -> np.n
 
 
 def _at_once(
-    kernel: KernelMatrix, own: np.ndarray, pairs: list[tuple[int, int]], n_bytes: float
+    kernel: KernelRows, own: np.ndarray, pairs: list[tuple[int, int]], n_bytes: float
 ) -> int:
     """Number of pairs that are solved at the same time, each on its own thread.
 
@@ -148,7 +146,7 @@ def _at_once(
     return number
 
 
-def keeps_rows(kernel: KernelMatrix, n: int, cache_bytes: float) -> bool:
+def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
     """Whether keeping rows of a pair of n samples takes less time than evaluating each again."""
     if kernel.linear:
         return False
@@ -162,7 +160,7 @@ def keeps_rows(kernel: KernelMatrix, n: int, cache_bytes: float) -> bool:
 class _Problems:
     """The pairs' problems and what the threads that solve them share; see :func:`solve_pairs`."""
 
-    kernel: KernelMatrix
+    kernel: KernelRows
     pairs: list[tuple[int, int]]
     classes: list[slice]
     C: np.ndarray

@@ -11,12 +11,8 @@ import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import (
-    OPERATIONS_PER_VALUE,
-    EvaluatedPair,
-    KernelMatrix,
-    subtract_rows,
-)
+from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
+from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair
 
 round_kernels = lazy_module("gpurbf.svm._round_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
@@ -42,7 +38,7 @@ class RowCache:
 
     Parameters
     ----------
-    kernel : KernelMatrix
+    kernel : KernelRows
     columns : slice
         The class, as a range of samples.
     budget : Budget
@@ -51,7 +47,7 @@ class RowCache:
         Memory of the budget's size.
     """
 
-    def __init__(self, kernel: KernelMatrix, columns: slice, budget: Budget, memory: Any) -> None:
+    def __init__(self, kernel: KernelRows, columns: slice, budget: Budget, memory: Any) -> None:
         self.kernel, self.columns, self.budget = kernel, columns, budget
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
@@ -130,7 +126,7 @@ class CachedPair(EvaluatedPair):
 
     def __init__(
         self,
-        kernel: KernelMatrix,
+        kernel: KernelRows,
         over_a: RowCache,
         over_b: RowCache,
         rounds: Rounds | None = None,
