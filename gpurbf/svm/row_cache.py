@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
 from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
 from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair
@@ -166,31 +167,23 @@ class Rounds:
     def _make_room(self, samples: np.ndarray) -> None:
         """Make memory for working sets of this many samples, and a layer with as many centers."""
         self._layer = self._tiles.layer(samples)
-        columns, layer, plan, n_bytes = self._tiles.words(self._layer)
+        columns, layer, plan, self._n_bytes = self._tiles.words(self._layer)
         self._K = np.empty(len(samples) ** 2, np.float32)
         self._block = round_kernels.Block(self._K, columns, layer, plan)
-        self._memory = np.empty(n_bytes + 64, np.uint8)
 
-    def run(
-        self,
-        pair: Any,
-        arrays: tuple[Any, ...],
-        limits: tuple[Any, ...],
-        state: Any,
-    ) -> Any:
+    def run(self, pair: Any, arrays: tuple[Any, ...], limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
         caches, size = (pair.over_a, pair.over_b), limits[2]
         problem = round_kernels.Problem(pair.samples, *arrays)
         state = round_kernels.State(*state, np.empty(0, np.intp), np.empty(0), False)
         if size**2 > len(self._K):
             self._make_room(pair.samples[:size])
-        start = self._memory.ctypes.data
-        start += -start % 64
+        _held, memory = scratch(self._n_bytes)
         while True:
             rows = (cache.compiled() for cache in caches)
             with stage("output training", "rounds"):
                 outcome, work, state = round_kernels.rounds(
-                    problem, self._block, *rows, *limits, state, start
+                    problem, self._block, *rows, *limits, state, memory
                 )
                 evaluated, stepped, subtracted = work
                 operations = 2 * int(self._layer.packing.sizes[0]) * evaluated
