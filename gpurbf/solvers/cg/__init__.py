@@ -16,13 +16,11 @@ from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import staged
-from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, Penalty, System
+from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, System
 
 # Number of parts of the samples that are left out one after the other; for each part, the maximum
 # number of iterations without it and the relative residual at which they end.
 _N_PARTS, _MAX_ITERATIONS_WITHOUT, _RESIDUAL_WITHOUT = 10, 10, 0.2
-# Maximum fraction of the penalty that rounding of K may add to it; the same as a multiple of `tol`.
-_MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
 
 
 @dataclass
@@ -186,11 +184,9 @@ class CG(BaseEstimator):
         system : System
             `KernelSystem` if there are places, else `LeastSquares`.
         """
-        rounding = min(_MAX_NOISE, _MAX_NOISE_PER_TOL * self.tol)
-        penalty = Penalty(self.alpha, self.fit_intercept, rounding)
         if places is None:
-            return LeastSquares(layer, X, T, weights, penalty, self.preconditioner)
-        return KernelSystem(layer, places, T, weights, penalty, self.preconditioner)
+            return LeastSquares(layer, X, T, weights, self)
+        return KernelSystem(layer, places, T, weights, self)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """Iterate; the caller may stop after any iteration.

@@ -1,4 +1,8 @@
-"""Preconditioners of `CG`: Cholesky factors of the kernel, and Nystroem landmarks."""
+"""Preconditioners of `CG`: Cholesky factors of the kernel, and Nystroem landmarks.
+
+Each has two methods, and gives float64: ``solve(V)`` is P⁻¹ V, shape (m, k); ``squares(V)``, not of
+`Nystrom`, is vᵀ P⁻¹ v for the columns of V (m, r).
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,10 @@ from gpurbf.solvers.cg.stored_h import StoredH
 _COLUMNS_PER_BLOCK = 4096
 # Number of values of δ that are tried, each ten times the one before.
 _N_TRIES = 3
-# A penalty must be at least this many times the rounding of the trace to differ from it.
-_MIN_RIDGE_PER_ROUNDING = 4
 
 
 class Cholesky:
-    """A factor of D K D + δI, for the kernel K (m, m) of the centers and D = diag(``roots``).
+    """The inverse of D K D + δI, for the kernel K (m, m) of the centers and D = diag(``roots``).
 
     Its panels (`gpurbf.runtime.linalg`) take little more than m²/2 numbers of the dtype.
 
@@ -62,14 +64,19 @@ class Cholesky:
             self.panels.append(rows.T)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
-        """(D K D + δI)⁻¹ V, in its dtype."""
+        """(D K D + δI)⁻¹ V, up to the rounding of its dtype."""
         with stage("output training", "preconditioner"):
-            X = self.forward(V)
+            X = self._forward(V)
             count(operations=1.0 * self.m * X.size, kind=self.dtype.name)
             solve_panels(self.panels, X, transposed=True)
-            return X
+            return X.astype(np.float64)
 
-    def forward(self, V: np.ndarray) -> np.ndarray:
+    def squares(self, V: np.ndarray) -> np.ndarray:
+        """The squared norms of the columns of L⁻¹ V."""
+        half = self._forward(V)
+        return np.einsum("ij,ij->j", half, half, dtype=np.float64)
+
+    def _forward(self, V: np.ndarray) -> np.ndarray:
         """L⁻¹ V for the factor L."""
         count(operations=1.0 * self.m * V.size, kind=self.dtype.name)
         X = np.array(V, self.dtype, order="F")
@@ -101,7 +108,7 @@ class Falkon:
         self.q, self.denominator = np.zeros(m), 1.0
         if centred:
             delta = self.root.delta
-            lost = delta * self.root.solve(np.ones((m, 1)))[:, 0].astype(np.float64)
+            lost = delta * self.root.solve(np.ones((m, 1)))[:, 0]
             self.q = (1 - lost) / np.sqrt(m)
             # 1 - |q|², which would lose all digits if subtracted; K's eigenvalues are below its
             # trace m.
@@ -109,37 +116,15 @@ class Falkon:
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        half = self.root.solve(V).astype(np.float64)
+        half = self.root.solve(V)
         half += np.outer(self.q, self.q @ half / self.denominator)
-        return self.factor * self.root.solve(half).astype(np.float64)
+        return self.factor * self.root.solve(half)
 
     def squares(self, V: np.ndarray) -> np.ndarray:
         """vᵀ P⁻¹ v for the columns of V (m, r)."""
-        half = self.root.solve(V).astype(np.float64)
+        half = self.root.solve(V)
         centred = (self.q @ half) ** 2 / self.denominator
         return self.factor * (np.einsum("ij,ij->j", half, half) + centred)
-
-
-class Direct:
-    """The inverse of D K D + λI itself, up to the rounding of its dtype.
-
-    The dtype is the layer's, or float64 if the rounding of a matrix of that ``trace`` would matter.
-    It raises the errors of `Cholesky`.
-    """
-
-    def __init__(self, layer: Layer, ridge: float, roots: np.ndarray, trace: float) -> None:
-        fits = ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(layer.dtype).eps * trace
-        dtype = layer.dtype if fits else np.dtype(np.float64)
-        self.whole = Cholesky(layer, ridge, dtype, roots)
-
-    def solve(self, V: np.ndarray) -> np.ndarray:
-        """P⁻¹ V, shape (m, k)."""
-        return self.whole.solve(V).astype(np.float64)
-
-    def squares(self, V: np.ndarray) -> np.ndarray:
-        """vᵀ P⁻¹ v for the columns of V (m, r)."""
-        half = self.whole.forward(V)
-        return np.einsum("ij,ij->j", half, half, dtype=np.float64)
 
 
 class Nystrom:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,42 +15,40 @@ from gpurbf.layer import Layer, activations
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import map_single_threaded_blas
-from gpurbf.solvers.cg.preconditioners import Direct, Falkon, Nystrom
+from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
+
+if TYPE_CHECKING:
+    from gpurbf.solvers.cg import CG
 
 # Maximum number of centers whose kernel is factorised, in m²/2 numbers, to precondition least
 # squares, and if all samples are centers; number of centers that represent all of them beyond that.
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
 # Up to this many centers `Ridge` leaves samples out: few may be distributed unlike the samples.
 _MAX_SUMMED_CENTERS = 512
+# A penalty must be at least this many times the rounding of the trace to differ from it.
+_MIN_RIDGE_PER_ROUNDING = 4
 # Samples whose leave-one-out outputs are made at a time, and the maximum leverage of a sample.
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99
 # The step of 16 bits over the numbers from 0 to 1.
 _STEP_OF_16_BITS = 1 / 65534
+# Maximum fraction of the penalty that rounding of K may add to it; the same as a multiple of `tol`.
+_MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
 # Twice the step of float32 there, as the exponential function rounds too.
 _STEP_OF_FLOAT32 = 2.0**-23
 
 
-class Penalty(NamedTuple):
-    """The relative penalty of the weights, and whether there is an intercept (not penalised).
-
-    ``rounding`` is the maximum fraction that rounding of the kernel of all samples to 16 bits may
-    add to the penalty.
-    """
-
-    alpha: float
-    intercept: bool
-    rounding: float
-
-
-class System(ABC):
+class System(Protocol):
     """(A + λI) V = B for symmetric A (m, m) and B (m, k), and the outputs of its solution.
 
     Attributes
     ----------
+    solver : CG
+    layer : Layer
+    n_samples : int
     B : ndarray of shape (m, k)
     T : ndarray of shape (·, n_outputs)
         Targets.
@@ -61,46 +58,40 @@ class System(ABC):
         ``solve(V)`` is P⁻¹ V for a P that is close to A + λI.
     info : str
         Whether and how H is kept.
-    n_samples : int
     """
 
     name: str
+    solver: CG
+    layer: Layer
+    n_samples: int
     B: np.ndarray
     T: np.ndarray
     ridge: float
-    preconditioner: Falkon | Direct | Nystrom
+    preconditioner: Cholesky | Falkon | Nystrom
     info: str
 
-    def __init__(self, layer: Layer, n_samples: int, fit_intercept: bool) -> None:
-        self.layer, self.n_samples, self.fit_intercept = layer, n_samples, fit_intercept
-
     @staged("output training", "preconditioner")
-    def _precondition(
-        self, n_landmarks: int | None, max_factorised: int, trace: float
-    ) -> Falkon | Direct | Nystrom:
+    def _precondition(self, max_factorised: int, trace: float) -> Cholesky | Falkon | Nystrom:
         """Make the preconditioner, given A's trace: a factor of the whole kernel, else `Nystrom`.
 
-        All centers are used if there are at most ``n_landmarks`` (by default ``max_factorised``)
-        and their kernel is positive definite.
+        All centers are used if the solver's ``preconditioner`` (by default ``max_factorised``) is
+        not less and their kernel is positive definite.
         """
-        layer, m = self.layer, len(self.layer.centers)
-        if m <= (n_landmarks or max_factorised):
+        layer, m, wanted = self.layer, len(self.layer.centers), self.solver.preconditioner
+        if m <= (wanted or max_factorised):
             with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
                 return self._factorised(trace)
         # Evenly spaced: as well mixed as the centers are.
-        n_landmarks = min(m, n_landmarks or _N_LANDMARKS)
-        some = np.unique(np.linspace(0, m - 1, n_landmarks).astype(np.intp))
+        places = np.linspace(0, m - 1, min(m, wanted or _N_LANDMARKS))
+        some = np.unique(places.astype(np.intp))
         return self._nystrom(to_host(activations(layer, layer.centers[some])), some, trace)
 
-    @abstractmethod
-    def _factorised(self, trace: float) -> Falkon | Direct:
+    def _factorised(self, trace: float) -> Cholesky | Falkon:
         """The preconditioner of all centers; LinAlgError if there is none."""
 
-    @abstractmethod
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         """The preconditioner of some centers, whose activations are E (s, m)."""
 
-    @abstractmethod
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(A + λI) V, shape (m, k)."""
 
@@ -108,7 +99,6 @@ class System(ABC):
         """B - (A + λI) V, shape (m, k)."""
         return self.B - self.matvec(V)
 
-    @abstractmethod
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Output weights W (m, k) and intercept b (k,) of a solution, or of an intermediate V."""
 
@@ -116,7 +106,6 @@ class System(ABC):
         """The V that is nearest to output weights W."""
         return W
 
-    @abstractmethod
     def _samples(self, rows: np.ndarray) -> Any:
         """The samples with these numbers, as the layer takes them."""
 
@@ -124,7 +113,6 @@ class System(ABC):
         """Outputs of those `weights` for those samples."""
         return to_host(self.layer.matvec(self._samples(rows), W)) + b
 
-    @abstractmethod
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
@@ -136,7 +124,6 @@ class System(ABC):
         close enough to it, as one of landmarks.
         """
 
-    @abstractmethod
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
         """The system without those samples, with the same λ, and the V of this one as its start."""
 
@@ -153,18 +140,11 @@ class LeastSquares(System):
     name = "least squares"
 
     def __init__(
-        self,
-        layer: Layer,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        penalty: Penalty,
-        n_landmarks: int | None,
+        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, solver: CG
     ) -> None:
-        N = len(T)
-        super().__init__(layer, N, penalty.intercept)
-        self.X, self.T, self.alpha = X, T, penalty.alpha
-        self.w = np.ones(N) if weights is None else weights
+        self.layer, self.n_samples, self.solver = layer, len(T), solver
+        self.X, self.T = X, T
+        self.w = np.ones(len(T)) if weights is None else weights
         self._keep()
         may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
         if may_widen and not self._tolerable(_STEP_OF_FLOAT32):
@@ -173,16 +153,16 @@ class LeastSquares(System):
         self._centre()
         m, n = len(self.mean), float(self.w.sum())
         trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
-        self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
+        self.ridge = self.solver.alpha * relative_to(trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
-        self.preconditioner = self._precondition(n_landmarks, _MAX_FALKON_CENTERS, trace)
+        self.preconditioner = self._precondition(_MAX_FALKON_CENTERS, trace)
 
     def _keep(self) -> None:
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
         target = float(np.abs(self.T).max(initial=1))
-        found = fixed_point(self.layer, self.alpha, target, 1.0, 1.0)
+        found = fixed_point(self.layer, self.solver.alpha, target, 1.0, 1.0)
         shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
         self._keep_in(shift, step)
         step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
@@ -206,7 +186,7 @@ class LeastSquares(System):
         The offset is their mean; without a b it is minus the shift, so that H is not centred.
         """
         self.offset, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
-        if self.fit_intercept:
+        if self.solver.fit_intercept:
             self.offset = self.mean
             self.target_mean = weighted_sum(self.w, self.T) / self.w.sum()
         self.B = self._transposed(self.w[:, None] * (self.T - self.target_mean))
@@ -215,10 +195,10 @@ class LeastSquares(System):
         """Whether rows in multiples of that step are as good as those not rounded."""
         m, n = len(self.mean), float(self.w.sum())
         spread = self.squares - n * float(self.mean @ self.mean)
-        return tolerable(m * n * step**2 / 12, spread, self.alpha)
+        return tolerable(m * n * step**2 / 12, spread, self.solver.alpha)
 
     def _factorised(self, trace: float) -> Falkon:
-        return Falkon(self.layer, self.ridge, float(self.w.sum()), self.fit_intercept)
+        return Falkon(self.layer, self.ridge, float(self.w.sum()), self.solver.fit_intercept)
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         G = np.zeros((len(some), len(some)))
@@ -274,7 +254,9 @@ class LeastSquares(System):
         if len(W) <= _MAX_SUMMED_CENTERS:
             layer, normal = self.layer.in_float64(), NormalEquations(*W.shape)
             normal.add(layer, self.X, self.T, self.w)
-            solution = Ridge(self.alpha, fit_intercept=self.fit_intercept).solve(normal)
+            solution = Ridge(self.solver.alpha, fit_intercept=self.solver.fit_intercept).solve(
+                normal
+            )
             with layer.allocator():
                 H = activations(layer, self.X[rows])
                 return solution.leave_one_out(H, self.T[rows], mass)
@@ -294,7 +276,7 @@ class LeastSquares(System):
         parts = (slice(start, start + step) for start in range(0, len(rows), step))
         map_single_threaded_blas([partial(leave_out, part) for part in parts])
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # samples of weight 0 do not count
-        leverage += self.fit_intercept / self.w.sum()
+        leverage += self.solver.fit_intercept / self.w.sum()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
         return outputs + far[:, None] * (outputs - self.T[rows])
@@ -324,8 +306,7 @@ class KernelSystem(System):
         places: np.ndarray,
         T: np.ndarray,
         weights: np.ndarray | None,
-        penalty: Penalty,
-        n_landmarks: int | None,
+        solver: CG,
     ) -> None:
         m, self.places = len(layer.centers), places
         w = np.bincount(places, weights, m).astype(np.float64)
@@ -333,25 +314,28 @@ class KernelSystem(System):
         self.w, self.roots = w, np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
-        self.ridge = penalty.alpha * n
+        self.ridge = solver.alpha * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 / 12**0.5 * float(w.max()) * m**0.5
-        step, most = None, penalty.rounding * self.ridge
+        step, most = None, min(_MAX_NOISE, _MAX_NOISE_PER_TOL * solver.tol) * self.ridge
         if layer.exact_sums and noise * _STEP_OF_16_BITS <= most:
             step = _STEP_OF_16_BITS
         elif layer.precision not in FORCED and noise * _STEP_OF_FLOAT32 > most:
             layer = layer.in_float64()
-        super().__init__(layer, len(T), penalty.intercept)
+        self.layer, self.n_samples, self.solver = layer, len(T), solver
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
-        self.target_mean = w @ self.T / n if self.fit_intercept else np.zeros(T.shape[1])
+        self.target_mean = w @ self.T / n if self.solver.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
-        if self.fit_intercept:
+        if self.solver.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
-        self.preconditioner = self._precondition(n_landmarks, _MAX_DIRECT_CENTERS, n)
+        self.preconditioner = self._precondition(_MAX_DIRECT_CENTERS, n)
 
-    def _factorised(self, trace: float) -> Direct:
-        return Direct(self.layer, self.ridge, self.roots, trace)
+    def _factorised(self, trace: float) -> Cholesky:
+        """In the layer's dtype, or in float64 if its rounding of such a matrix would matter."""
+        dtype = self.layer.dtype
+        fits = self.ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(dtype).eps * trace
+        return Cholesky(self.layer, self.ridge, dtype if fits else np.dtype(np.float64), self.roots)
 
     def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
         return Nystrom(E, some, self.roots, None, self.ridge, trace)
@@ -365,12 +349,12 @@ class KernelSystem(System):
     def start(self, W: np.ndarray) -> np.ndarray:
         """The U of W, and zeros for the column of the intercept."""
         U = W / np.where(self.roots > 0, self.roots, 1)[:, None]
-        return np.column_stack([U, np.zeros(len(U))]) if self.fit_intercept else U
+        return np.column_stack([U, np.zeros(len(U))]) if self.solver.fit_intercept else U
 
     def weights(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """V and b."""
         V = self.roots[:, None] * U
-        if not self.fit_intercept:
+        if not self.solver.fit_intercept:
             return V, self.target_mean
         V, ones = V[:, :-1], V[:, -1]
         b = V.sum(axis=0) / ones.sum()
@@ -406,7 +390,7 @@ class KernelSystem(System):
             units[part, np.arange(len(part))] = 1
             diagonal[start : start + len(part)] = self.preconditioner.squares(units)
         diagonal *= self.w[some]
-        if self.fit_intercept:
+        if self.solver.fit_intercept:
             s = self.roots * self.preconditioner.solve(self.roots[:, None])[:, 0]
             rest = diagonal - s[some] ** 2 / s.sum()
             # Also of a sample that has all the weight.

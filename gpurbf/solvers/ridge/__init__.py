@@ -85,11 +85,11 @@ class Ridge(BaseEstimator):
             done.
         """
         with normal.allocator():
-            system = normal.system(self.fit_intercept, keep=keep)
-            W, whiten = _solve(system.xp, system.A, system.B, self.alpha * system.scale)
+            equations = normal.equations(self.fit_intercept, keep=keep)
+            W, whiten = _solve(equations.xp, equations.A, equations.B, self.alpha * equations.scale)
             W = to_host(W)
         own = 1 / float(normal.weight) if self.fit_intercept else 0.0
-        return RidgeSolution(W, system.intercept(W), system.mean, own, whiten, system.xp)
+        return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten, equations.xp)
 
 
 class OwnCenters(NamedTuple):
@@ -162,40 +162,31 @@ class RidgeSolution:
         outputs : ndarray of shape (N, k), float64
         """
         n = len(H)
+        weights = np.ones(n) if weights is None else weights
+        own = own or OwnCenters(np.empty(0, np.intp), np.empty((len(self.W), 0)))
         step = _ROWS_LEFT_OUT if self.xp is np else max(1, n)
         parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
+        works = [partial(self._left_out, H[p], T[p], weights[p], own.within(p)) for p in parts]
+        return np.concatenate(map_single_threaded_blas(works))
 
-        def task(part: slice) -> np.ndarray:
-            w = None if weights is None else weights[part]
-            return self._left_out(H[part], T[part], w, None if own is None else own.within(part))
-
-        return np.concatenate(map_single_threaded_blas([partial(task, part) for part in parts]))
-
-    def _left_out(
-        self, H: Any, T: np.ndarray, weights: np.ndarray | None, own: OwnCenters | None
-    ) -> np.ndarray:
+    def _left_out(self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters) -> np.ndarray:
         """See `leave_one_out`; for rows that are evaluated together."""
         xp = self.xp
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         rows = (H - xp.asarray(self.mean)).astype(np.float64, copy=False)
-        if own is not None:  # few vectors alone would take as long as many: all of L is read
+        if len(own.rows):  # few vectors alone would take as long as many: all of L is read
             rows = xp.concatenate([rows, xp.asarray(own.units.T)])
-        half = self._half(rows.T)
+        half = self.whiten(rows.T)
+        m = len(half)
+        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
         half, at_center = half[:, : len(H)], half[:, len(H) :]
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
-        if own is not None and len(own.rows):
+        if len(own.rows):
             cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
             ratio = cross / to_host((at_center * at_center).sum(axis=0))
             outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)
             leverage[own.rows] -= ratio * cross
-        return left_out(outputs, leverage if weights is None else weights * leverage, T)
-
-    def _half(self, V: Any) -> Any:
-        """L⁻¹ V."""
-        half = self.whiten(V)
-        m = len(half)
-        count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
-        return half
+        return left_out(outputs, weights * leverage, T)
 
 
 def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ _ROWS_PER_BLOCK = 256
 _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
-class System(NamedTuple):
+class Equations(NamedTuple):
     """The normal equations A W = B of a least-squares problem, before any ridge.
 
     A (m, m) and B (m, k) are arrays of the library ``xp``, for centred H and T if there is an
@@ -147,7 +147,7 @@ class NormalEquations:
         with single_threaded_blas():
             errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
             if not np.isfinite(spread) or not np.isfinite(errors).all():
-                return False  # `system` raises the error
+                return False  # `equations` raises the error
             s = len(errors)
             largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
         return not tolerable(largest * m * self.n_rows, spread, self.alpha)
@@ -241,8 +241,8 @@ class NormalEquations:
         self.weight = Fraction(*kept["weight"])
         return self
 
-    def system(self, fit_intercept: bool, *, keep: bool = False) -> System:
-        """Make the system to be solved, in arrays of the layer's library.
+    def equations(self, fit_intercept: bool, *, keep: bool = False) -> Equations:
+        """Make the equations to be solved, in arrays of the layer's library.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class NormalEquations:
 
         Returns
         -------
-        system : System
+        equations : Equations
         """
         if self.shift is None:
             raise ValueError("There are no sums to solve: add rows first.")
@@ -275,7 +275,7 @@ class NormalEquations:
         scale = float(xp.trace(A)) / m
         if not np.isfinite(scale):
             raise FloatingPointError("sums over the hidden layer")
-        return System(A, B, mean, target_mean, relative_to(scale, squares), xp)
+        return Equations(A, B, mean, target_mean, relative_to(scale, squares), xp)
 
     def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
         """Make a function that rounds H (N, m) as in the sums.

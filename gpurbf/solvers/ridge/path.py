@@ -58,11 +58,11 @@ class RidgePath:
 
     def __init__(self, normal: NormalEquations, alphas: np.ndarray, fit_intercept: bool) -> None:
         with normal.allocator():
-            self.system = system = normal.system(fit_intercept)
+            self.equations = equations = normal.equations(fit_intercept)
             with stage("output training", "tridiagonal form"):
-                self.form = tridiagonal(system.xp, system.A)
-                turned = self.form.turn(system.B.T)
-        self.shifts = alphas * system.scale + self._lacking(alphas.min() * system.scale)
+                self.form = tridiagonal(equations.xp, equations.A)
+                turned = self.form.turn(equations.B.T)
+        self.shifts = alphas * equations.scale + self._lacking(alphas.min() * equations.scale)
         # For each penalty the weights (k, m), times Q.
         self.weights = np.stack([self.form.solve(shift, turned) for shift in self.shifts])
         self.intercept_leverage = 1 / float(normal.weight) if fit_intercept else 0.0
@@ -73,8 +73,8 @@ class RidgePath:
         if lacking > least:
             warn(
                 "HᵀH is not positive definite in floating point with the least of alphas, to "
-                f"which {lacking / self.system.scale:.2g} is added. Leave out those below, or use "
-                "a larger gamma, fewer centers or precision='float64'.",
+                f"which {lacking / self.equations.scale:.2g} is added. Leave out those below, or "
+                "use a larger gamma, fewer centers or precision='float64'.",
                 ConvergenceWarning,
             )
         return lacking
@@ -93,7 +93,7 @@ class RidgePath:
         intercept : ndarray of shape (k,), float64
         """
         W = np.ascontiguousarray(self.form.back(self.weights[i]).T)
-        return W, self.system.intercept(W)
+        return W, self.equations.intercept(W)
 
     @staged("back and evaluate", "leave-one-out")
     def leave_one_out(
@@ -127,8 +127,8 @@ class RidgePath:
         leverage times the weight (Hastie, Tibshirani, Friedman, 2009, eq. 7.64).
         """
         p, k, m = self.weights.shape
-        xp = self.system.xp
-        centred = (H - xp.asarray(self.system.mean)).astype(np.float64, copy=False)
+        xp = self.equations.xp
+        centred = (H - xp.asarray(self.equations.mean)).astype(np.float64, copy=False)
         Z = self.form.turn(centred)
         E = self.form.turn(xp.asarray(own.units.T))
 
@@ -136,7 +136,7 @@ class RidgePath:
             found = _products(V, self.weights.reshape(p * k, m).T)
             return found.reshape(len(V), p, k).transpose(1, 0, 2)
 
-        outputs = outputs_of(Z) + self.system.target_mean
+        outputs = outputs_of(Z) + self.equations.target_mean
         units = np.zeros(Z.shape)
         units[own.rows] = E
         leverage, cross, at_itself = self.form.forms(self.shifts, Z, units)
