@@ -24,6 +24,7 @@ from gpurbf.centers import most_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.graph import Tasks
 from gpurbf.estimators._validation import (
+    Rows,
     check_labels,
     check_weights,
     check_X,
@@ -34,42 +35,6 @@ from gpurbf.layer.gamma import SUMS
 
 # Bits of a row's place in its block, in numbers of rows before the blocks' starts are known.
 _ROW_BITS = 40
-
-
-class Rows(NamedTuple):
-    """Rows as the estimators take them; ``places`` are their numbers among the given rows."""
-
-    X: Any
-    y: Any
-    weights: Any
-    places: np.ndarray
-
-    @classmethod
-    def used(cls, X: Any, y: Any, weights: Any, start: int = 0, *, negative: bool) -> Rows:
-        """Rows of weight above zero; weights are checked, negative ones are 0 if ``negative``."""
-        weights = check_weights(weights, X.shape[0], negative=negative, part=True)
-        rows = cls(X, y, weights, np.arange(start, start + X.shape[0]))
-        return rows if weights is None or weights.all() else rows.at(np.flatnonzero(weights))
-
-    def at(self, some: Any) -> Rows:
-        """Some of the rows."""
-        return Rows._make(None if values is None else values[some] for values in self)
-
-    def of_classes(self, classes: list[int]) -> Rows:
-        """The rows of these classes; not copied if these are all rows."""
-        chosen = np.isin(self.y, classes)
-        return self if chosen.all() else self.at(chosen)
-
-    @classmethod
-    def joined(cls, pieces: Iterable[Rows]) -> Rows:
-        """All pieces, one after the other."""
-        return cls._make(columns(pieces))
-
-    @classmethod
-    def in_order(cls, pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
-        """All pieces as one, in the order in which rows were given; ``by_class``: class first."""
-        rows = cls.joined(pieces)
-        return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
 
 
 @dataclass(frozen=True)
@@ -98,7 +63,8 @@ class Reader:
         codes = None
         if self.classes is not None:
             codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
-        rows = Rows.used(X, codes, weights, start, negative=self.negative)
+        weights = check_weights(weights, len(X), negative=self.negative, part=True)
+        rows = Rows(X, codes, weights, np.arange(start, start + len(X))).of_weight()
         if self.factors is not None:
             own = self.factors[rows.y]
             rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
@@ -186,7 +152,8 @@ class Scanner:
         if sp.issparse(X):
             raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
         n_given, names = X.shape[0], getattr(model, "feature_names_in_", None)
-        X, y, weights, _ = Rows.used(X, y, weights, negative=self.negative)
+        weights = check_weights(weights, len(X), negative=self.negative, part=True)
+        X, y, weights, _ = Rows(X, y, weights).of_weight()
         labels = codes = mass = None
         if y is not None:
             labels, codes = np.unique(y, return_inverse=True)
@@ -362,7 +329,7 @@ class Blocks:
         """Some rows, by their numbers."""
         distinct, back = np.unique(rows, return_inverse=True)
         found = self.each("rows", _taken, given=by_block(distinct, self.starts))
-        return Rows.in_order(self.tasks.results(found)).at(back)
+        return in_order(self.tasks.results(found)).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         if isinstance(rows, slice):
@@ -424,6 +391,17 @@ def columns(pieces: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
     return (None if own[0] is None else np.concatenate(own) for own in zip(*pieces))
 
 
+def joined(pieces: Iterable[Rows]) -> Rows:
+    """All pieces, one after the other."""
+    return Rows._make(columns(pieces))
+
+
+def in_order(pieces: Iterable[Rows], *, by_class: bool = False) -> Rows:
+    """All pieces as one, in the order in which rows were given; ``by_class``: class first."""
+    rows = joined(pieces)
+    return rows.at(np.lexsort((rows.places, rows.y) if by_class else (rows.places,)))
+
+
 def by_block(rows: np.ndarray, starts: np.ndarray) -> dict[int, np.ndarray]:
     """Split numbers of rows by block: places in the block by its number, in ascending blocks."""
     block = np.searchsorted(starts, rows, side="right") - 1
@@ -473,4 +451,4 @@ def _over_rows(
 
 
 def _taken(blocks: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
-    return Rows.joined(rows.at(places) for rows, _, places in blocks)
+    return joined(rows.at(places) for rows, _, places in blocks)

@@ -14,13 +14,13 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.dask.base import DaskClassifier
-from gpurbf.dask.blocks import Blocks, Rows, by_block, columns
+from gpurbf.dask.blocks import Blocks, by_block, columns, in_order, joined
 from gpurbf.dask.graph import shared
 from gpurbf.dask.sums import BlockSums
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._validation import check_finite, finite
+from gpurbf.estimators._validation import Rows, check_finite, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
 from gpurbf.fsvc.selection import Order, Selection, as_drawn
 from gpurbf.solvers.one_hot import one_hot
@@ -129,7 +129,7 @@ def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
 
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
     """The rows of some blocks that belong to each part: the smallest keys to the first."""
-    rows = Rows.joined(rows for rows, *_ in blocks)
+    rows = joined(rows for rows, *_ in blocks)
     high = row_hashes(rows.X, seed) >> np.uint64(32)
     part = (high * np.uint64(n_parts)) >> np.uint64(32)
     return [rows.at(np.flatnonzero(part == i)) for i in range(n_parts)]
@@ -137,7 +137,7 @@ def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) ->
 
 def _as_drawn(seed: int, *pieces: Rows) -> _Part:
     """The samples of a part in the order of their keys."""
-    rows = Rows.in_order(pieces)
+    rows = in_order(pieces)
     keys = row_hashes(rows.X, seed)
     order = as_drawn(keys, rows.weights, rows.y)
     seen = np.isin(order.rows, order.stream)  # equal samples are seen once

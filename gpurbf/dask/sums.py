@@ -10,7 +10,8 @@ import distributed
 import numpy as np
 from sklearn.utils import gen_batches
 
-from gpurbf.dask.blocks import Blocks, Rows, by_block
+from gpurbf.dask.blocks import Blocks, by_block, in_order, joined
+from gpurbf.estimators._validation import Rows
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -69,7 +70,7 @@ class BlockSums:
             part, rows = self._tasks.gathered(total)
             _add(normal, part)
             samples.append(rows)
-        return normal, Rows.in_order(samples)
+        return normal, in_order(samples)
 
 
 def _sums(
@@ -89,7 +90,7 @@ def _sums(
             some = rows.at(batch)
             normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
     normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
-    return normal, Rows.joined(sample)
+    return normal, joined(sample)
 
 
 def _added(*parts: tuple[NormalEquations, Rows]) -> tuple[NormalEquations, Rows]:
@@ -98,7 +99,7 @@ def _added(*parts: tuple[NormalEquations, Rows]) -> tuple[NormalEquations, Rows]
     total = first.copy()  # results of tasks may be asked for again
     for other in others:
         _add(total, other)
-    return total, Rows.joined(samples)
+    return total, joined(samples)
 
 
 def _add(total: NormalEquations, part: NormalEquations) -> None:

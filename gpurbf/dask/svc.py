@@ -13,12 +13,12 @@ import numpy as np
 
 from gpurbf.centers.sample import Race
 from gpurbf.dask.base import DaskClassifier
-from gpurbf.dask.blocks import Blocks, Rows
+from gpurbf.dask.blocks import Blocks, in_order, joined
 from gpurbf.data.quantize import Quantization, encode
 from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
 from gpurbf.estimators._base import CallbackSupportMixin, with_callbacks
-from gpurbf.estimators._validation import finite
+from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_probabilities
 from gpurbf.layer.backends import GPUS
 from gpurbf.runtime.threads import limited
@@ -96,7 +96,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             places, models = _assembled(found, solutions, blocks.n_given)
             chosen = partial(_chosen, np.sort(places))
             tasks = blocks.tasks.each("support-vectors", chosen, list(zip(*pieces)))
-            vectors = Rows.in_order(blocks.tasks.results(tasks), by_class=True)
+            vectors = in_order(blocks.tasks.results(tasks), by_class=True)
             model._keep(vectors.places, vectors.X, models)
         self.model_ = model
         return self
@@ -187,19 +187,25 @@ class PairWork(NamedTuple):
 
 def _pieces(blocks: Blocks, parts: list[list[int]]) -> list[list[Any]]:
     """Futures of the samples of each part of the classes, a piece for each group of blocks."""
-    tasks = [blocks.each("classes", partial(_of_classes, part)) for part in parts]
+    tasks = [blocks.each("classes", partial(_piece, part)) for part in parts]
     futures, n = blocks.tasks.start(list(chain(*tasks))), len(tasks[0])
     return [futures[i : i + n] for i in range(0, len(futures), n)]
 
 
-def _of_classes(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
+def _piece(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
     """The rows of some blocks that are of these classes."""
-    return Rows.joined(rows.of_classes(classes) for rows, *_ in blocks)
+    return joined(_of_classes(classes, rows) for rows, *_ in blocks)
+
+
+def _of_classes(classes: list[int], rows: Rows) -> Rows:
+    """The rows of these classes; not copied if these are all rows."""
+    chosen = np.isin(rows.y, classes)
+    return rows if chosen.all() else rows.at(chosen)
 
 
 def _chosen(places: np.ndarray, *pieces: Rows) -> Rows:
     """The rows at these places, from the pieces of a group of blocks."""
-    return Rows.joined(rows.at(np.isin(rows.places, places)) for rows in pieces)
+    return joined(rows.at(np.isin(rows.places, places)) for rows in pieces)
 
 
 def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] | None:
@@ -238,7 +244,7 @@ def _solve(
     there are equal samples or unequal weights anywhere.
     """
     wanted = sorted({c for pair in pairs for c in pair})
-    rows = Rows.in_order((piece.of_classes(wanted) for piece in pieces), by_class=True)
+    rows = in_order((_of_classes(wanted, piece) for piece in pieces), by_class=True)
     classes, codes = np.unique(rows.y, return_inverse=True)
     # Without equal samples anywhere there is nothing to compare, and they keep their order.
     groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)

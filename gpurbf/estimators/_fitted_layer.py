@@ -94,12 +94,12 @@ class ChosenLayerMixin(FittedLayerMixin):
         X: Any,
         y: np.ndarray | None,
         weights: np.ndarray | None,
-        rows: np.ndarray | slice = np.s_[:],
+        places: np.ndarray | None = None,
     ) -> HiddenLayer:
         """Resolve gamma, choose the centers, and keep the layer made of them.
 
-        ``y`` are class numbers, ``weights`` are positive, ``rows`` are the numbers of the rows of X
-        in `center_indices_`.
+        ``y`` are class numbers, ``weights`` are positive, ``places`` are the numbers of the rows of
+        X in `center_indices_`; see `Rows`.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         self._keep_layer(layer)
         self.__dict__.pop("center_indices_", None)
         if indices is not None:
-            self.center_indices_ = indices if isinstance(rows, slice) else rows[indices]
+            self.center_indices_ = indices if places is None else places[indices]
         say(self, f"{len(self.centers_):,} centers, gamma {self.gamma_:.3g}")
         return layer
 

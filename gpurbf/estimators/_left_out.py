@@ -74,7 +74,7 @@ def leave_out(
 
 def copies_of(found: Distinct, rows: Rows) -> Copies:
     """The rows that are equal to samples found, and of the same class."""
-    X, codes, weights = rows
+    X, codes, weights, _ = rows
     if weights is None:
         return None
     own = weights[found.first]

@@ -187,53 +187,55 @@ def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, n
 
 
 class Rows(NamedTuple):
-    """Samples on the host, their class numbers or None, and their weights (None: 1)."""
+    """Samples on the host, their class numbers or None, and their weights (None: 1).
+
+    ``places`` are the numbers of the rows among those given; None: these are all.
+    """
 
     X: Any
     y: Any
-    weights: np.ndarray | None
+    weights: Any
+    places: Any = None
 
     def at(self, some: Any) -> Rows:
         """Some of the rows."""
         return Rows._make(None if own is None else own[some] for own in self)
 
-    def of_weight(self) -> tuple[Rows, np.ndarray | slice]:
-        """The rows of weight above zero, and their numbers."""
+    def of_weight(self) -> Rows:
+        """The rows of weight above zero."""
         if self.weights is None or self.weights.all():
-            return self, np.s_[:]
-        numbers = np.flatnonzero(self.weights)
-        return self.at(numbers), numbers
+            return self
+        used = np.flatnonzero(self.weights)
+        rows = self.at(used)
+        return rows._replace(places=used) if self.places is None else rows
 
 
 class TrainingData(NamedTuple):
     """Validated samples, without samples of weight 0, on which nothing may depend.
 
-    ``classes`` are the sorted labels, ``given`` the places of the samples among the ``n_samples``
-    given.
+    ``classes`` are the sorted labels, ``n_samples`` is the number of samples given.
     """
 
     rows: Rows
     classes: np.ndarray
     n_samples: int
-    given: np.ndarray | slice
 
 
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
     """Validate all samples of a fit; they must have two classes or more."""
-    rows, n_samples, given = _weighted(estimator, X, y, sample_weight, reset=True)
+    rows, n_samples = _weighted(estimator, X, y, sample_weight, reset=True)
     masked = len(rows.y) < n_samples
     classes, codes = check_labels(rows.y, type(estimator).__name__, masked)
-    return TrainingData(rows._replace(y=codes), classes, n_samples, given)
+    return TrainingData(rows._replace(y=codes), classes, n_samples)
 
 
 @staged("read and validate", "X")
 def _weighted(
     estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
-) -> tuple[Rows, int, np.ndarray | slice]:
-    """The rows of weight above zero, with their labels, out of how many, and their numbers."""
+) -> tuple[Rows, int]:
+    """The rows of weight above zero, with their labels, and out of how many."""
     X, y = check_X(estimator, X, y=y, **options)
-    rows, given = Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight()
-    return rows, X.shape[0], given
+    return Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight(), X.shape[0]
 
 
 def stream_data(
@@ -263,7 +265,7 @@ def stream_data(
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
     options = {"reset": first, "ensure_min_samples": 1}
-    rows, n_samples, given = _weighted(estimator, X, y, sample_weight, **options)
+    rows, n_samples = _weighted(estimator, X, y, sample_weight, **options)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
@@ -273,7 +275,7 @@ def stream_data(
             "from it is meant for all: centers or their width. Shuffle the stream."
         )
     rows = rows._replace(y=np.searchsorted(known, rows.y))
-    return TrainingData(rows, known, n_samples, given)
+    return TrainingData(rows, known, n_samples)
 
 
 @staged("prepare", "weights")

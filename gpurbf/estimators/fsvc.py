@@ -445,15 +445,15 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
         """Learn from samples; `goes_on`: they are a chunk of a stream, taken in its own order."""
         first = not hasattr(self, "_selection")
-        (X, codes, sample_weight), self.classes_ = data.rows, data.classes
+        (X, codes, sample_weight, places), self.classes_, n_samples = data
         solver, n_classes = check_fsvc_solver(self, goes_on), len(self.classes_)
         weights = with_class_weights(self.class_weight, self.classes_, codes, sample_weight)
         rows = Rows(X, codes, weights)
         order = self._order(rows, first, self.shuffle and not goes_on)
         self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
-        places = seen + np.arange(data.n_samples)[data.given]
-        self.n_samples_seen_: int = seen + data.n_samples
+        places = seen + (np.arange(n_samples) if places is None else places)
+        self.n_samples_seen_: int = seen + n_samples
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
         with finite(self, X):
@@ -477,7 +477,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     @staged("prepare", "order of the samples")
     def _order(self, rows: Rows, first: bool, drawn: bool) -> Order:
-        X, y, weights = rows
+        X, y, weights, _ = rows
         keys = np.zeros(X.shape[0], np.uint64)
         if drawn or (first and "auto" in (self.radius, self.eval_radius)):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
@@ -601,7 +601,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     @staged("output training")
     def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Train the output weights, starting from W, by the rows in that order."""
-        X, y, weights = rows
+        X, y, weights, _ = rows
         T = one_hot(y, len(self.classes_))
         return deque(iterates(solver, self._layer(), X, T, weights, W, order), maxlen=1).pop()
 

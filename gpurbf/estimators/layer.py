@@ -142,9 +142,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         weights, codes = check_weights(sample_weight, X.shape[0]), None
         if y is not None and isinstance(self.centers, str):
             codes = self._codes(y, X.shape[0])
-        rows, given = Rows(X, codes, weights).of_weight()
+        rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):
-            self._choose_layer(*rows, given)
+            self._choose_layer(*rows)
         return self
 
     def _codes(self, y: Any, n_samples: int) -> np.ndarray:

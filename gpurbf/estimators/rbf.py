@@ -246,10 +246,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             If the backend named cannot run here.
         """
         self._solver()  # before any work
-        rows, self.classes_, _, given = training_data(self, X, y, sample_weight)
+        rows, self.classes_, _ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
-            self._choose_layer(*rows, given)
+            self._choose_layer(*rows)
             solver = self._solver(len(self.centers_))
             rows = self._weighted(rows)
             for name in ("_normal", "_left_out", "_held"):
@@ -277,7 +277,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._take(deque(found, maxlen=1).pop(), rows)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
-                    self._train(solver, rows, given)
+                    self._train(solver, rows)
         return self
 
     @available_if(_takes_batches)
@@ -323,10 +323,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         first = not hasattr(self, "centers_")
         learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
         data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
-        rows, self.classes_, _, given = data
+        rows, self.classes_, _ = data
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
-                self._choose_layer(*rows, given)
+                self._choose_layer(*rows)
             elif not hasattr(self, "_normal"):
                 warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "
@@ -357,7 +357,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
                     # A short first batch must not decide that all batches are summed without the
                     # grid. The caller may reuse the array of a batch.
-                    self._held = X.copy() if sp.issparse(X) else np.array(X), *rows[1:]
+                    self._held = X.copy() if sp.issparse(X) else np.array(X), *rows[1:3]
                 more = self._choose_left_out(normal, rows)
                 more = more._replace(H=to_host(more.H))
                 left_out = more if left_out is None else left_out.merged(more, CALIBRATION)
@@ -379,7 +379,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
 
     @staged("prepare", "samples to leave out")
     def _choose_left_out(self, normal: NormalEquations, rows: Rows) -> LeftOut:
-        found = CALIBRATION.over(*rows)
+        found = CALIBRATION.over(*rows[:3])
         copies = copies_of(found, rows)
         return leave_out(normal, self._layer(), found, rows.X[found.first], copies)
 
@@ -412,7 +412,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W, self.intercept_ = found.weights()
         self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
         self.solver_info_ += f": {found.info}"
-        chosen = CALIBRATION.over(*rows)
+        chosen = CALIBRATION.over(*rows[:3])
         # A sample that is a center is fitted unrealistically well: others are used if there are
         # enough.
         others = center_finder(self._layer())(rows.X[chosen.first]) < 0
@@ -422,12 +422,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self._calibrate(scores, rows.X, chosen.labels, chosen.totals)
 
     @staged("output training")
-    def _train(self, solver: Any, rows: Rows, given: np.ndarray | slice) -> None:
-        """Output weights by a solver that sees samples one by one; ``given``: their numbers."""
-        layer, n_classes, (X, codes, weights) = self._layer(), len(self.classes_), rows
+    def _train(self, solver: Any, rows: Rows) -> None:
+        """Output weights by a solver that sees samples one by one."""
+        layer, n_classes, (X, codes, weights, places) = self._layer(), len(self.classes_), rows
         indices = getattr(self, "center_indices_", None)
-        if indices is not None and not isinstance(given, slice):
-            indices = np.searchsorted(given, indices)
+        if indices is not None and places is not None:
+            indices = np.searchsorted(places, indices)
         start = None if indices is None else one_hot(codes[indices], n_classes)
         if start is None and solver.needs == "center targets":
             raise ValueError(

@@ -34,6 +34,7 @@ from gpurbf.estimators._base import (
 )
 from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._validation import (
+    Rows,
     check_finite,
     check_gamma,
     check_labels,
@@ -308,19 +309,16 @@ class SVC(
         check_parameters(self)
         X, y = self._check_training_data(X, y)
         weights = check_weights(sample_weight, len(y), negative=True)
-        used: Any = slice(None)
-        if masked := weights is not None and not weights.all():
-            used = np.flatnonzero(weights)
-        self.classes_, codes = check_labels(y[used], type(self).__name__, masked)
-        weights = None if weights is None else weights[used]
+        X, y, weights, used = Rows(X, y, weights).of_weight()
+        if used is not None and self._given():
+            X = X[:, used]
+        self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
         self.class_weight_ = np.ones(len(self.classes_))
         if self.class_weight is not None:
             mass = functools.partial(class_mass, codes, weights, len(self.classes_))
             self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
         C = self.class_weight_[codes]
         C = (C if weights is None else C * weights) * float(self.C)
-        if masked:
-            X = X[np.ix_(used, used)] if self._given() else X[used]
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
@@ -328,7 +326,7 @@ class SVC(
         progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):
             models = self._train(X, codes, weights, C, progress)
-            support = used[models.support] if masked else models.support
+            support = models.support if used is None else used[models.support]
             self._keep(support, None if self._given() else X[models.support], models)
             if more:
                 self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
