@@ -23,7 +23,7 @@ from gpurbf.estimators.svc import KERNELS, Progress, check_parameters, with_prob
 from gpurbf.layer.backends import GPUS
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.binary import Solution
-from gpurbf.svm.train import PairModels, group_samples, train_pairs
+from gpurbf.svm.train import PairModels, group_samples
 
 # Tasks per thread: at a time, including the running one, and in total, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
@@ -250,17 +250,11 @@ def _solve(
     groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
     samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
     C = np.full(len(codes), float(model.C))
-    models = train_pairs(
+    models = model._train_pairs(
         samples[groups.first] if by_key else samples,
         codes,
         C if rows.weights is None else rows.weights * model.C,
-        model._activation,
-        groups=groups,
-        backend=model.backend,
-        precision=model.precision,
-        tol=model._tol,
-        max_iter=model.max_iter,
-        cache_bytes=model.cache_size * 2**20,
+        groups,
         stepped=None,
         solved=lambda *_: False,  # False: continue
         sizes=sizes,

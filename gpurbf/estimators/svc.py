@@ -59,7 +59,7 @@ from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
-from gpurbf.svm.train import PairModels, group_samples, train_pairs
+from gpurbf.svm.train import Groups, PairModels, group_samples, train_pairs
 
 # scikit-learn's names of kernels in terms of the hidden layer.
 KERNELS = {
@@ -389,26 +389,32 @@ class SVC(
             if X.quantization is None and not isinstance(self.gamma, str):
                 warn_if_rounding_decides(X.values, self._activation, np.float64)
         try:
-            return train_pairs(
-                X,
-                codes,
-                C,
-                self._activation,
-                groups=groups,
-                backend=self.backend,
-                precision=self.precision,
-                tol=self._tol,
-                max_iter=self.max_iter,
-                cache_bytes=self.cache_size * 2**20,
-                stepped=progress.stepped if progress.hears_sets else None,
-                solved=progress.solved,
-            )
+            stepped = progress.stepped if progress.hears_sets else None
+            return self._train_pairs(X, codes, C, groups, stepped=stepped, solved=progress.solved)
         except FloatingPointError:
             # scikit-learn's words, then ours.
             raise ValueError(
                 "The dual coefficients or intercepts are not finite. The input data may contain "
                 f"large values and need to be preprocessed. {overflow(self, data, 'Kernel values')}"
             ) from None
+
+    def _train_pairs(
+        self, X: Any, codes: np.ndarray, C: np.ndarray, groups: Groups, **options: Any
+    ) -> PairModels:
+        """Call `train_pairs` with the parameters of the estimator."""
+        return train_pairs(
+            X,
+            codes,
+            C,
+            self._activation,
+            groups=groups,
+            backend=self.backend,
+            precision=self.precision,
+            tol=self._tol,
+            max_iter=self.max_iter,
+            cache_bytes=self.cache_size * 2**20,
+            **options,
+        )
 
     def _fit_sigmoids(
         self, X: Any, codes: np.ndarray, weights: np.ndarray | None, progress: Progress

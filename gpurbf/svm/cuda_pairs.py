@@ -62,10 +62,10 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
         squared = np.square(X).sum(axis=1)
         K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
         names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
-        return pairs_on_host.solve_pairs(
+        return pairs_on_host.PairSolver(
             _Given(K, there), starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
             cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
-        )  # fmt: skip
+        ).solve()  # fmt: skip
 
     for lengths in ((31, 20, 26), *(((1500, 1100),) if thorough else ())):
         X, starts = rng.normal(size=(sum(lengths), 5)), np.cumsum([0, *lengths])
@@ -141,7 +141,7 @@ def solve_side_by_side(
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
 ) -> list[Solution] | None:
-    """The pairs' solutions, None where the device's memory is too small; see :func:`solve_pairs`.
+    """The pairs' solutions, None where the device's memory is too small; see `pairs.PairSolver`.
 
     All pairs have begun before any is done, so ``solved`` cannot leave out any.
     """

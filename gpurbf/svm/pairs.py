@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain, pairwise
 from typing import Any
 
@@ -29,86 +29,6 @@ _READ_COST, _WRITE_COST = 0.25, 0.5
 # third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
-
-
-def solve_pairs(
-    kernel: KernelRows,
-    starts: np.ndarray,
-    C: np.ndarray,
-    pairs: list[tuple[int, int]],
-    *,
-    tol: float,
-    max_iter: int,
-    cache_bytes: float,
-    stepped: Callable[[int, int, float], bool] | None,
-    solved: Callable[[int, Solution], bool],
-    sizes: np.ndarray | None = None,
-) -> list[Solution]:
-    """Solve one binary problem for each pair of classes.
-
-    Parameters
-    ----------
-    kernel : KernelRows
-    starts : ndarray of shape (n_classes + 1,)
-        Class c is the samples from starts[c] to starts[c + 1].
-    C : ndarray of shape (N,)
-        Upper bound of each dual variable.
-    pairs : list of (int, int)
-        Classes a < b; the first is +1.
-    tol
-        See :func:`solve_binary`.
-    max_iter : int
-        Maximum number of steps of a pair; -1 for no limit.
-    cache_bytes : float
-        Memory for kernel rows.
-    stepped : callable or None
-        Called with pair number, steps and violation before each working set and within large ones;
-        True ends the pair.
-    solved : callable
-        Called with pair number and solution; True ends all pairs that have not begun.
-    sizes : ndarray, optional
-        Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
-        to be solved in the same way.
-
-    Returns
-    -------
-    solutions : list of Solution
-        In the order of the pairs.
-    """
-    max_iter = max_iter if max_iter >= 0 else sys.maxsize
-    if kernel.on_device:
-        end_to_end = problems_of(starts, C, pairs)
-        told = stepped or (lambda *_: False)
-        there = solve_side_by_side(kernel, end_to_end, tol, max_iter, told, solved)
-        if there is not None:
-            return there
-    own = np.diff(starts)
-    K = _matrix(kernel, cache_bytes, own if sizes is None else sizes)
-    total, keeping = 0.0, []  # pairs whose rows are kept
-    if K is None:
-        total = min(cache_bytes, kernel.free_bytes() / 4)
-        keeping = [(a, b) for a, b in pairs if keeps_rows(kernel, int(own[a] + own[b]), total)]
-    workers = _at_once(kernel, own, pairs, total) if K is None else 1
-    in_use = 2 * min(workers, thread_limit()) if keeping else 0
-    budget = Budget([int(own[c]) for c in set(chain(*keeping))], total, in_use)
-    classes = [slice(int(a), int(b)) for a, b in pairwise(starts)]
-    problems = _Problems(kernel, pairs, classes, C, budget, tol, max_iter, stepped, solved)
-    if K is not None:
-        task = functools.partial(problems.solve_on_matrix, K)
-        if len(K) < _MIN_THREADED:
-            for p in range(len(pairs)):
-                task(p)
-        else:
-            parallel_for(task, len(pairs), stop=problems.schedule.stop)
-        return problems.solutions
-    memory = kernel.xp.empty(budget.size, np.float32)
-    try:
-        task = functools.partial(problems.solve_next_in_blocks, memory)
-        parallel_for(task, len(pairs), workers, stop=problems.schedule.stop)
-    finally:
-        # Caches and budget refer to each other: this cycle would wait for the garbage collector.
-        budget.clear()
-    return problems.solutions
 
 
 def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
@@ -157,23 +77,86 @@ def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
 
 
 @dataclass
-class _Problems:
-    """The pairs' problems and what the threads that solve them share; see :func:`solve_pairs`."""
+class PairSolver:
+    """Solves one binary problem for each pair of classes; its threads share what is here.
+
+    Parameters
+    ----------
+    kernel : KernelRows
+    starts : ndarray of shape (n_classes + 1,)
+        Class c is the samples from starts[c] to starts[c + 1].
+    C : ndarray of shape (N,)
+        Upper bound of each dual variable.
+    pairs : list of (int, int)
+        Classes a < b; the first is +1.
+    tol
+        See :func:`solve_binary`.
+    max_iter : int
+        Maximum number of steps of a pair; -1 for no limit.
+    cache_bytes : float
+        Memory for kernel rows.
+    stepped : callable or None
+        Called with pair number, steps and violation before each working set and within large ones;
+        True ends the pair.
+    solved : callable
+        Called with pair number and solution; True ends all pairs that have not begun.
+    sizes : ndarray, optional
+        Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
+        to be solved in the same way.
+    """
 
     kernel: KernelRows
-    pairs: list[tuple[int, int]]
-    classes: list[slice]
+    starts: np.ndarray
     C: np.ndarray
-    budget: Budget
+    pairs: list[tuple[int, int]]
+    _: KW_ONLY
     tol: float
     max_iter: int
+    cache_bytes: float
     stepped: Callable[[int, int, float], bool] | None
     solved: Callable[[int, Solution], bool]
+    sizes: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
-        self.schedule = Schedule(self.pairs, len(self.classes), self.budget.parked)
+    def solve(self) -> list[Solution]:
+        """The solutions, in the order of the pairs."""
+        kernel, pairs, own = self.kernel, self.pairs, np.diff(self.starts)
+        self.max_iter = self.max_iter if self.max_iter >= 0 else sys.maxsize
+        if kernel.on_device:
+            end_to_end = problems_of(self.starts, self.C, pairs)
+            told = self.stepped or (lambda *_: False)
+            there = solve_side_by_side(
+                kernel, end_to_end, self.tol, self.max_iter, told, self.solved
+            )
+            if there is not None:
+                return there
+        K = _matrix(kernel, self.cache_bytes, own if self.sizes is None else self.sizes)
+        total, keeping = 0.0, []  # pairs whose rows are kept
+        if K is None:
+            total = min(self.cache_bytes, kernel.free_bytes() / 4)
+            keeping = [(a, b) for a, b in pairs if keeps_rows(kernel, int(own[a] + own[b]), total)]
+        workers = _at_once(kernel, own, pairs, total) if K is None else 1
+        in_use = 2 * min(workers, thread_limit()) if keeping else 0
+        self.budget = Budget([int(own[c]) for c in set(chain(*keeping))], total, in_use)
+        self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
+        self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
+        self.schedule = Schedule(pairs, len(own), self.budget.parked)
         self._idle_rounds: list[Rounds] = []
+        if K is not None:
+            task = functools.partial(self.solve_on_matrix, K)
+            if len(K) < _MIN_THREADED:
+                for p in range(len(pairs)):
+                    task(p)
+            else:
+                parallel_for(task, len(pairs), stop=self.schedule.stop)
+            return self.solutions
+        memory = kernel.xp.empty(self.budget.size, np.float32)
+        try:
+            task = functools.partial(self.solve_next_in_blocks, memory)
+            parallel_for(task, len(pairs), workers, stop=self.schedule.stop)
+        finally:
+            # Caches and budget refer to each other: a cycle would wait for the garbage collector.
+            self.budget.clear()
+        return self.solutions
 
     def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""

@@ -8,7 +8,7 @@ import pytest
 import reference
 
 from gpurbf.svm import _smo_kernels, binary, pairs, row_cache
-from gpurbf.svm.pairs import solve_pairs
+from gpurbf.svm.pairs import PairSolver
 
 
 class Matrix:
@@ -77,7 +77,7 @@ def solve(
     hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
     options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
     names = list(combinations(range(len(starts) - 1), 2))
-    return solve_pairs(kernel, starts, bounds, names, **options, **hooks), kernel
+    return PairSolver(kernel, starts, bounds, names, **options, **hooks).solve(), kernel
 
 
 def judged(K, starts, C, solutions):
