@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from gpurbf.centers.fsvc import fsvc, fsvc_class
 from gpurbf.centers.kmeans import kmeans, kmeans_class
@@ -72,8 +73,7 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
         return None
     find = center_finder(layer)
     places = np.empty(X.shape[0], np.intp)
-    for start in range(0, len(places), _ROWS_PER_BLOCK):
-        rows = slice(start, start + _ROWS_PER_BLOCK)
+    for rows in gen_batches(len(places), _ROWS_PER_BLOCK):
         places[rows] = find(X[rows])
         if (places[rows] < 0).any():
             return None

@@ -78,19 +78,12 @@ def kmeans_class(
         raise ValueError("centers='kmeans-class' clusters by class: pass y, or use 'kmeans'.")
     _check_enough_samples(X, n_centers)
     quotas = shares(np.bincount(y, weights), np.bincount(y), n_centers)
-    return np.concatenate(
-        [
-            kmeans(
-                X[y == label],
-                None,
-                int(quota),
-                weights=None if weights is None else weights[y == label],
-                random_state=random_state,
-            )
-            for label, quota in enumerate(quotas)
-            if quota
-        ]
-    )
+    found = []
+    for label in np.flatnonzero(quotas):
+        own, n = y == label, int(quotas[label])
+        w = None if weights is None else weights[own]
+        found.append(kmeans(X[own], None, n, weights=w, random_state=random_state))
+    return np.concatenate(found)
 
 
 def _check_enough_samples(X: Any, n_centers: int) -> None:

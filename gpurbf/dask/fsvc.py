@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import getitem
@@ -215,5 +214,4 @@ def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndar
     if not len(X):
         return W
     T = one_hot(y, len(model.classes_))
-    epochs = solver.epochs(model._layer(), X, T, weights, start=W)
-    return deque(epochs, maxlen=1).pop().copy()
+    return solver.train(model._layer(), X, T, weights, start=W)

@@ -50,7 +50,7 @@ from gpurbf.fsvc.selection import (
     pass_precision,
 )
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
-from gpurbf.layer.activation import PRECISIONS
+from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
@@ -516,11 +516,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             # Pickles of 0.1.0 may lack it.
             self.__dict__.setdefault("_stream_quantizations", self._quantizations)
             self._selection = Selection.from_plain(state["_selection"], self._pass_arithmetic())
-            self._activation = self._evaluated(self._selection.unit).activation()
+            self._activation = self._evaluated()
 
-    def _evaluated(self, unit: Unit) -> Unit:
+    def _evaluated(self) -> Activation:
         """The unit of the pass, with the radius of the trained network."""
-        return unit._replace(radius=self.eval_radius_)
+        return self._selection.unit._replace(radius=self.eval_radius_).activation()
 
     @staged("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
@@ -574,7 +574,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._keep_layer(
             HiddenLayer(
                 with_room(selection.centers),
-                self._evaluated(selection.unit).activation(),
+                self._evaluated(),
                 quantizations=self._pass_arithmetic().quantizations,
                 **self._options,
             )

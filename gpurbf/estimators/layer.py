@@ -141,17 +141,14 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         X = check_X(self, X, reset=True)
         weights, codes = check_weights(sample_weight, X.shape[0]), None
         if y is not None and isinstance(self.centers, str):
-            codes = self._codes(y, X.shape[0])
+            y = np.asarray(on_host(y))
+            if y.shape != (X.shape[0],):
+                raise ValueError(f"y must have shape ({X.shape[0]},), got {y.shape}.")
+            codes = np.unique(y, return_inverse=True)[1]
         rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):
             self._choose_layer(*rows)
         return self
-
-    def _codes(self, y: Any, n_samples: int) -> np.ndarray:
-        y = np.asarray(on_host(y))
-        if y.shape != (n_samples,):
-            raise ValueError(f"y must have shape ({n_samples},), got {y.shape}.")
-        return np.unique(y, return_inverse=True)[1]
 
     @where_X_is
     def transform(self, X: Any) -> np.ndarray:

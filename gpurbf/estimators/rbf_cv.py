@@ -207,7 +207,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         BackendUnavailable
             If the backend named cannot run here.
         """
-        alphas, factors = self._grids()
+        alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
+        alphas, factors = _positive("alphas", alphas), _positive("gammas", self.gammas)
         most, fewer = self._how_many_left_out()
         score = None if self.scoring is None else get_scorer(self.scoring)
         rows, self.classes_, _ = training_data(self, X, y, sample_weight)
@@ -232,11 +233,6 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                     trials.append(self._try(normal, alphas, X, found, copies, fewer, score))
             self._keep_best(trials, alphas, X, found)
         return self
-
-    def _grids(self) -> tuple[np.ndarray, np.ndarray]:
-        """Penalties and multiples of the width, checked."""
-        alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
-        return _positive("alphas", alphas), _positive("gammas", self.gammas)
 
     def _how_many_left_out(self) -> tuple[int | None, bool]:
         """Maximum number of samples to leave out, and whether fewer are tried first."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import gen_batches
 
 from gpurbf.data.samples import holds_squares
 from gpurbf.fsvc.selection import MARGIN, Order, held_out
@@ -84,8 +85,7 @@ def _squared(squares: np.ndarray) -> np.ndarray:
 def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
     """The index of the nearest center of each row of X (N, n), the lowest of equally near ones."""
     nearest = np.empty(X.shape[0], np.int64)
-    for start in range(0, X.shape[0], _ROWS_PER_BLOCK):
-        rows = slice(start, start + _ROWS_PER_BLOCK)
+    for rows in gen_batches(X.shape[0], _ROWS_PER_BLOCK):
         nearest[rows] = distances(X[rows], C, metric, **options).argmin(axis=1)
     return nearest
 
@@ -95,19 +95,10 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
     # Only "error" looks at the activity of every class.
     A = np.zeros((len(sample.y), sample.y.max() + 1 if kind == "error" else 1))
     taken = np.zeros(len(sample.y), bool)
-    gaussian = unit.kernel == "gaussian"
-    kernels.pass_over(
-        sample.D,
-        sample.y,
-        gaussian,
-        -0.5 / (unit.radius * unit.radius) if gaussian else WIDTH * unit.radius,
-        overlap,
-        MARGIN if kind == "error" else math.inf,
-        kind == "per-class",
-        room,
-        A,
-        taken,
-    )
+    gaussian, r = unit.kernel == "gaussian", unit.radius
+    scale = -0.5 / (r * r) if gaussian else WIDTH * r
+    margin, apart = MARGIN if kind == "error" else math.inf, kind == "per-class"
+    kernels.pass_over(sample.D, sample.y, gaussian, scale, overlap, margin, apart, room, A, taken)
     return np.flatnonzero(taken)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import gen_batches
 
 from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
@@ -153,30 +154,23 @@ class _Tiles:
         m = len(layer.centers)
         budget = working_bytes() / 4
         row_bytes = m * layer.dtype.itemsize
-        self.kept = len(order) * row_bytes <= budget
-        self.filled = False
-        self.n_rows = len(order)
-        if not self.kept:
-            self.n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
-        shape = min(self.n_rows, len(order)), _padded(m) if self.kept else m
+        self.kept, self.filled = len(order) * row_bytes <= budget, False
+        n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
+        shape = (len(order), _padded(m)) if self.kept else (min(n_rows, len(order)), m)
         self.H = packing.aligned(shape, layer.dtype)
         self.H[:, m:] = 0
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Give the numbers of the rows of each tile, and their activations."""
-        for start in range(0, len(self.order), self.n_rows):
-            rows = self.order[start : start + self.n_rows]
+        m = len(self.layer.centers)
+        for tile in gen_batches(len(self.order), len(self.H)):
+            rows = self.order[tile]
             H = self.H[: len(rows)]
             if not self.filled:
-                self._compute(rows, H)
+                for block in gen_batches(len(rows), _ROWS_PER_BLOCK):
+                    self.layer.activations(self.X[rows[block]], out=H[block, :m])
             yield rows, H
         self.filled = self.kept
-
-    def _compute(self, rows: np.ndarray, H: np.ndarray) -> None:
-        m = len(self.layer.centers)
-        for start in range(0, len(rows), _ROWS_PER_BLOCK):
-            block = slice(start, start + _ROWS_PER_BLOCK)
-            self.layer.activations(self.X[rows[block]], out=H[block, :m])
 
 
 @staged("output training")

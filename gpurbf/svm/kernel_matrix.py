@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import gen_batches
 
 from gpurbf.data.samples import FORCED, Samples
 from gpurbf.layer.activation import FORMULAS, Activation
@@ -218,8 +219,7 @@ class KernelRows:
         if a.metric != "dot":
             return np.ones(N), 1.0
         squares = np.empty(N)
-        for start in range(0, N, _NORM_ROWS):
-            rows = slice(start, start + _NORM_ROWS)
+        for rows in gen_batches(N, _NORM_ROWS):
             part = self.X[rows].numbers().astype(np.float64)
             if self._sparse:
                 squares[rows] = np.asarray(part.multiply(part).sum(axis=1)).ravel()

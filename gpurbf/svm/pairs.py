@@ -160,7 +160,7 @@ class PairSolver:
 
     def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""
-        a, b = self._classes_of(p)
+        a, b = (self.classes[c] for c in self.pairs[p])
         n = a.stop - a.start + b.stop - b.start
         diagonal, rounding = self.kernel.diagonal, self.kernel.rounding
         with self.schedule.failing():
@@ -185,7 +185,7 @@ class PairSolver:
             if (p := self.schedule.take()) is None:
                 return
             with self.kernel.allocator():
-                a, b = self._classes_of(p)
+                a, b = (self.classes[c] for c in self.pairs[p])
                 n = a.stop - a.start + b.stop - b.start
                 if keeps_rows(self.kernel, n, self.budget.total):
                     self._solve_with_rows(p, memory)
@@ -218,12 +218,8 @@ class PairSolver:
         """
         return self.schedule.running >= min(thread_limit(), 2)
 
-    def _classes_of(self, p: int) -> tuple[slice, slice]:
-        a, b = self.pairs[p]
-        return self.classes[a], self.classes[b]
-
     def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
-        a, b = self._classes_of(p)
+        a, b = (self.classes[c] for c in self.pairs[p])
         C = np.concatenate([self.C[a], self.C[b]])
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0

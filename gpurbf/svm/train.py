@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
@@ -102,8 +103,7 @@ def group_samples(
 
 def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     equal = np.empty(len(a), bool)
-    for start in range(0, len(a), _COMPARED_ROWS):
-        part = slice(start, start + _COMPARED_ROWS)
+    for part in gen_batches(len(a), _COMPARED_ROWS):
         differences = X[a[part]] != X[b[part]]
         equal[part] = np.asarray(differences.sum(axis=1)).ravel() == 0
     return equal

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from gpurbf.layer import Layer
 from gpurbf.layer.backends.numba import cpu_kernel
@@ -74,9 +75,8 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     budget = _TILE_SHARE * working_bytes()
     n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
     H = np.empty((int(n_rows), m), layer.dtype)
-    for start in range(0, N, len(H)):
-        rows = slice(start, min(start + len(H), N))
-        part = H[: rows.stop - start]
+    for rows in gen_batches(N, len(H)):
+        part = H[: rows.stop - rows.start]
         if layer.xp is np:
             layer.activations(X[rows], out=part)
         else:
