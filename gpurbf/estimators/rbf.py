@@ -15,13 +15,7 @@ from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
-from gpurbf.estimators._base import (
-    CallbackSupportMixin,
-    say,
-    steps,
-    transaction,
-    with_callbacks,
-)
+from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
 from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, finite, stream_data, training_data

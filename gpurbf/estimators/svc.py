@@ -102,12 +102,7 @@ def _has_probabilities(estimator: Any) -> bool:
 
 
 class SVC(
-    LogProbaMixin,
-    ScoreMixin,
-    StateMixin,
-    CallbackSupportMixin,
-    ClassifierMixin,
-    BaseEstimator,
+    LogProbaMixin, ScoreMixin, StateMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator
 ):
     """C-support vector classification, a drop-in replacement for :class:`sklearn.svm.SVC`.
 

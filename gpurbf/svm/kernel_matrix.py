@@ -287,11 +287,7 @@ class KernelRows:
             return layer
 
     def values(
-        self,
-        samples: np.ndarray,
-        columns: Any,
-        out: Any,
-        places: np.ndarray | None = None,
+        self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
     ) -> None:
         """Write K[samples, columns] into out, or into its rows ``places``.
 
