@@ -83,7 +83,7 @@ def begin_on_matrix(
         The classes' samples.
     diagonal, C : ndarray of shape (N,)
     tol, max_iter
-        See :func:`solve_binary`.
+        See :class:`BinarySolver`.
 
     Returns
     -------
@@ -120,16 +120,9 @@ def rounding_is_small(rounding: float, squares: float, violation: float) -> bool
     return ROUNDING_DEVIATIONS * rounding * math.sqrt(squares) <= MAX_ROUNDING_PART * violation
 
 
-def solve_binary(
-    kernel: MatrixPair | EvaluatedPair,
-    y: np.ndarray,
-    C: np.ndarray,
-    tol: float,
-    max_iter: int,
-    check: Callable[[int, float], bool],
-    begun: tuple[np.ndarray, np.ndarray, int] | None = None,
-) -> Solution:
-    """Minimise ``beta·K beta / 2 - y·beta`` with ``0 <= y beta <= C`` and ``sum(beta) = 0``.
+@dataclass
+class BinarySolver:
+    """Minimises ``beta·K beta / 2 - y·beta`` with ``0 <= y beta <= C`` and ``sum(beta) = 0``.
 
     Parameters
     ----------
@@ -146,44 +139,45 @@ def solve_binary(
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
     begun : (beta, f, steps), optional
-        The state after the first steps of a pair of up to `MAX_SINGLE_SET` samples.
-
-    Raises
-    ------
-    FloatingPointError
-        If the kernel or the coefficients are not finite.
+        The state after the first steps of a pair of up to `MAX_SINGLE_SET` samples; beta and f
+        change in place.
     """
-    ends = C * y
-    low, high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
-    beta, f, steps = (np.zeros(len(y)), y.copy(), 0) if begun is None else begun
-    # A product of more than 10,000 numbers would wake a BLAS's threads, which then spin.
-    squares = 0.0 if begun is None else float(beta @ beta)
-    problem = _Problem(kernel, low, high, beta, f, tol, max_iter, check, steps, squares)
-    if isinstance(kernel, MatrixPair) and len(y) <= MAX_SINGLE_SET:
-        violation = problem.whole(kernel)
-    else:
-        violation = problem.by_working_sets()
-    violation = problem.judged(violation)
-    intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
-    return Solution(beta, intercept, problem.steps, violation, objective, gap, violation < tol)
-
-
-@dataclass
-class _Problem:
-    """The state of one binary problem; beta and f change in place."""
 
     kernel: MatrixPair | EvaluatedPair
-    low: np.ndarray
-    high: np.ndarray
-    beta: np.ndarray
-    f: np.ndarray
+    y: np.ndarray
+    C: np.ndarray
     tol: float
     max_iter: int
     check: Callable[[int, float], bool]
-    steps: int
-    # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
-    squares: float
-    evaluated: int = 0
+    begun: tuple[np.ndarray, np.ndarray, int] | None
+
+    def __post_init__(self) -> None:
+        ends = self.C * self.y
+        self.low, self.high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
+        self.beta, self.f, self.steps = np.zeros(len(ends)), self.y.copy(), 0
+        # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
+        self.squares, self.evaluated = 0.0, 0
+        if self.begun is not None:
+            self.beta, self.f, self.steps = self.begun
+            # Of few numbers: more than 10,000 would wake a BLAS's threads, which then spin.
+            self.squares = float(self.beta @ self.beta)
+
+    def solve(self) -> Solution:
+        """The solution.
+
+        Raises
+        ------
+        FloatingPointError
+            If the kernel or the coefficients are not finite.
+        """
+        if isinstance(self.kernel, MatrixPair) and len(self.y) <= MAX_SINGLE_SET:
+            violation = self.whole(self.kernel)
+        else:
+            violation = self.by_working_sets()
+        violation = self.judged(violation)
+        intercept, objective, gap = smo_kernels.kkt_summary(self.beta, self.f, self.y, self.C)
+        done = violation < self.tol
+        return Solution(self.beta, intercept, self.steps, violation, objective, gap, done)
 
     def whole(self, kernel: MatrixPair) -> float:
         """Step with all samples as the working set, until rounding of K does not matter either.
@@ -331,7 +325,7 @@ class _Problem:
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""
-        self.f[:] = np.where(self.high > 0, 1.0, -1.0)
+        self.f[:] = self.y
         support = np.flatnonzero(self.beta)
         self.kernel.subtract(support, self.beta[support], self.f, wide=True)
         self.squares = 0.0

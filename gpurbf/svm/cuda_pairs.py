@@ -62,7 +62,7 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
         squared = np.square(X).sum(axis=1)
         K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
         names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
-        return pairs_on_host.PairSolver(
+        return pairs_on_host.PairsSolver(
             _Given(K, there), starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
             cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
         ).solve()  # fmt: skip
@@ -141,7 +141,7 @@ def solve_side_by_side(
     stepped: Callable[[int, int, float], bool],
     solved: Callable[[int, Solution], bool],
 ) -> list[Solution] | None:
-    """The pairs' solutions, None where the device's memory is too small; see `pairs.PairSolver`.
+    """The pairs' solutions, None where the device's memory is too small; see `pairs.PairsSolver`.
 
     All pairs have begun before any is done, so ``solved`` cannot leave out any.
     """

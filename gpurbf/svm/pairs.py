@@ -15,7 +15,7 @@ import numpy as np
 
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
-from gpurbf.svm.binary import Solution, begin_on_matrix, rounding_is_small, solve_binary
+from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
@@ -77,7 +77,7 @@ def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
 
 
 @dataclass
-class PairSolver:
+class PairsSolver:
     """Solves one binary problem for each pair of classes; its threads share what is here.
 
     Parameters
@@ -90,7 +90,7 @@ class PairSolver:
     pairs : list of (int, int)
         Classes a < b; the first is +1.
     tol
-        See :func:`solve_binary`.
+        See :class:`BinarySolver`.
     max_iter : int
         Maximum number of steps of a pair; -1 for no limit.
     cache_bytes : float
@@ -224,7 +224,8 @@ class PairSolver:
         y = np.ones(len(C))
         y[a.stop - a.start :] = -1.0
         check = functools.partial(self._check, p)
-        self._end(p, solve_binary(kernel, y, C, self.tol, self.max_iter, check, begun))
+        solver = BinarySolver(kernel, y, C, self.tol, self.max_iter, check, begun)
+        self._end(p, solver.solve())
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution

@@ -15,7 +15,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
-from gpurbf.svm.pairs import PairSolver
+from gpurbf.svm.pairs import PairsSolver
 
 # Rows that are compared at a time.
 _COMPARED_ROWS = 2048
@@ -140,7 +140,7 @@ def train_pairs(
     backend, precision
         See :class:`HiddenLayer`.
     sizes, **options
-        See :class:`PairSolver`.
+        See :class:`PairsSolver`.
     pairs : sequence of (int, int), optional
         Pairs to solve, in this order; by default all.
 
@@ -164,7 +164,7 @@ def train_pairs(
         n_samples = len(X) if sizes is None else int(sizes.sum())
         kernel = KernelRows(X, activation, backend, precision, n_samples)
     with kernel.allocator():
-        solver = PairSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
+        solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
         solutions = solver.solve()
     coefficients = _spread(_by_class(dict(zip(pairs, solutions)), starts), groups, C)
     support = np.flatnonzero((coefficients != 0).any(axis=0))

@@ -65,14 +65,14 @@ def test_the_bits_are_those_of_rounds_in_python(X, options, outcome, outcomes, m
     monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
     compiled = fitted(X, **options)
     assert outcome in outcomes
-    monkeypatch.setattr(pairs.PairSolver, "_needs_no_help", lambda self: False)
+    monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: False)
     same_bits(compiled, fitted(X, **options))
 
 
 def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     expected, draws = fitted(X := numbers()), np.random.default_rng(0)
     calls = len(outcomes)
-    monkeypatch.setattr(pairs.PairSolver, "_needs_no_help", lambda self: draws.random() < 0.5)
+    monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: draws.random() < 0.5)
     same_bits(fitted(X), expected)
     assert calls < len(outcomes) < 2 * calls
 

@@ -8,7 +8,7 @@ import pytest
 import reference
 
 from gpurbf.svm import _smo_kernels, binary, pairs, row_cache
-from gpurbf.svm.pairs import PairSolver
+from gpurbf.svm.pairs import PairsSolver
 
 
 class Matrix:
@@ -77,7 +77,7 @@ def solve(
     hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
     options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
     names = list(combinations(range(len(starts) - 1), 2))
-    return PairSolver(kernel, starts, bounds, names, **options, **hooks).solve(), kernel
+    return PairsSolver(kernel, starts, bounds, names, **options, **hooks).solve(), kernel
 
 
 def judged(K, starts, C, solutions):
@@ -115,13 +115,13 @@ def test_solution_is_feasible_and_optimal(C, kind):
 
 def test_the_settled_are_left_out_and_looked_at_again(kind, monkeypatch):
     K, starts = problem(sizes=(60, 50))
-    sizes, inner = [], binary._Problem._inner
+    sizes, inner = [], binary.BinarySolver._inner
 
     def spy(self, rows, *options):
         sizes.append(len(rows[0]))
         return inner(self, rows, *options)
 
-    monkeypatch.setattr(binary._Problem, "_inner", spy)
+    monkeypatch.setattr(binary.BinarySolver, "_inner", spy)
     monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 0)
     (solution,), _ = solve(K, starts, 1e4, kind, tol=1e-6)
     assert min(sizes) < 0.6 * len(K) and sizes[-1] == len(K)
