@@ -98,7 +98,8 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             if before is None:
                 normal = self._begin(0.0, X, rows.weights)
             else:
-                normal = before.no_longer_rounded()
+                normal = before.copy()
+                normal.grid, normal.alpha = None, 0.0  # later rows are added as they are
             for batch, part in read_ahead(X, batches):
                 self._add(normal, part, rows, batch)
         return normal

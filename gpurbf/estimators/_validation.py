@@ -210,32 +210,22 @@ class Rows(NamedTuple):
         return rows._replace(places=used) if self.places is None else rows
 
 
-class TrainingData(NamedTuple):
-    """Validated samples, without samples of weight 0, on which nothing may depend.
-
-    ``classes`` are the sorted labels, ``n_samples`` is the number of samples given.
-    """
-
-    rows: Rows
-    classes: np.ndarray
-    n_samples: int
+# Validated samples, without samples of weight 0, on which nothing may depend; the sorted labels.
+TrainingData = tuple[Rows, np.ndarray]
 
 
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
     """Validate all samples of a fit; they must have two classes or more."""
-    rows, n_samples = _weighted(estimator, X, y, sample_weight, reset=True)
-    masked = len(rows.y) < n_samples
-    classes, codes = check_labels(rows.y, type(estimator).__name__, masked)
-    return TrainingData(rows._replace(y=codes), classes, n_samples)
+    rows = _weighted(estimator, X, y, sample_weight, reset=True)
+    classes, codes = check_labels(rows.y, type(estimator).__name__, rows.places is not None)
+    return rows._replace(y=codes), classes
 
 
 @staged("read and validate", "X")
-def _weighted(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
-) -> tuple[Rows, int]:
-    """The rows of weight above zero, with their labels, and out of how many."""
+def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> Rows:
+    """The rows of weight above zero, with their labels."""
     X, y = check_X(estimator, X, y=y, **options)
-    return Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight(), X.shape[0]
+    return Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight()
 
 
 def stream_data(
@@ -265,7 +255,7 @@ def stream_data(
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
     options = {"reset": first, "ensure_min_samples": 1}
-    rows, n_samples = _weighted(estimator, X, y, sample_weight, **options)
+    rows = _weighted(estimator, X, y, sample_weight, **options)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
@@ -274,8 +264,7 @@ def stream_data(
             f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
             "from it is meant for all: centers or their width. Shuffle the stream."
         )
-    rows = rows._replace(y=np.searchsorted(known, rows.y))
-    return TrainingData(rows, known, n_samples)
+    return rows._replace(y=np.searchsorted(known, rows.y)), known
 
 
 @staged("prepare", "weights")

@@ -313,7 +313,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             self.__dict__.pop(attribute, None)
         data = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs):
-            self._learn(data, goes_on=False)
+            self._learn(data, len(y), goes_on=False)
         return self
 
     @transaction
@@ -362,7 +362,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 "from the first chunk on instead."
             )
         with limited(self.n_jobs):
-            self._learn(data, goes_on=True)
+            self._learn(data, len(y), goes_on=True)
         return self
 
     @where_X_is
@@ -442,18 +442,21 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             counts.set(ylabel="centers to expect", yscale="log")
         return ax
 
-    def _learn(self, data: TrainingData, *, goes_on: bool) -> None:
-        """Learn from samples; `goes_on`: they are a chunk of a stream, taken in its own order."""
+    def _learn(self, data: TrainingData, n_given: int, *, goes_on: bool) -> None:
+        """Learn from samples, out of ``n_given``.
+
+        ``goes_on``: they are a chunk of a stream, taken in its own order.
+        """
         first = not hasattr(self, "_selection")
-        (X, codes, sample_weight, places), self.classes_, n_samples = data
+        (X, codes, sample_weight, places), self.classes_ = data
         solver, n_classes = check_fsvc_solver(self, goes_on), len(self.classes_)
         weights = with_class_weights(self.class_weight, self.classes_, codes, sample_weight)
         rows = Rows(X, codes, weights)
         order = self._order(rows, first, self.shuffle and not goes_on)
         self._keep_quantizations(X, first)
         seen = 0 if first else self.n_samples_seen_
-        places = seen + (np.arange(n_samples) if places is None else places)
-        self.n_samples_seen_: int = seen + n_samples
+        places = seen + (np.arange(n_given) if places is None else places)
+        self.n_samples_seen_: int = seen + n_given
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
         with finite(self, X):

@@ -240,7 +240,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             If the backend named cannot run here.
         """
         self._solver()  # before any work
-        rows, self.classes_, _ = training_data(self, X, y, sample_weight)
+        rows, self.classes_ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(*rows)
@@ -317,7 +317,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         first = not hasattr(self, "centers_")
         learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
         data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
-        rows, self.classes_, _ = data
+        rows, self.classes_ = data
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
                 self._choose_layer(*rows)

@@ -211,7 +211,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         alphas, factors = _positive("alphas", alphas), _positive("gammas", self.gammas)
         most, fewer = self._how_many_left_out()
         score = None if self.scoring is None else get_scorer(self.scoring)
-        rows, self.classes_, _ = training_data(self, X, y, sample_weight)
+        rows, self.classes_ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(*rows)

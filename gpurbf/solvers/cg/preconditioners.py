@@ -143,8 +143,8 @@ class Nystrom:
     E : ndarray of shape (s, m)
     own : ndarray of shape (s,)
         Numbers of these centers.
-    roots : ndarray of shape (m,) or None
-        Factors of the columns of E; None: 1.
+    roots : ndarray of shape (m,)
+        Factors of the columns of E.
     middle : ndarray of shape (s, s) or None
         G such that A ≈ Eᵀ K⁺ G K⁺ E, for the square K (s, s) of E; None: K itself.
     ridge, trace : float
@@ -155,7 +155,7 @@ class Nystrom:
         self,
         E: np.ndarray,
         own: np.ndarray,
-        roots: np.ndarray | None,
+        roots: np.ndarray,
         middle: np.ndarray | None,
         ridge: float,
         trace: float,
@@ -183,8 +183,8 @@ class Nystrom:
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        scaled = V if self.roots is None else V * self.roots[:, None]
-        return V / self.rest + self._from_basis(self._in_basis(self.rows.matvec(scaled)))
+        Y = self._in_basis(self.rows.matvec(V * self.roots[:, None]))
+        return V / self.rest + self._from_basis(Y)
 
     def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
         """P⁻¹ with the unknowns ``some`` held at 0, and V with these unknowns set to 0.
@@ -192,7 +192,6 @@ class Nystrom:
         With C the block of P⁻¹ for these unknowns, P⁻¹ of the others is that of all minus P⁻¹ C⁻¹
         P⁻¹. The V nearest to the given one, in the norm Vᵀ P V, is V - P⁻¹ C⁻¹ V.
         """
-        assert self.roots is not None
         (E,) = self.rows.blocks
         Y = self._in_basis(E[:, some] * self.roots[some])
         spread = self.middle @ Y
@@ -208,21 +207,19 @@ class Nystrom:
     def _from_basis(self, Y: np.ndarray) -> np.ndarray:
         """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
         Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
-        Y = self.rows.rmatvec(Y)
-        return Y if self.roots is None else Y * self.roots[:, None]
+        return self.rows.rmatvec(Y) * self.roots[:, None]
 
     def _in_basis(self, Y: np.ndarray) -> np.ndarray:
         return solve_triangular(self.L, Y, lower=True)
 
 
-def _orthogonal(E: np.ndarray, roots: np.ndarray | None) -> np.ndarray:
+def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:
     """The Cholesky factor of E diag(roots²) Eᵀ in float64."""
     s, m = E.shape
     G = np.zeros((s, s))
     for left in range(0, m, _COLUMNS_PER_BLOCK):
         part = E[:, left : left + _COLUMNS_PER_BLOCK].astype(np.float64)
-        if roots is not None:
-            part *= roots[left : left + _COLUMNS_PER_BLOCK]
+        part *= roots[left : left + _COLUMNS_PER_BLOCK]
         G += part @ part.T
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
     jitter = 4 * np.finfo(np.float64).eps * np.trace(G)

@@ -206,7 +206,7 @@ class LeastSquares(System):
             part -= self.offset[some]
             part *= np.sqrt(self.w[rows])[:, None]
             G += part.T @ part
-        return Nystrom(E, some, None, G, self.ridge, trace)
+        return Nystrom(E, some, np.ones(E.shape[1]), G, self.ridge, trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         return self.rows.matvec(V) - self.offset @ V

@@ -104,12 +104,6 @@ class NormalEquations:
         larger.shift[places] = self.shift
         return larger
 
-    def no_longer_rounded(self) -> NormalEquations:
-        """A copy of the same sums, to which later rows are added as they are."""
-        other = self.copy()
-        other.grid, other.alpha = None, 0.0
-        return other
-
     def coarse(
         self, layer: Layer, double: Layer, X: Any, weights: np.ndarray | None = None
     ) -> bool:
