@@ -51,17 +51,18 @@ class FittedLayerMixin(StateMixin):
         """The backend and precision that are chosen now, for every layer of the model."""
         return {"backend": self.backend, "precision": self.precision}
 
+    def _new_layer(
+        self, C: Any, activation: Activation, quantizations: Any, dtype: Any = None
+    ) -> HiddenLayer:
+        """A layer with that backend and precision."""
+        return HiddenLayer(C, activation, dtype=dtype, quantizations=quantizations, **self._options)
+
     def _layer(self) -> HiddenLayer:
         """The layer on the backend selected now."""
         layer = getattr(self, "_cache", None)
         if layer is None or not self._is_asked_for(layer):
-            layer = HiddenLayer(
-                self.centers_,
-                self._activation,
-                dtype=np.float64 if getattr(self, "_wide", False) else None,
-                quantizations=self._quantizations,
-                **self._options,
-            )
+            dtype = np.float64 if getattr(self, "_wide", False) else None
+            layer = self._new_layer(self.centers_, self._activation, self._quantizations, dtype)
             self._cache = layer  # one step: concurrent threads each make an equal layer
         return layer
 
@@ -124,7 +125,7 @@ class ChosenLayerMixin(FittedLayerMixin):
                 C = C.astype(np.float32, copy=False)
         C = with_room(C)
         quantizations = shared_quantizations(C, X, self.precision)
-        layer = HiddenLayer(C, activation, quantizations=quantizations, **self._options)
+        layer = self._new_layer(C, activation, quantizations)
         warn_if_dense_takes_long(X, layer)
         if not (quantizations or isinstance(self.gamma, str)):
             warn_if_rounding_decides(X, activation, layer.dtype)

@@ -51,7 +51,6 @@ from gpurbf.fsvc.selection import (
 )
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS, Activation
-from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
 from gpurbf.runtime.errors import warn
@@ -574,14 +573,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _keep_centers(self, selection: Selection) -> None:
         """Keep the selection, and the layer of its centers."""
         self._selection = selection
-        self._keep_layer(
-            HiddenLayer(
-                with_room(selection.centers),
-                self._evaluated(),
-                quantizations=self._pass_arithmetic().quantizations,
-                **self._options,
-            )
-        )
+        C, quantizations = with_room(selection.centers), self._pass_arithmetic().quantizations
+        self._keep_layer(self._new_layer(C, self._evaluated(), quantizations))
         self.center_indices_ = selection.indices
 
     def _votes(self, mass: Callable[[], np.ndarray]) -> np.ndarray:

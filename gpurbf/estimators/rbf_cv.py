@@ -254,12 +254,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """The layer, or the same with another gamma."""
         if gamma == layer.activation.gamma:
             return layer
-        return HiddenLayer(
-            layer.centers,
-            layer.activation._replace(gamma=float(gamma)),
-            quantizations=layer.quantizations,
-            **self._options,
-        )
+        activation = layer.activation._replace(gamma=float(gamma))
+        return self._new_layer(layer.centers, activation, layer.quantizations)
 
     @staged("output training")
     def _try(
