@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, microkernel_table
-from gpurbf.layer.backends.numba.microkernels import KINDS, LANES, OPERATIONS, compile_for
+from gpurbf.layer.backends.numba.microkernels import KINDS, LANES, OPERATIONS, compile_for, loop
 from gpurbf.runtime.jit.caching import cached_cfunc
 
 _i64 = ir.IntType(64)
@@ -34,23 +34,16 @@ def register_loop(typing_context, name, steps, data):
         pointer = builder.inttoptr(data, totals.as_pointer())
         first = builder.load(pointer, align=1)
         c = builder.bitcast(first, inputs)
-        start = builder.block
-        loop, end = builder.append_basic_block("steps"), builder.append_basic_block("end")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        step = builder.phi(_i64)
         n_sums = kind.rows * kind.panels * LANES // (kind.width * operation.rows)
-        old = [builder.phi(totals) for _ in range(n_sums)]
-        new = [operation.combine(builder, t, builder.bitcast(t, inputs), c) for t in old]
-        following = builder.add(step, _i64(1))
-        step.add_incoming(_i64(0), start)
-        step.add_incoming(following, loop)
-        for i, (phi, total) in enumerate(zip(old, new)):
-            phi.add_incoming(_distinct(totals, i), start)
-            phi.add_incoming(total, loop)
-        builder.cbranch(builder.icmp_signed("<", following, steps), loop, end)
-        builder.position_at_end(end)
-        for i, total in enumerate(new):
+
+        def step(number, *old):
+            new = [operation.combine(builder, t, builder.bitcast(t, inputs), c) for t in old]
+            number = builder.add(number, _i64(1))
+            return builder.icmp_signed("<", number, steps), [number, *new]
+
+        distinct = [_distinct(totals, i) for i in range(n_sums)]
+        _, *sums = loop(builder, [_i64(0), *distinct], step)
+        for i, total in enumerate(sums):
             builder.store(total, builder.gep(pointer, [_i64(i)]), align=1)
         return context.get_dummy_value()
 

@@ -330,7 +330,7 @@ def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name)
     ],
 )
 def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
-    loop = re.search(r'^"?steps"?:\n(.*?)^"?\w+"?:$', written(name), re.DOTALL | re.MULTILINE)[1]
+    loop = re.search(r'^"?step"?:\n(.*?)^"?\w+"?:$', written(name), re.DOTALL | re.MULTILINE)[1]
     assert {kind: len(re.findall(rf"\b{kind}\b", loop)) for kind in steps} == steps
 
 

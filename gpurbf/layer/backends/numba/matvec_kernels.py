@@ -30,6 +30,7 @@ from gpurbf.layer.backends.numba.microkernels import (
     Kind,
     byte_size,
     compile_for,
+    loop,
     pointer_to,
 )
 from gpurbf.runtime.jit.caching import cached, inner
@@ -69,48 +70,33 @@ def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
         row = builder.add(sums, builder.mul(sums_stride, word(r)))
         return pointer_to(builder, row, (o * PARTS + v * kind.width) * size, vector)
 
-    places = [(r, o, v) for r in range(kind.rows) for o in range(kind.panels) for v in vectors]
-    first = [builder.load(place(*p), align=size) for p in places]
-    start = builder.block
-    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("store")
-    builder.branch(loop)
-
-    builder.position_at_end(loop)
-    step, h_now, w_now = (builder.phi(word) for _ in range(3))
-    old = {p: builder.phi(vector) for p in places}
-    new = dict(old)
-
     def load(address, stride, row, v, vector, size):
         address = builder.add(address, builder.mul(stride, word(row)))
         place = pointer_to(builder, address, v * kind.width * size, vector)
         return builder.load(place, align=kind.width * size)
 
+    places = [(r, o, v) for r in range(kind.rows) for o in range(kind.panels) for v in vectors]
     h_stride = word(BLOCK * h_size)
-    for v in vectors:
-        activations = [load(h_now, h_stride, r, v, given, h_size) for r in range(kind.rows)]
-        if given != vector:
-            activations = [builder.fpext(h, vector) for h in activations]
-        for o in range(kind.panels):
-            weights = load(w_now, w_stride, o, v, vector, size)
-            for r in range(kind.rows):
-                p = (r, o, v)
-                new[p] = operation.combine(builder, new[p], activations[r], weights)
-    following = builder.add(step, word(1))
-    for phi, before, after in (
-        (step, word(0), following),
-        (h_now, h, builder.add(h_now, word(PARTS * h_size))),
-        (w_now, w, builder.add(w_now, word(PARTS * size))),
-    ):
-        phi.add_incoming(before, start)
-        phi.add_incoming(after, loop)
-    for p, before in zip(places, first):
-        old[p].add_incoming(before, start)
-        old[p].add_incoming(new[p], loop)
-    builder.cbranch(builder.icmp_signed("<", following, steps), loop, end)
 
-    builder.position_at_end(end)
-    for p in places:
-        builder.store(new[p], place(*p), align=size)
+    def step(number, h, w, *old):
+        new = dict(zip(places, old))
+        for v in vectors:
+            activations = [load(h, h_stride, r, v, given, h_size) for r in range(kind.rows)]
+            if given != vector:
+                activations = [builder.fpext(h, vector) for h in activations]
+            for o in range(kind.panels):
+                weights = load(w, w_stride, o, v, vector, size)
+                for r in range(kind.rows):
+                    p = (r, o, v)
+                    new[p] = operation.combine(builder, new[p], activations[r], weights)
+        number = builder.add(number, word(1))
+        h, w = builder.add(h, word(PARTS * h_size)), builder.add(w, word(PARTS * size))
+        return builder.icmp_signed("<", number, steps), [number, h, w, *new.values()]
+
+    before = [builder.load(place(*p), align=size) for p in places]
+    _, _, _, *after = loop(builder, [word(0), h, w, *before], step)
+    for p, total in zip(places, after):
+        builder.store(total, place(*p), align=size)
 
 
 @intrinsic(prefer_literal=True)

@@ -305,6 +305,25 @@ def _broadcast(builder, number, width):
     return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_i32, width), None))
 
 
+def loop(builder, first, body):
+    """Write a loop over values, which are `first` at its beginning; return those at its end.
+
+    ``body(*values)`` writes one pass. It returns whether another one follows, and its values.
+    """
+    start, block = builder.block, builder.append_basic_block(body.__name__)
+    end = builder.append_basic_block(f"after_{body.__name__}")
+    builder.branch(block)
+    builder.position_at_end(block)
+    phis = [builder.phi(value.type) for value in first]
+    again, values = body(*phis)
+    for phi, before, after in zip(phis, first, values):
+        phi.add_incoming(before, start)
+        phi.add_incoming(after, builder.block)
+    builder.cbranch(again, block, end)
+    builder.position_at_end(end)
+    return values
+
+
 def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
     """Write the loop over the steps and the store of the sums, once or for each run.
 
@@ -314,39 +333,20 @@ def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
         sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps)
         _store(builder, kind, sums, out, out_stride)
         return
-    start, run = builder.block, builder.append_basic_block("run")
-    first, further, following = (
-        builder.append_basic_block(name) for name in ("first", "further", "following")
-    )
-    end = builder.append_basic_block("end")
-    builder.branch(run)
 
-    builder.position_at_end(run)
-    x_now, places_now, c_now, left = (builder.phi(_i64) for _ in range(4))
-    some = builder.icmp_signed("<", left, _i64(kind.run))
-    steps_now = builder.select(some, left, _i64(kind.run))
-    sums, *following_places = _sum(builder, kind, x_now, places_now, c_now, c_stride, steps_now)
-    builder.cbranch(builder.icmp_signed("==", left, steps), first, further)
+    def run(x, places, c, left):
+        shorter = builder.icmp_signed("<", left, _i64(kind.run))
+        steps_now = builder.select(shorter, left, _i64(kind.run))
+        sums, *following = _sum(builder, kind, x, places, c, c_stride, steps_now)
+        with builder.if_else(builder.icmp_signed("==", left, steps)) as (first, further):
+            with first:
+                _store(builder, kind, sums, out, out_stride)
+            with further:
+                _store(builder, kind, sums, out, out_stride, add=True)
+        left = builder.sub(left, steps_now)
+        return builder.icmp_signed(">", left, _i64(0)), [*following, left]
 
-    builder.position_at_end(first)
-    _store(builder, kind, sums, out, out_stride)
-    builder.branch(following)
-
-    builder.position_at_end(further)
-    _store(builder, kind, sums, out, out_stride, add=True)
-    builder.branch(following)
-
-    builder.position_at_end(following)
-    left_next = builder.sub(left, steps_now)
-    for phi, at_first, then in zip(
-        (x_now, places_now, c_now, left),
-        (x, places, c, steps),
-        (*following_places, left_next),
-    ):
-        phi.add_incoming(at_first, start)
-        phi.add_incoming(then, following)
-    builder.cbranch(builder.icmp_signed(">", left_next, _i64(0)), run, end)
-    builder.position_at_end(end)
+    loop(builder, [x, places, c, steps], run)
 
 
 def _sum(builder, kind, x, places, c, c_stride, steps):
@@ -357,60 +357,47 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
     totals = ir.VectorType(operation.total, kind.width * operation.rows)
-    size = byte_size(operation.operand)
+    n_rows, n_sums = kind.rows // operation.rows, kind.panels * LANES // kind.width
 
-    start = builder.block
-    loop, end = builder.append_basic_block("steps"), builder.append_basic_block("sums")
-    builder.branch(loop)
+    def step(number, x, places, c, *sums):
+        old = [sums[row * n_sums : (row + 1) * n_sums] for row in range(n_rows)]
+        rows = x
+        if kind.listed:
+            place = builder.load(pointer_to(builder, places, 0, _i32), align=4)
+            rows = builder.add(x, builder.sext(place, _i64))
+        if operation.rows == 1:
+            centers = []
+            for panel in range(kind.panels):
+                address = builder.add(c, builder.mul(c_stride, _i64(panel))) if panel else c
+                centers += _vectors(builder, kind, address, inputs)
+            new = [
+                [
+                    operation.combine(builder, total, row, center)
+                    for total, center in zip(totals_now, centers)
+                ]
+                for totals_now, row in zip(old, _rows(builder, kind, rows))
+            ]
+        else:  # the few vectors of rows stay; those of centers are loaded one by one
+            vectors = [*_rows(builder, kind, rows)]
+            new = [[] for _ in vectors]
+            for i, center in enumerate(_vectors(builder, kind, c, inputs)):
+                for sums_now, totals_now, row in zip(new, old, vectors):
+                    sums_now.append(operation.combine(builder, totals_now[i], row, center))
+        number = builder.add(number, _i64(1))
+        if kind.listed:
+            places = builder.add(places, _i64(4))
+        else:
+            x = builder.add(x, _i64(kind.step_stride))
+        c = builder.add(c, _i64(LANES * byte_size(operation.operand)))
+        sums = [total for line in new for total in line]
+        return builder.icmp_signed("<", number, steps), [number, x, places, c, *sums]
 
-    builder.position_at_end(loop)
-    step, x_now, places_now, c_now = (builder.phi(_i64) for _ in range(4))
-    n_sums = kind.panels * LANES // kind.width
-    old = [[builder.phi(totals) for _ in range(n_sums)] for _ in range(kind.rows // operation.rows)]
-    rows_now = x_now
-    if kind.listed:
-        place = builder.load(pointer_to(builder, places_now, 0, _i32), align=4)
-        rows_now = builder.add(x_now, builder.sext(place, _i64))
-    if operation.rows == 1:
-        centers = []
-        for panel in range(kind.panels):
-            address = builder.add(c_now, builder.mul(c_stride, _i64(panel))) if panel else c_now
-            centers += _vectors(builder, kind, address, inputs)
-        new = [
-            [operation.combine(builder, total, x, c) for total, c in zip(totals_now, centers)]
-            for totals_now, x in zip(old, _rows(builder, kind, rows_now))
-        ]
-    else:  # the few vectors of rows stay; those of centers are loaded one by one
-        rows = [*_rows(builder, kind, rows_now)]
-        new = [[] for _ in rows]
-        for i, center in enumerate(_vectors(builder, kind, c_now, inputs)):
-            for sums, totals_now, row in zip(new, old, rows):
-                sums.append(operation.combine(builder, totals_now[i], row, center))
-    next_step = builder.add(step, _i64(1))
-    x_next, places_next = x_now, places_now
-    if kind.listed:
-        places_next = builder.add(places_now, _i64(4))
-    else:
-        x_next = builder.add(x_now, _i64(kind.step_stride))
-    c_next = builder.add(c_now, _i64(LANES * size))
-    for phi, first, following in (
-        (step, _i64(0), next_step),
-        (x_now, x, x_next),
-        (places_now, places, places_next),
-        (c_now, c, c_next),
-    ):
-        phi.add_incoming(first, start)
-        phi.add_incoming(following, loop)
-    zero = ir.Constant(totals, None)
-    for phis, sums in zip(old, new):
-        for phi, total in zip(phis, sums):
-            phi.add_incoming(zero, start)
-            phi.add_incoming(total, loop)
-    builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, end)
-    builder.position_at_end(end)
+    zeros = [ir.Constant(totals, None)] * (n_rows * n_sums)
+    _, x, places, c, *sums = loop(builder, [_i64(0), x, places, c, *zeros], step)
+    lines = [sums[row * n_sums : (row + 1) * n_sums] for row in range(n_rows)]
     if operation.rows > 1:
-        new = [line for pair in new for line in _lines(builder, pair)]
-    return new, x_next, places_next, c_next
+        lines = [line for pair in lines for line in _lines(builder, pair)]
+    return lines, x, places, c
 
 
 def _vectors(builder, kind, address, inputs):
