@@ -15,6 +15,7 @@ from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import OF_DISTANCE, Activation
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
@@ -129,8 +130,6 @@ def _sums_of_rows(
     row = -(-X.size // max(1, X.shape[0]))  # the size of CSR is its entries
     n_rows = max(1, (_BYTES_OF_A_TASK if of_bytes else _TILE) // max(1, row))
     ones = np.ones(X.shape[1]) if sp.issparse(X) else None
-    # Reused: touching memory for the first time takes longer than the computation in it.
-    spare: list[np.ndarray] = []
 
     def tile(rows: slice) -> None:
         own = sums[:, rows]
@@ -150,17 +149,15 @@ def _sums_of_rows(
                 part.data *= part.data
                 own[1] = part @ ones + zeros * about * about
                 return
-            try:
-                kept = spare.pop()
-            except IndexError:
-                kept = np.empty((n_rows, X.shape[1]))
-            values = kept[: own.shape[1]]
+            # Touching memory for the first time takes longer than the computation in it.
+            shape = own.shape[1], X.shape[1]
+            n_bytes = 8 * shape[0] * shape[1]
+            values = scratch(n_bytes)[0][:n_bytes].view(np.float64).reshape(shape)
             values[:] = X[rows]  # twice as fast as to subtract from integers
             if about:
                 values -= about
             values.sum(axis=1, out=own[0])
             np.square(values, out=values).sum(axis=1, out=own[1])
-            spare.append(kept)
 
     parallel_rows(tile, X.shape[0], n_rows)
     found = np.empty(3, object)
