@@ -118,7 +118,7 @@ class Epilogue(NamedTuple):
     sum itself fits), the rest in that of the activations.
     """
 
-    alpha: Any  # -2 (squared Euclidean distances) or 1; on the CPU in the dtype of the terms
+    alpha: Any  # -2 (squared Euclidean distances) or 1
     factor: float
     form: int
     profile: int  # on the CPU its address, 0 where there is nothing to do; on a GPU its number

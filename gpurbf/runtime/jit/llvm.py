@@ -70,7 +70,7 @@ def _extreme(name):
 larger, smaller = _extreme("maxnum"), _extreme("minnum")
 
 
-def call_by_address(context, builder, signature, args):
+def _call_by_address(context, builder, signature, args):
     """Call the C function whose address is the first argument."""
     kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])
     builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
@@ -78,46 +78,21 @@ def call_by_address(context, builder, signature, args):
 
 
 @intrinsic
-def call_profile(typing_context, function, buffer, count, gamma, coef0, degree):
-    """Call a compiled profile, `void (*)(T *, intp, double, double, intp)`, by its address."""
-    number = types.float64
-    return types.void(*(types.intp,) * 3, number, number, types.intp), call_by_address
-
-
-@intrinsic
 def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
     """Call a C function of six words by its address, such as a micro-kernel."""
-    return types.void(*(types.intp,) * 7), call_by_address
+    return types.void(*(types.intp,) * 7), _call_by_address
 
 
 @intrinsic
-def call_seven(typing_context, function, a, b, c, d, e, f, g):
-    """Call a C function of seven words by its address."""
-    return types.void(*(types.intp,) * 8), call_by_address
-
-
-@intrinsic
-def call_eight(typing_context, function, a, b, c, d, e, f, g, h):
-    """Call a C function of eight words by its address."""
-    return types.void(*(types.intp,) * 9), call_by_address
-
-
-@intrinsic
-def int32_at(typing_context, address):
-    """The number at an address."""
+def call_at(typing_context, function, *arguments):
+    """Call a C function of words and float64 numbers by its address."""
+    kinds = [types.float64 if a == types.float64 else types.intp for a in arguments]
 
     def generate(context, builder, signature, args):
-        word = ir.IntType(32)
-        number = builder.load(builder.inttoptr(args[0], word.as_pointer()), align=4)
-        return builder.sext(number, ir.IntType(64))
+        own = [args[0], *cgutils.unpack_tuple(builder, args[1])]
+        return _call_by_address(context, builder, signature, own)
 
-    return types.intp(types.intp), generate
-
-
-@intrinsic
-def call_setup(typing_context, function, config):
-    """Call `enter_amx` or `leave_amx` by its address."""
-    return types.void(types.intp, types.intp), call_by_address
+    return types.void(types.intp, types.StarArgTuple(kinds)), generate
 
 
 @intrinsic
@@ -176,8 +151,12 @@ def bits_as(typing_context, number, kind):
 
 @intrinsic(prefer_literal=True)
 def words(typing_context, address, count):
-    """``count`` integers at an address, as a tuple."""
-    kind = types.UniTuple(types.intp, count.literal_value)
+    """The integers at an address, as a tuple of that many or of that kind of NamedTuple."""
+    if isinstance(count, types.NamedTupleClass):
+        record = count.instance_class
+        kind = types.NamedUniTuple(types.intp, len(record._fields), record)
+    else:
+        kind = types.UniTuple(types.intp, count.literal_value)
 
     def generate(context, builder, signature, args):
         first = builder.inttoptr(args[0], ir.IntType(64).as_pointer())

@@ -8,7 +8,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import gram, gram_kernels, matvec, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
 from gpurbf.layer.backends.numba.packing import aligned
-from gpurbf.layer.backends.numba.tile_layer import prepare
+from gpurbf.layer.backends.numba.tile_layer import TileLayer
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.threads import limited
@@ -96,14 +96,14 @@ def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted,
     X, C, T = data(N, m, k)
     weights = 3 * RNG.random(N) if weighted else None
     grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
-    layer = prepare(C, GAUSSIAN, dtype, PIXELS)
+    layer = TileLayer(C, GAUSSIAN, dtype, PIXELS)
     Q, _ = assert_sums(layer, X, T, weights, np.full(m, 0.25), grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
 
 
 def test_targets_beyond_the_grid_are_exact_too():
     X, C, _ = data(400, 30, 2)
-    layer, T = prepare(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
+    layer, T = TileLayer(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
     _, R = assert_sums(layer, X, T, None, np.full(30, 0.25), gram.Grid.of(0.75, 1.0))
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
 
@@ -118,7 +118,7 @@ def test_targets_beyond_the_grid_are_exact_too():
 )
 def test_any_metric_and_profile_can_be_rounded(activation):
     X, C, T = data(500, 40, 3)
-    layer = prepare(C, activation, np.float32, PIXELS)
+    layer = TileLayer(C, activation, np.float32, PIXELS)
     assert_sums(layer, X, T, None, np.full(40, 0.5), gram.Grid.of(1.5, 1.0))
 
 
@@ -165,7 +165,7 @@ def test_no_eigenvalue_is_negative():
     G, _ = normal("numba", X, C, T)
     values = np.linalg.eigvalsh(G)
     assert values[0] > -1e-14 * values[-1]
-    layer = prepare(C, GAUSSIAN, np.float32, PIXELS)
+    layer = TileLayer(C, GAUSSIAN, np.float32, PIXELS)
     floats = np.zeros((280, 280))
     layer.gram(X, T, None, gram.Sums(floats, np.zeros((280, 1)), np.full(280, 0.25)))
     assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]

@@ -22,10 +22,9 @@ from gpurbf.layer.backends.numba.microkernels import (
     build,
     compile_for,
 )
-from gpurbf.layer.backends.numba.tile_layer import _micro_kernel
 from gpurbf.profiling import machine
 from gpurbf.runtime import cpu
-from gpurbf.runtime.jit.llvm import call_eight, pointer_to
+from gpurbf.runtime.jit.llvm import call_at, pointer_to
 
 
 def runnable(name):
@@ -54,7 +53,7 @@ def pack(X, shift, rows, group, panels, lines=None):
 
 @njit
 def call_packing(function, X, count, shift, own, lines, panels, terms):
-    call_eight(function, X, 0, shift, own, count, lines, panels, terms)
+    call_at(function, X, 0, shift, own, count, lines, panels, terms)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -140,14 +139,13 @@ PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
 def evaluate(name, X, C, sparse=False):
     """All products of rows and centers by one kernel, packed as the driver packs them."""
     product = microkernel_table.layout_of(name)
-    width = microkernel_table.padded(X.shape[1], product.depth)
-    kernel = _micro_kernel(name, product, width)
+    width = microkernel_table.padded(X.shape[1], product.x_group)
     n_panels = microkernel_table.padded(len(C), LANES * product.panels) // LANES
     c = packing.aligned(n_panels * LANES * width, product.c_dtype)
     c[:] = 0
     zero = np.zeros(X.shape[1], np.int32)
     pack(C, zero, LANES, product.c_group, c)
-    strips, places = packing.strips_of(kernel, c, sparse)
+    strips, places = packing.strips_of(product, width, c, sparse)
     x_panels = microkernel_table.padded(len(X), product.rows) // product.rows
     x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
     pack(X, zero, product.rows, product.x_group, x)
@@ -250,8 +248,8 @@ def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     if not runnable(name):
         pytest.skip(f"{name}: the CPU lacks its instructions")
     # Code that comes from the disk cache cannot be inspected.
-    function = cfunc(microkernel_table.signature(name))(microkernel_table._function(name))
-    assembly = function._library.get_asm_str()
+    function = microkernel_table._function(name)
+    assembly = cfunc(microkernel_table.signature(function))(function)._library.get_asm_str()
     kind = (KINDS | matvec_kernels.KINDS)[name]
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
     vectors = kind.rows * kind.panels * lanes // kind.width

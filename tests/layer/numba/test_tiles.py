@@ -8,7 +8,7 @@ from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import cpu_kernel, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
-from gpurbf.layer.backends.numba.tile_layer import TilesAmong, prepare
+from gpurbf.layer.backends.numba.tile_layer import TileLayer, TilesAmong
 from gpurbf.runtime.linalg import mirror
 from tests import reference
 
@@ -24,7 +24,7 @@ def codes(N, m, n, seed=0):
 
 def outputs(X, C, activation, dtype=np.float64, quantization=PIXELS):
     H = np.empty((len(X), len(C)), dtype)
-    prepare(C, activation, dtype, quantization).activations(X, H)
+    TileLayer(C, activation, dtype, quantization).activations(X, H)
     return H
 
 
@@ -44,7 +44,7 @@ def integers(X, C, metric):
 
 def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
-    prepare(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
+    TileLayer(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
     mirror(G)
     return G, B
 
@@ -82,7 +82,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
         A, B = A.astype(np.float64), B.astype(np.float64)
     else:
         A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
-    layer = prepare(C, of(metric), dtype, quantization)
+    layer = TileLayer(C, of(metric), dtype, quantization)
     assert layer.sparse == (metric != "manhattan")
     assert (layer.density < 1) == (metric != "manhattan")
     H = np.empty((40, 150), dtype)
@@ -96,7 +96,7 @@ def test_dense_centers_take_all_inputs(monkeypatch):
     monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
-        layer = prepare(C, DISTANCE, np.float64, None)
+        layer = TileLayer(C, DISTANCE, np.float64, None)
         assert not layer.sparse and layer.density == 1
         np.testing.assert_array_equal(layer.packing.shift[: C.shape[1]], C.mean(axis=0))
 
@@ -169,7 +169,7 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     W = np.random.default_rng(1).standard_normal((290, k))
     activation = Activation("euclidean", "gaussian", 3e-6)
     exact = reference.hidden(X, C, *activation) @ W
-    S = matvec(prepare(C, activation, dtype, PIXELS), X, W)
+    S = matvec(TileLayer(C, activation, dtype, PIXELS), X, W)
     assert S.dtype == dtype and S.shape == (110, k)
     np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
 
@@ -177,7 +177,7 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
 def test_scores_of_many_centers_keep_the_digits_of_float32(kernel):
     X, C = codes(5, 10_000, 4)
     activation = Activation("euclidean", "multiquadric", 1e-2)
-    S = matvec(prepare(C, activation, np.float32, PIXELS), X, np.ones((len(C), 1)))
+    S = matvec(TileLayer(C, activation, np.float32, PIXELS), X, np.ones((len(C), 1)))
     exact = reference.hidden(X, C, *activation).sum(axis=1)
     np.testing.assert_allclose(S[:, 0], exact, rtol=4 * np.finfo(np.float32).eps)
 
@@ -188,7 +188,7 @@ def test_infinite_scores_are_those_of_their_sample_only(kernel):
     W = rng.standard_normal((290, 6))
     X[95:] = 1e30
     activation = Activation("euclidean", "multiquadric", 1.0)
-    S = matvec(prepare(C, activation, np.float32, None), X, W)
+    S = matvec(TileLayer(C, activation, np.float32, None), X, W)
     assert not np.isfinite(S[95:]).any()
     exact = reference.hidden(X[:95], C, *activation) @ W
     np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
@@ -232,7 +232,7 @@ def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     among.activations(among.layer(np.arange(2)), np.arange(2), H)
     np.testing.assert_array_equal(H, outputs(X, X, activation, dtype))
     W, T, mean = np.ones((3, 2)), np.ones((2, 1)), np.zeros(3)
-    S = matvec(prepare(C, activation, dtype, PIXELS), X, W)
+    S = matvec(TileLayer(C, activation, dtype, PIXELS), X, W)
     np.testing.assert_allclose(S, exact @ W, 1e-6)
     _, B = gram(X, C, T, None, mean, activation, dtype)
     np.testing.assert_allclose(B, exact.T @ T, 1e-6)

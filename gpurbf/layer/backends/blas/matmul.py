@@ -129,8 +129,8 @@ def activate(
     out: np.ndarray,
 ) -> None:
     """Write activations made of products P and the terms into out, which may be P itself."""
-    d, alpha = distance, distance.column_terms.dtype.type(distance.alpha)
-    rule = tile_layer.epilogue_of(activation, alpha, d.factor, out.dtype)
+    d = distance
+    rule = tile_layer.epilogue_of(activation, d.alpha, d.factor, out.dtype)
 
     def task(rows: slice) -> None:
         given = P, row_terms, d.column_terms, rule, out
@@ -264,7 +264,7 @@ def backend_by_products(
         C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
     ) -> MatrixProductLayer | tile_layer.TileLayer:
         if activation.metric == "manhattan":  # which has no matrix product
-            return tile_layer.prepare(C, activation, dtype, quantization)
+            return tile_layer.TileLayer(C, activation, dtype, quantization)
         product = products(np.dtype(dtype), C.shape[1], quantization is not None)
         return MatrixProductLayer(product, square, C, activation, dtype, quantization)
 

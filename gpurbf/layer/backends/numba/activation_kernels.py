@@ -7,8 +7,7 @@ from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, 
 from gpurbf.runtime.jit.caching import cached, compiled
 from gpurbf.runtime.jit.llvm import (
     address,
-    call_profile,
-    call_seven,
+    call_at,
     clear_bytes,
     copy_bytes,
     keep_alive,
@@ -148,10 +147,10 @@ def finish(rule, P, row_terms, terms, H, n, count):
                 h[j] *= h[j]
         if count < h_apart:
             if profile != 0:
-                call_profile(profile, address(h), count, scalars[1], scalars[2], degree)
+                call_at(profile, address(h), count, scalars[1], scalars[2], degree)
             clear_bytes(address(moved(h, count)), address(moved(h, h_apart - count)) - address(h))
     if profile != 0 and count == h_apart:
-        call_profile(profile, address(H), n * count, scalars[1], scalars[2], degree)
+        call_at(profile, address(H), n * count, scalars[1], scalars[2], degree)
 
 
 _WORDS = 6
@@ -201,7 +200,7 @@ def _epilogue_rows(begin, end, m, function, arrays, sizes):
     for i in range(begin, end):
         for left in range(0, m, _CHUNK):
             n, at = min(_CHUNK, m - left), i * m + left
-            call_seven(
+            call_at(
                 function, rule, P + at * product, row_terms + i * term, terms + left * term,
                 memory, 1, n,
             )  # fmt: skip

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gpurbf.runtime.jit.llvm import int32_at
+from gpurbf.runtime.jit.llvm import pointer
 
 ROWS, PANELS, GROUP = 32, 2, 64  # of a block; inputs a step
 TILE = 1024  # bytes of a tile register
@@ -85,7 +85,7 @@ def dot_amx(x, places, c, c_stride, steps, out, out_stride):
     _zero2()
     _zero3()
     for step in range(steps):
-        rows = x + int32_at(places + 4 * step)
+        rows = x + pointer(places + 4 * step, np.int32)[0]
         _load_x0(rows, 64)
         _load_c0(c, 64)
         _dot00()

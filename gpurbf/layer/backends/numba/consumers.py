@@ -50,7 +50,7 @@ class Store(NamedTuple):
 
 def store(consumer, H, n, count, top, first, sums):
     """See `Store`."""
-    c = Store(*words(consumer, _STORE))
+    c = words(consumer, Store)
     places = pointer(c.places, np.int64)
     for r in range(n):
         row = top + r
@@ -74,7 +74,7 @@ class Scores(NamedTuple):
 
 def scores(consumer, H, n, count, top, first, sums):
     """See `Scores`; `sums` is scratch for some rows of products."""
-    c = Scores(*words(consumer, _SCORES))
+    c = words(consumer, Scores)
     stride = address(moved(H, BLOCK)) - address(H)
     for left in range(0, c.k, LANES):
         w = c.W + left // LANES * c.panel_bytes + first * c.row_bytes
@@ -108,7 +108,7 @@ class Partial(NamedTuple):
 
 def partial(consumer, H, n, count, top, first, sums):
     """See `Partial`. H is 0 in columns beyond the last center, up to the next multiple of 8."""
-    c = Partial(*words(consumer, _PARTIAL))
+    c = words(consumer, Partial)
     for s in range(first // BLOCK, c.n_segments):  # each tile before has at least one segment
         begin, steps, place, column, n_outputs, last = words(c.segments + 48 * s, 6)
         if begin < first:
@@ -142,7 +142,7 @@ class Panels(NamedTuple):
 def gram(consumer, H, n, count, top, first, like):
     """See `Panels`; zeros beyond the data."""
     use_widest_vectors()
-    c = Panels(*words(consumer, _PANELS))
+    c = words(consumer, Panels)
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     for left in range(0, count, LANES):
         panel = pointer(c.panels + (first + left) // LANES * c.panel_bytes, like)
@@ -174,7 +174,7 @@ class Pairs(NamedTuple):
 
 def pairs(consumer, H, n, count, top, first, sums):
     """See `Pairs`; `top` is even: so are CHUNK, blocks and panels of rows."""
-    c = Pairs(*words(consumer, _PAIRS))
+    c = words(consumer, Pairs)
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     beyond = pointer(c.beyond + top, np.uint8)
     for left in range(0, count, LANES):
@@ -188,9 +188,6 @@ def pairs(consumer, H, n, count, top, first, sums):
 
 
 _WORDS = {"store": Store, "scores": Scores, "partial": Partial, "gram": Panels, "pairs": Pairs}
-_STORE, _SCORES, _PARTIAL, _PANELS, _PAIRS = (
-    len(kind._fields) for kind in (Store, Scores, Partial, Panels, Pairs)
-)
 CONSUMERS = {consume.__name__: consume for consume in (store, scores, partial, gram, pairs)}
 
 

@@ -20,9 +20,7 @@ from gpurbf.layer.backends.numba.consumers import CHUNK
 from gpurbf.layer.backends.numba.microkernels import BLOCK
 from gpurbf.runtime.jit.caching import cached
 from gpurbf.runtime.jit.llvm import (
-    call_eight,
-    call_setup,
-    call_seven,
+    call_at,
     clear_bytes,
     copy_bytes,
     pointer,
@@ -30,50 +28,26 @@ from gpurbf.runtime.jit.llvm import (
 )
 
 
-class MicroKernel(NamedTuple):
-    """The micro-kernel of the products, and the layout of its operands (`microkernel_table`)."""
+class LayerWords(NamedTuple):
+    """Arguments of `evaluate_rows` that depend only on the layer, as 64-bit integers."""
 
-    address: int
+    product: int  # address of the micro-kernel
     enter: int  # called before and after the rows, with `config`; 0: nothing to call
     leave: int
     config: int
     rows: int  # of a panel of samples
-    strip: int  # panels of centers a call
-    group: int
-    width: int  # inputs, padded
-    dtype: np.dtype  # of packed rows
-
-
-class Centers(NamedTuple):
-    """Packed centers, and the terms that turn products into distances or dot products."""
-
-    panels: np.ndarray
-    strips: np.ndarray  # which steps each strip of panels takes: see `packing.strips_of`
-    places: np.ndarray
-    m: int
-    terms: np.ndarray  # of each center, padded with zeros like the panels
-
-
-class LayerWords(NamedTuple):
-    """Arguments of `evaluate_rows` that depend only on the layer, as 64-bit integers."""
-
-    product: int  # this and the following four: the first of `MicroKernel`
-    enter: int
-    leave: int
-    config: int
-    rows: int
     packing: int  # this and `shift`: arguments of the packing function
     shift: int
     panel_bytes: int  # of a panel of rows
     step_bytes: int  # of a step of a panel of centers
     columns: int  # of a strip of centers
     panels: int
-    strips: int
+    strips: int  # which steps each strip takes: see `packing.strips_of`
     places: int
     m: int
     finish: int  # address of `activation_kernels.finish`; then its arguments
     epilogue: int
-    terms: int
+    terms: int  # of each center, padded with zeros like the panels
     itemsize: int  # of a product and of a term
 
 
@@ -94,9 +68,6 @@ class CallWords(NamedTuple):
     waiting: int
 
 
-_LAYER, _CALL = len(LayerWords._fields), len(CallWords._fields)
-
-
 @cached(nogil=True, error_model="numpy")
 def evaluate_rows(begin, end, layer_words, call_words, memory):
     """Evaluate rows begin … end, a block at a time, and hand the tiles to their consumer.
@@ -104,13 +75,13 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
     ``memory`` is the address of the thread's own memory. Its end is cleared, because the score
     kernel reads rows beyond the last.
     """
-    layer, call = LayerWords(*words(layer_words, _LAYER)), CallWords(*words(call_words, _CALL))
-    consumer = call_words + 8 * _CALL
+    layer, call = words(layer_words, LayerWords), words(call_words, CallWords)
+    consumer = call_words + 8 * len(call)
     P, H, waiting = memory + call.products, memory + call.H, memory + call.waiting
     clear_bytes(H, call.waiting - call.H + (call.block + CHUNK) * call.sums)
     strips, item = pointer(layer.strips, np.int64), layer.itemsize
     if layer.enter != 0:
-        call_setup(layer.enter, layer.config)
+        call_at(layer.enter, layer.config)
     for i in range(begin, end, call.block):
         n_rows = min(call.block, end - i)
         X, chosen = call.X, call.chosen
@@ -119,9 +90,7 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
         else:
             X += i * call.row_bytes
         row_terms, lines = memory + call.row_terms, memory + call.lines
-        call_eight(
-            call.pack, X, chosen, layer.shift, layer.packing, n_rows, lines, memory, row_terms
-        )
+        call_at(call.pack, X, chosen, layer.shift, layer.packing, n_rows, lines, memory, row_terms)
         for first in range(0, layer.m, BLOCK):
             count = min(BLOCK, layer.m - first)
             for j in range(0, count, layer.columns):
@@ -129,7 +98,7 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
                 steps, taken = strips[strip + 1], layer.places + 4 * strips[strip]
                 c, x, out = layer.panels + strips[strip + 2], memory, P + j * item
                 for _ in range(0, n_rows, layer.rows):
-                    call_seven(
+                    call_at(
                         layer.product, x, taken, c, steps * layer.step_bytes, steps, out,
                         BLOCK * item,
                     )  # fmt: skip
@@ -137,15 +106,13 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
                     out += layer.rows * BLOCK * item
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
-                call_seven(
+                call_at(
                     layer.finish, layer.epilogue, P + r * BLOCK * item, row_terms + r * item,
                     layer.terms + first * item, H, n, count,
                 )  # fmt: skip
-                call_seven(
-                    call.consume, consumer, H, n, count, i + r, first, waiting + r * call.sums
-                )
+                call_at(call.consume, consumer, H, n, count, i + r, first, waiting + r * call.sums)
     if layer.leave != 0:
-        call_setup(layer.leave, layer.config)
+        call_at(layer.leave, layer.config)
 
 
 @cached(nogil=True, error_model="numpy")
@@ -165,4 +132,4 @@ def stored_rows(begin, end, A, m, item, consume, consumer, sums, memory):
                 line = memory + r * BLOCK * item
                 copy_bytes(line, A + ((i + r) * m + first) * item, count * item)
                 clear_bytes(line + count * item, (BLOCK - count) * item)
-            call_seven(consume, consumer, memory, n, count, i, first, waiting)
+            call_at(consume, consumer, memory, n, count, i, first, waiting)

@@ -22,6 +22,7 @@ import numpy as np
 from gpurbf.layer.backends.numba.microkernels import LANES
 from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
+    call_at,
     call_product,
     clear_bytes,
     moved,
@@ -66,9 +67,6 @@ class GramWords(NamedTuple):
     B_step: int
 
 
-_WORDS = len(GramWords._fields)
-
-
 def memory_bytes(kernel, itemsize):
     """Memory for the sums of `add_gram`, and a tile of a micro-kernel after them."""
     return 8 * SIDE * SIDE + kernel.rows * kernel.strip * LANES * itemsize
@@ -96,7 +94,7 @@ def add_gram(block, gram_words, scale, memory):
     summed in the panels' dtype.
     """
     use_widest_vectors()
-    p = GramWords(*words(gram_words, _WORDS))
+    p = words(gram_words, GramWords)
     h_panels = p.n_panels - _padded_panels(p.k)
     h_blocks = -(-h_panels // PANELS)
     # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
@@ -127,7 +125,7 @@ def add_gram(block, gram_words, scale, memory):
                         p.address, x + k, c + k, p.panel_bytes, steps, tile, p.strip * step
                     )
                     to = memory + 8 * ((a * LANES + r) * SIDE + b * LANES)
-                    call_product(p.add, tile, columns, p.rows, columns, to, SIDE)
+                    call_at(p.add, tile, columns, p.rows, columns, to, SIDE)
     sums = pointer(memory, np.float64)
     columns = min(n_right * LANES, p.m - right * LANES)
     if targets:

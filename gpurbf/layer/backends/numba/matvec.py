@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,20 +43,14 @@ Product = Callable[[np.ndarray, np.ndarray], None]
 class Weights:
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
-    name: str  # of their consumer
-    fields: dict[str, Any]  # the fields of that consumer
-    dtype: np.dtype  # of activations
+    blank: Consumer  # without an address of scores, its first word
     k: int
     products: int  # multiplications of a row of activations with W
 
     def consumer(self, scores: np.ndarray) -> Consumer:
-        """The consumer that adds to the float64 sums ``scores`` (N, k), its first word."""
-        made = self._consumer
-        return made._replace(words=[scores.ctypes.data, *made.words[1:]], arrays={"scores": scores})
-
-    @cached_property
-    def _consumer(self) -> Consumer:
-        return consumers.consumer(self.name, self.dtype, scores=0, k=self.k, **self.fields)
+        """The consumer that adds to the float64 sums ``scores`` (N, k)."""
+        words = [scores.ctypes.data, *self.blank.words[1:]]
+        return self.blank._replace(words=words, arrays={"scores": scores})
 
 
 class GroupedWeights:
@@ -94,36 +88,36 @@ class GroupedWeights:
         return np.sqrt(squares)
 
 
-def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype, vectors: str) -> Weights:
-    """W (m, k) for activations of that dtype and kernels with those vectors."""
-
+def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Weights:
+    """W (m, k) for activations of that dtype."""
     k = W.shape[1]
     if isinstance(W, np.ndarray) and k < microkernels.LANES:
         W = GroupedWeights([(0, W, np.arange(k))], k)
-    kind = "score" if isinstance(W, np.ndarray) else "single" if k < 3 else "partial"
-    name = f"{kind}{8 * dtype.itemsize}_{vectors}"
-    layout = microkernel_table.layout_of(name)
-    given: dict[str, Any] = {"kernel": microkernel_table.address(name), "rows": layout.rows}
-    if isinstance(W, GroupedWeights):
-        packed, segments, columns = packing.pack_groups(W.groups, layout.panels)
-        most = max((len(own) for *_, own in W.groups), default=0)
-        numbers = matvec_kernels.PARTS * microkernel_table.padded(most, layout.panels)
-        given |= {"W": packed, "segments": segments, "n_segments": len(segments)}
-        given |= {"columns": columns, "outputs": layout.panels, "itemsize": dtype.itemsize}
-        return Weights(
-            "partial", given | {"n_sums": numbers, "sums": 8 * numbers}, dtype, k, W.products
-        )
-    packed = packing.pack_many(W, dtype)
-    given |= {"W": packed, "panel_bytes": packed.strides[0], "row_bytes": packed.strides[1]}
-    return Weights("scores", given | {"sums": 8 * microkernels.LANES}, dtype, k, W.size)
+    if isinstance(W, np.ndarray):
+        kernel, panels = cpu_kernel.micro_kernel("score", dtype), packing.pack_many(W, dtype)
+        blank = consumers.consumer(
+            "scores", dtype, scores=0, k=k, W=panels, panel_bytes=panels.strides[0],
+            row_bytes=panels.strides[1], kernel=kernel.address, rows=kernel.rows,
+            sums=8 * microkernels.LANES,
+        )  # fmt: skip
+        return Weights(blank, k, W.size)
+    kernel = cpu_kernel.micro_kernel("single" if k < 3 else "partial", dtype)
+    packed, segments, columns = packing.pack_groups(W.groups, kernel.strip)
+    most = max((len(own) for *_, own in W.groups), default=0)
+    n_sums = matvec_kernels.PARTS * microkernel_table.padded(most, kernel.strip)
+    blank = consumers.consumer(
+        "partial", dtype, scores=0, k=k, W=packed, segments=segments, n_segments=len(segments),
+        columns=columns, kernel=kernel.address, rows=kernel.rows, outputs=kernel.strip,
+        n_sums=n_sums, itemsize=dtype.itemsize, sums=8 * n_sums,
+    )  # fmt: skip
+    return Weights(blank, k, W.products)
 
 
 def times(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Product:
     """The product with W (m, k), for activations of that dtype."""
     if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
         return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
-    vectors = cpu_kernel.KERNELS[cpu_kernel.choose_kernel()[0]].vectors
-    return partial(_multiply, pack_weights(W, np.dtype(dtype), vectors))
+    return partial(_multiply, pack_weights(W, np.dtype(dtype)))
 
 
 def multiply_tiles(layer: Any, X: Any, W: tuple[Product, int]) -> np.ndarray:
@@ -159,7 +153,7 @@ def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
 def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
     sums = np.zeros(S.shape)
     add = hand_over_rows(H, weights.consumer(sums))
-    _rows(add, H, S, sums, weights.fields["W"].nbytes)
+    _rows(add, H, S, sums, weights.blank.arrays["W"].nbytes)
 
 
 def hand_over_rows(H: np.ndarray, consumer: Consumer, top: int = 0) -> Callable[[slice], None]:

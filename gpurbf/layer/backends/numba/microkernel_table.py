@@ -23,10 +23,9 @@ class Layout(NamedTuple):
     rows: int  # of a panel of samples
     panels: int  # of centers a call
     x_dtype: np.dtype
-    x_group: int
+    x_group: int  # inputs a step; they are padded to a multiple of this
     c_dtype: np.dtype
     c_group: int
-    depth: int  # inputs are padded to a multiple of this
     out_dtype: np.dtype
     arithmetic: str
 
@@ -42,14 +41,15 @@ class Kernel(NamedTuple):
 def _layout(kind):
     of = OPERATIONS[kind.operation]
     x, c, out = (np.dtype(number) for number in (of.x, of.c, of.out))
-    return Layout(kind.rows, kind.panels, x, of.group, c, of.group, of.group, out, of.arithmetic)
+    return Layout(kind.rows, kind.panels, x, of.group, c, of.group, out, of.arithmetic)
 
 
 _LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | matvec_kernels.KINDS).items()}
 _u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
-_LAYOUTS["dot_amx"] = Layout(
-    amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, amx.GROUP, _s32, PRODUCTS
-)
+_LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
+
+
+_AMX = {"dot_amx": amx.dot_amx, "enter_amx": amx.enter, "leave_amx": amx.leave}
 
 
 def layout_of(name):
@@ -57,33 +57,23 @@ def layout_of(name):
     return _LAYOUTS[name]
 
 
-def signature(name):
-    """The signature of the kernel: addresses and bytes, see `microkernels`."""
-    return types.void(*(types.intp,) * (7 if _is_listed(name) else 6))
-
-
-def _is_listed(name):
-    """Whether the kernel takes a list of its steps (see `packing.strips_of`)."""
-    return name.startswith(("dot", "manhattan"))
-
-
 def _function(name):
     """The micro-kernel as a Python function that Numba compiles."""
-    if name == "dot_amx":
-        return amx.dot_amx
+    if name in _AMX:
+        return _AMX[name]
     # These functions hold only names: for the disk cache an intrinsic changes with every process.
-    if _is_listed(name):
-
-        def listed(x, places, c, c_stride, steps, out, out_stride):
-            microkernel(name, x, places, c, c_stride, steps, out, out_stride)
-
-        function = listed
-    elif name.startswith(("partial", "single")):
+    if name in matvec_kernels.KINDS:
 
         def partial(x, c, c_stride, steps, out, out_stride):
             partial_tile(name, x, c, c_stride, steps, out, out_stride)
 
         function = partial
+    elif KINDS[name].listed:
+
+        def listed(x, places, c, c_stride, steps, out, out_stride):
+            microkernel(name, x, places, c, c_stride, steps, out, out_stride)
+
+        function = listed
     else:
 
         def plain(x, c, c_stride, steps, out, out_stride):
@@ -97,10 +87,13 @@ def _function(name):
 @once
 def compiled(name):
     """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
-    if name in ("enter_amx", "leave_amx"):
-        function = amx.enter if name == "enter_amx" else amx.leave
-        return cached_cfunc(types.void(types.intp))(function)
-    return cached_cfunc(signature(name))(_function(name))
+    function = _function(name)
+    return cached_cfunc(signature(function))(function)
+
+
+def signature(function):
+    """The signature of such a function: all its arguments are addresses or numbers of bytes."""
+    return types.void(*(types.intp,) * function.__code__.co_argcount)
 
 
 def address(name):

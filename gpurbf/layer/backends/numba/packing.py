@@ -18,7 +18,7 @@ from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
     address,
-    call_eight,
+    call_at,
     clear_bytes,
     copy_bytes,
     moved,
@@ -184,11 +184,11 @@ def pack_rows(packing, X, chosen, count, panels, terms):
 
 @cached(nogil=True)
 def _pack_rows(function, X, chosen, shift, sizes, count, lines, panels, terms):
-    call_eight(function, X, chosen, shift, sizes, count, lines, panels, terms)
+    call_at(function, X, chosen, shift, sizes, count, lines, panels, terms)
 
 
-def strips_of(kernel, panels, sparse):
-    """Which steps of a micro-kernel each strip of packed centers takes.
+def strips_of(layout, width, panels, sparse):
+    """Which steps of a micro-kernel each strip of packed centers, of ``width`` inputs, takes.
 
     A strip takes all steps. If the centers are sparse, it takes only steps in which it is not all
     zero, and these are moved to its front.
@@ -200,14 +200,15 @@ def strips_of(kernel, panels, sparse):
     places : int32 array
         Byte offsets of steps in a panel of rows.
     """
-    n_steps, n_words = kernel.width // kernel.group, LANES * kernel.group * panels.itemsize // 8
-    x_step = kernel.rows * kernel.group * kernel.dtype.itemsize
-    n_strips = panels.nbytes // (8 * n_words * n_steps * kernel.strip)
-    strips, places = _all_steps(n_strips, n_steps, x_step, 8 * n_words * n_steps * kernel.strip)
+    n_steps, n_words = width // layout.x_group, LANES * layout.x_group * panels.itemsize // 8
+    x_step = layout.rows * layout.x_group * layout.x_dtype.itemsize
+    strip_bytes = 8 * n_words * n_steps * layout.panels
+    n_strips = panels.nbytes // strip_bytes
+    strips, places = _all_steps(n_strips, n_steps, x_step, strip_bytes)
     if sparse:
         strips, places = strips.copy(), np.empty(n_strips * n_steps, np.int32)
         strips[:, 0] = np.arange(n_strips) * n_steps
-        given = panels.ctypes.data, kernel.strip, n_words, x_step
+        given = panels.ctypes.data, layout.panels, n_words, x_step
         time_unlocked(leave_out)(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
     return strips, places
 
@@ -260,22 +261,19 @@ class Columns(NamedTuple):
     sparse: int  # whether strips leave out steps
 
 
-_COLUMNS, _LAYER = len(Columns._fields), len(LayerWords._fields)
-
-
 @inner(error_model="numpy")
 def repack(columns, layer_words, samples, begin, end, lines):
     """Pack samples begin … end; begin is the first of a strip, end is the end of one or of all.
 
     ``lines`` is the address of scratch for four rows.
     """
-    c = Columns(*words(columns.ctypes.data, _COLUMNS))
-    layer = LayerWords(*words(layer_words.ctypes.data, _LAYER))
+    c = words(columns.ctypes.data, Columns)
+    layer = words(layer_words.ctypes.data, LayerWords)
     count, rows, center_bytes = end - begin, layer.columns, layer.step_bytes * c.n_steps // LANES
     n_strips, filled = -(-count // rows), -(-count // LANES) * LANES
     panels, terms = layer.panels + begin * center_bytes, layer.terms + begin * layer.itemsize
     chosen = samples.ctypes.data + 8 * begin
-    call_eight(c.pack, c.X, chosen, c.shift, c.sizes, count, lines, panels, terms)
+    call_at(c.pack, c.X, chosen, c.shift, c.sizes, count, lines, panels, terms)
     clear_bytes(panels + filled * center_bytes, (n_strips * rows - filled) * center_bytes)
     clear_bytes(terms + count * layer.itemsize, (n_strips * rows - count) * layer.itemsize)
     if c.sparse:

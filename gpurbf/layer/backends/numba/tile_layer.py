@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from array import array
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows, planned_threads
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
-    from gpurbf.layer.backends.numba.driver import Centers, MicroKernel
+    from gpurbf.layer.backends.numba.microkernel_table import Layout
     from gpurbf.layer.backends.numba.packing import Packing
 
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
@@ -60,35 +60,118 @@ _MAX_BLOCK_BYTES = 1 << 24
 _SHIFTED_ROWS = 512
 
 
-@dataclass(frozen=True, eq=False)
 class TileLayer:
     """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
 
-    ``codes``: X is 8-bit codes; otherwise it is numbers.
-    ``block`` rows are packed at a time, by up to ``threads`` threads. ``density`` is the part of
-    all products that is not left out.
+    The shift of rows and centers is that of ``among`` (N, n), by default of the centers C (m, n).
+
+    ``codes``: X is 8-bit codes; otherwise it is numbers. ``block`` rows are packed at a time, by up
+    to ``threads`` threads. ``sparse``: strips of centers leave out the inputs that are zero in all
+    of them; ``density`` is the part of all products that is not left out.
     """
 
-    activation: Activation
-    dtype: np.dtype
-    codes: bool
-    kernel: MicroKernel
-    centers: Centers
-    sparse: bool  # whether strips of centers leave out the inputs that are zero in all of them
-    packing: Packing  # of centers, and of rows
-    row_packing: Packing
-    finish: int  # address of `activation_kernels.finish` for the layer, and its words
-    epilogue: np.ndarray
-    block: int
-    threads: int | None
-    arithmetic: str
-    vectors: str
-    density: float = 1.0
+    def __init__(
+        self,
+        C: np.ndarray,
+        activation: Activation,
+        dtype: Any,
+        quantization: Quantization | None,
+        among: np.ndarray | None = None,
+    ) -> None:
+        among, n = C if among is None else among, C.shape[1]
+        self.activation, self.dtype, metric = activation, np.dtype(dtype), activation.metric
+        self.codes = quantization is not None
+        integers = self.codes and n <= INT32_FEATURES  # with more, float64 holds all distances
+        kernel, _ = cpu_kernel.choose_kernel()
+        task = "manhattan" if metric == "manhattan" else "dot"
+        inputs = np.uint8 if integers else np.float64 if self.codes else self.dtype
+        name = cpu_kernel.kernel_for(task, inputs, kernel)
+        layout: Layout = microkernel_table.layout_of(name)
+        width: int = microkernel_table.padded(n, layout.x_group)
+        self.layout, self.width = layout, width
+        # Without quantization both sides are centered, or float32 loses its digits far from 0.
+        centered = not self.codes and metric == "euclidean" and len(among) > 0
+        usual = None if metric == "manhattan" else usual_inputs(among, centered)
+        self.sparse = usual is not None
+        wide = np.int32 if integers else np.float64
+        # With a quantization, codes of rows become signed if the kernel needs it. All sums are
+        # modulo 2³², and so is the result.
+        signed = 128 if integers and layout.x_dtype == np.int8 else 0
+        shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
+        terms = terms_of(metric, n, quantization, s=signed)
+        rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
+        centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
+        self.row_packing: Packing = packing.packing_of(shift, terms.row, *rows)
+        own_shift = shift if centered else np.zeros(n, wide)
+        self.packing: Packing = packing.packing_of(own_shift, terms.column, *centers)
+        # Of the micro-kernel, and of what is called before and after it, with its argument.
+        self._addresses: tuple[int, ...] = microkernel_table.address(name), 0, 0, 0
+        if name == "dot_amx":
+            names = "dot_amx", "enter_amx", "leave_amx"
+            configuration = amx.CONFIGURATION.ctypes.data
+            self._addresses = *map(microkernel_table.address, names), configuration
+        self._finish = activation_kernels.finish_address(
+            layout.out_dtype, layout.out_dtype, self.dtype
+        )
+        rule = epilogue_of(activation, terms.alpha, unit(metric, quantization), self.dtype)
+        self._epilogue = activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK)
+        tile = forced_tile()
+        self.block, self.threads = _block(layout, width, tile.M), tile.threads
+        self._pack(_typed(C, self.codes), None)
+
+    def _pack(self, C: np.ndarray, chosen: np.ndarray | None) -> None:
+        """Make C, or C[chosen], the centers."""
+        layout, self.m = self.layout, len(C if chosen is None else chosen)
+        size = microkernel_table.padded(self.m, microkernels.LANES * layout.panels)
+        panels = self._panels = packing.aligned(size * self.width, layout.c_dtype)
+        terms = self._terms = np.empty(size, layout.out_dtype)
+        packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, self.m, panels, terms)
+        self._strips, self._places = packing.strips_of(layout, self.width, panels, self.sparse)
+        self.density = float(self._strips[:, 1].mean()) * layout.x_group / self.width
+        layer_words = driver.LayerWords(
+            *self._addresses,
+            layout.rows,
+            self.row_packing.sizes.ctypes.data,
+            self.row_packing.shift.ctypes.data,
+            layout.rows * self.width * layout.x_dtype.itemsize,
+            microkernels.LANES * layout.x_group * panels.itemsize,
+            layout.panels * microkernels.LANES,
+            panels.ctypes.data,
+            self._strips.ctypes.data,
+            self._places.ctypes.data,
+            self.m,
+            self._finish,
+            self._epilogue.ctypes.data,
+            terms.ctypes.data,
+            terms.itemsize,
+        )
+        self._layer_words = array("q", layer_words)
+
+    def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
+        """The layer with centers C, or C[chosen], shifted like its own centers."""
+        layer = copy.copy(self)
+        layer._pack(C, chosen)
+        return layer
+
+    def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
+        """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
+        layout, width, strip = self.layout, self.width, microkernels.LANES * self.layout.panels
+        if len(chosen) != self.m or fresh.start % strip or fresh.stop % strip:
+            return False
+        panels = self._panels[fresh.start * width : fresh.stop * width]
+        some = chosen[fresh]
+        packing.pack_rows(self.packing, C, some, len(some), panels, self._terms[fresh])
+        strips, places = packing.strips_of(layout, width, panels, self.sparse)
+        if self.sparse:
+            n_steps, first = width // layout.x_group, fresh.start // strip
+            self._strips[first : first + len(strips), 1] = strips[:, 1]
+            self._places[first * n_steps :][: len(places)] = places
+        return True
 
     @property
-    def m(self) -> int:
-        """The number of centers."""
-        return self.centers.m
+    def arithmetic(self) -> str:
+        """The kind of the products' operations."""
+        return self.layout.arithmetic
 
     @property
     def fused(self) -> bool:
@@ -114,7 +197,7 @@ class TileLayer:
     def pack_weights(self, W: np.ndarray | GroupedWeights) -> Weights | tuple[Product, int]:
         """Output weights W (m, k) in the form in which `matvec` needs them."""
         if self.fused:
-            return pack_weights(W, self.dtype, self.vectors)
+            return pack_weights(W, self.dtype)
         return times(W, self.dtype), W.shape[1]
 
     def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
@@ -160,16 +243,16 @@ class TileLayer:
         if not n or not m:
             return
         # A task is about two blocks of rows, and every thread gets as many.
-        panels = self.centers.panels
+        panels = self._panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
         useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
         n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
-        rows = -(-n // (n_tasks * self.kernel.rows)) * self.kernel.rows
+        rows = -(-n // (n_tasks * self.layout.rows)) * self.layout.rows
         block = min(self.block, rows)  # few rows need little scratch memory
 
         call_words, n_bytes = self._call_words(X, consumer, chosen, block)
-        given = self._layer_words[0], call_words.buffer_info()[0]
+        given = self._layer_words.buffer_info()[0], call_words.buffer_info()[0]
 
         def task(i: int) -> None:
             _held, memory = scratch(n_bytes)
@@ -191,36 +274,13 @@ class TileLayer:
             if fused:
                 count(operations=2 * n * products, kind=self.dtype.name)
 
-    @functools.cached_property
-    def _layer_words(self) -> tuple[int, array[int]]:
-        """The address of the layer's `driver.LayerWords`, and their array."""
-        kernel, centers = self.kernel, self.centers
-        layer_words = driver.LayerWords(
-            *kernel[:5],
-            self.row_packing.sizes.ctypes.data,
-            self.row_packing.shift.ctypes.data,
-            kernel.rows * kernel.width * kernel.dtype.itemsize,
-            microkernels.LANES * kernel.group * centers.panels.itemsize,
-            kernel.strip * microkernels.LANES,
-            centers.panels.ctypes.data,
-            centers.strips.ctypes.data,
-            centers.places.ctypes.data,
-            centers.m,
-            self.finish,
-            self.epilogue.ctypes.data,
-            centers.terms.ctypes.data,
-            centers.terms.itemsize,
-        )
-        words = array("q", layer_words)
-        return words.buffer_info()[0], words
-
     def _call_words(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray, block: int
     ) -> tuple[array[int], int]:
         """The `driver.CallWords` as an array, and the bytes of memory that each thread needs."""
-        kernel, sizes = self.kernel, (self.centers.terms.itemsize, self.dtype.itemsize)
-        row_bytes = kernel.width * kernel.dtype.itemsize
-        *places, n_bytes = _places(kernel.rows, row_bytes, *sizes, block, consumer.sums)
+        sizes = self._terms.itemsize, self.dtype.itemsize
+        row_bytes = self.width * self.layout.x_dtype.itemsize
+        *places, n_bytes = _places(self.layout.rows, row_bytes, *sizes, block, consumer.sums)
         call_words = driver.CallWords(
             self.row_packing.address(X.dtype),
             X.ctypes.data,
@@ -238,107 +298,14 @@ class TileLayer:
         """Rows whose float64 tile of H takes about 4 MiB."""
         return max(64, (1 << 19) // max(1, self.m))
 
-    def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
-        """The layer with centers C, or C[chosen], shifted like its own centers."""
-        kernel, old = self.kernel, self.centers
-        m = len(C if chosen is None else chosen)
-        size = microkernel_table.padded(m, microkernels.LANES * kernel.strip)
-        panels = packing.aligned(size * kernel.width, old.panels.dtype)
-        terms = np.empty(size, old.terms.dtype)
-        packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, m, panels, terms)
-        strips, places = packing.strips_of(kernel, panels, self.sparse)
-        centers = driver.Centers(panels, strips, places, m, terms)
-        density = float(strips[:, 1].mean()) * kernel.group / kernel.width
-        return replace(self, centers=centers, density=density)
 
-    def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
-        """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
-        kernel, before = self.kernel, self.centers
-        strip = microkernels.LANES * kernel.strip
-        if len(chosen) != before.m or fresh.start % strip or fresh.stop % strip:
-            return False
-        panels = before.panels[fresh.start * kernel.width : fresh.stop * kernel.width]
-        some = chosen[fresh]
-        packing.pack_rows(self.packing, C, some, len(some), panels, before.terms[fresh])
-        strips, places = packing.strips_of(kernel, panels, self.sparse)
-        if self.sparse:
-            n_steps, first = kernel.width // kernel.group, fresh.start // strip
-            before.strips[first : first + len(strips), 1] = strips[:, 1]
-            before.places[first * n_steps :][: len(places)] = places
-        return True
-
-
-def prepare(
-    C: np.ndarray,
-    activation: Activation,
-    dtype: Any,
-    quantization: Quantization | None,
-    among: np.ndarray | None = None,
-) -> TileLayer:
-    """Pack the centers (m, n), once per fitted layer; ``among`` (default: C) sets the shift."""
-    among, n = C if among is None else among, C.shape[1]
-    dtype, metric = np.dtype(dtype), activation.metric
-    codes = quantization is not None
-    integers = codes and n <= INT32_FEATURES  # with more, float64 holds all distances exactly
-    kernel, _ = cpu_kernel.choose_kernel()
-    task = "manhattan" if metric == "manhattan" else "dot"
-    inputs = np.uint8 if integers else np.float64 if codes else dtype
-    name = cpu_kernel.kernel_for(task, inputs, kernel)
-    layout = microkernel_table.layout_of(name)
-    # Without quantization both sides are centered, or float32 loses its digits far from 0.
-    centered = not codes and metric == "euclidean" and len(among) > 0
-    usual = None if metric == "manhattan" else usual_inputs(among, centered)
-    wide = np.int32 if integers else np.float64
-    # With a quantization, codes of rows become signed if the kernel needs it. All sums are modulo
-    # 2³², and so is the result.
-    signed = 128 if integers and layout.x_dtype == np.int8 else 0
-    shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
-    terms, tile = terms_of(metric, n, quantization, s=signed), forced_tile()
-    width, row, column = microkernel_table.padded(n, layout.depth), terms.row, terms.column
-    factor, zero = unit(metric, quantization), np.zeros(n, wide)
-    rule = epilogue_of(activation, layout.out_dtype.type(terms.alpha), factor, dtype)
-    rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
-    centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
-    # Only the dtypes count: `with_centers` makes all arrays anew.
-    no_centers = np.empty(0, layout.c_dtype), None, None, 0, np.empty(0, layout.out_dtype)
-    blank = TileLayer(
-        activation=activation,
-        dtype=dtype,
-        codes=codes,
-        kernel=_micro_kernel(name, layout, width),
-        centers=driver.Centers(*no_centers),
-        sparse=usual is not None,
-        packing=packing.packing_of(shift if centered else zero, column, *centers),
-        row_packing=packing.packing_of(shift, row, *rows),
-        finish=activation_kernels.finish_address(layout.out_dtype, layout.out_dtype, dtype),
-        epilogue=activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK),
-        block=_block(layout, width, tile.M),
-        threads=tile.threads,
-        arithmetic=layout.arithmetic,
-        vectors=cpu_kernel.KERNELS[kernel].vectors,
-    )
-    return blank.with_centers(_typed(C, codes))
-
-
-def epilogue_of(
-    activation: Activation, alpha: np.number, factor: float, dtype: np.dtype
-) -> Epilogue:
-    """The kernels' `Epilogue` for activations of dtype; alpha is of the terms' dtype."""
+def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dtype) -> Epilogue:
+    """The kernels' `Epilogue` for activations of dtype."""
     a, profile = activation, activation_kernels.profile_address(in_tile(activation), dtype)
     return Epilogue(alpha, factor, FORMS[form(a)], profile, a.gamma, a.coef0, a.degree)
 
 
-def _micro_kernel(name: str, layout: Any, width: int) -> MicroKernel:
-    """The kernel as `driver.evaluate_rows` calls it for ``width`` padded inputs."""
-    setup = 0, 0, 0  # functions to call before and after, and their argument
-    if name == "dot_amx":
-        enter, leave = (microkernel_table.address(name) for name in ("enter_amx", "leave_amx"))
-        setup = enter, leave, amx.CONFIGURATION.ctypes.data
-    sizes = layout.rows, layout.panels, layout.x_group, width
-    return driver.MicroKernel(microkernel_table.address(name), *setup, *sizes, layout.x_dtype)
-
-
-def _block(layout: Any, width: int, wanted: int | None) -> int:
+def _block(layout: Layout, width: int, wanted: int | None) -> int:
     """Rows that are packed at a time: the ``wanted`` number, or a good one."""
     row_bytes = width * layout.x_dtype.itemsize
     rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
@@ -383,11 +350,11 @@ class TilesAmong:
     def __init__(
         self, X: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
     ) -> None:
-        layer = prepare(X[:1], activation, dtype, quantization, among=X)
-        self._blank, self._X = layer, _typed(X, layer.codes)
-        if layer.codes or X.dtype == layer.kernel.dtype:
+        layer = TileLayer(X[:1], activation, dtype, quantization, among=X)
+        self._X, self._blank = _typed(X, layer.codes), layer  # which evaluates nothing itself
+        if layer.codes or X.dtype == layer.layout.x_dtype:
             return
-        source, Z = self._X, np.empty(X.shape, layer.kernel.dtype)
+        source, Z = self._X, np.empty(X.shape, layer.layout.x_dtype)
         shift = layer.packing.shift[: X.shape[1]]
 
         def task(rows: slice) -> None:
@@ -395,9 +362,7 @@ class TilesAmong:
 
         parallel_rows(task, len(Z), _SHIFTED_ROWS)
         self._X = _typed(Z, False)
-        self._blank = replace(
-            layer, packing=layer.packing.unshifted(), row_packing=layer.row_packing.unshifted()
-        )
+        layer.packing, layer.row_packing = layer.packing.unshifted(), layer.row_packing.unshifted()
 
     def layer(
         self, chosen: np.ndarray, before: TileLayer | None = None, fresh: slice | None = None
@@ -434,7 +399,7 @@ class TilesAmong:
         n_bytes : int
             Memory that a thread needs.
         """
-        kernel, itemsize = layer.kernel, layer.dtype.itemsize
+        itemsize = layer.dtype.itemsize
         store = consumers.consumer(
             "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, itemsize=itemsize
         )
@@ -444,10 +409,10 @@ class TilesAmong:
             self._X.ctypes.data,
             layer.packing.shift.ctypes.data,
             layer.packing.sizes.ctypes.data,
-            kernel.width // kernel.group,
+            layer.width // layer.layout.x_group,
             layer.sparse,
         )
-        given = layer._layer_words[1], call_words
+        given = layer._layer_words, call_words
         of_layer, of_call = (np.frombuffer(words, np.intp) for words in given)
         return np.array(columns, np.intp), of_layer, of_call, n_bytes
 
@@ -459,7 +424,7 @@ def load() -> Backend:
         name="numba",
         xp=np,
         kernel=f"{cpu_kernel.KERNELS[kernel].title} kernels" + (forced and f" ({forced})"),
-        prepare=prepare,
+        prepare=TileLayer,
         among=TilesAmong,
         tiled=kernel != "generic",
         exact_sums=lambda: True,
