@@ -124,15 +124,14 @@ class HiddenLayer:
             C = np.asarray(to_host(C))
         self.centers = C
         self.activation = activation
-        self.backend: Backend
-        self.reason: str
-        self.backend, self.reason = (
-            get_backend(backend, len(C)) if isinstance(backend, str) else backend
-        )
+        if isinstance(backend, str):
+            backend = get_backend(backend, len(C))
+        self.backend: Backend = backend[0]
+        self.reason: str = backend[1]
         self.precision = precision
-        self._samples = (
-            C if isinstance(C, Samples) else quantize_or_keep(C, precision, quantizations)
-        )
+        if not isinstance(C, Samples):
+            C = quantize_or_keep(C, precision, quantizations)
+        self._samples: Samples = C
         self.quantization = self._samples.quantization
         self.quantizations: tuple[Quantization, ...] | None = None
         if precision not in FORCED:
@@ -143,14 +142,12 @@ class HiddenLayer:
             dtype = "float64" if precision == "float64" else "float32"
         self.dtype = np.dtype(self._samples.dtype if dtype is None else dtype)
         self.wide = precision not in FORCED and dtype == np.float64
-        self._options: dict[str, bool] = {}
-        if precision == "tf32":
-            if precision not in self.backend.precisions:
-                raise BackendUnavailable(
-                    f"the backend {self.backend.name!r} has no precision='tf32': use "
-                    "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
-                )
-            self._options = {"tf32": True}
+        if precision == "tf32" and precision not in self.backend.precisions:
+            raise BackendUnavailable(
+                f"the backend {self.backend.name!r} has no precision='tf32': use "
+                "backend='cupy' on a machine with an NVIDIA GPU, or precision='float32'."
+            )
+        self._options = {"tf32": True} if precision == "tf32" else {}
         # The centers prepared for each arithmetic when it is first needed, by one thread.
         self._prepared: dict[tuple[bool, Quantization | None, np.dtype], PreparedLayer[Any]] = {}
         self._lock = Lock()

@@ -122,7 +122,7 @@ class SparseProductLayer(MatrixProductLayer):
     """
 
     def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
-        super().__init__(_PRODUCT, lambda H: H.T @ H, C, activation, dtype, None)
+        super().__init__(_PRODUCT, C, activation, dtype, None)
         stored = _Manhattan if activation.metric == "manhattan" else Columns
         self.distance = self.distance._replace(centers=stored(self.distance.centers))
 

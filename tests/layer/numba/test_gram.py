@@ -51,7 +51,7 @@ def test_squares_are_those_of_64_bits(name, N, m, kind):
     assert not beyond.any()
     G = np.zeros((m, m))
     ends = gram._run_ends(pairs, pairs.shape[1])
-    gram._add_blocks(pairs, ends, microkernel_table.kernel(name), 1.0, m, 0, G, np.empty((m, 0)))
+    gram._add_blocks(pairs, ends, microkernel_table.kernel(name), 1.0, G, np.empty((m, 0)))
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q))
 
 

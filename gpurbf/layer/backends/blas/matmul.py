@@ -34,6 +34,11 @@ _ROWS = 1024
 _ROWS_ACTIVATED = 32
 
 
+def _square(H: np.ndarray) -> np.ndarray:
+    # NumPy recognizes its operand transposed and calls the symmetric product: half the work.
+    return H.T @ H
+
+
 class Gemm(NamedTuple):
     """A matrix product ``multiply(A, B, out)``: A (N, n), B (m, n), out = A Bᵀ (N, m).
 
@@ -41,7 +46,7 @@ class Gemm(NamedTuple):
     operand into the form that ``multiply`` reads; ``arithmetic`` is the kind of its operations. On
     a GPU inputs, and centers too, are padded to whole groups of ``group``; ``parts``: each number
     is stored as three. ``centered``: operands that are not quantized are both shifted by the mean
-    of the centers.
+    of the centers. ``square(H)`` is HᵀH of a tile.
     """
 
     arithmetic: str
@@ -55,6 +60,7 @@ class Gemm(NamedTuple):
     group: int = 1
     parts: bool = False
     centered: bool = True
+    square: Callable[[np.ndarray], np.ndarray] = _square
 
 
 class ShiftedCenters(NamedTuple):
@@ -104,17 +110,14 @@ def shifted_centers(
     it, and the terms of its rows.
     """
     n = C.shape[1]
-    s: Any
-    t: Any
-    kind: Any
     if quantization is not None:
         s, t = product.x_shift, product.c_shift
         terms = terms_of(metric, n, quantization, s, t)
-        kind = np.int32 if n <= INT32_FEATURES else np.float64
+        kind = np.dtype(np.int32 if n <= INT32_FEATURES else np.float64)
     else:
         # A shift that float32 holds exactly is the same number for samples of every dtype.
         mean = product.centered and metric != "dot" and len(C) > 0
-        s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0.0
+        s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0
         terms, kind = terms_of(metric, n, None), dtype
     centers, columns = moved(C, t, product.c_dtype, terms.column, kind)
     factor = unit(metric, quantization)
@@ -142,21 +145,17 @@ def activate(
 
 
 class MatrixProductLayer:
-    """A layer by matrix product: see `gpurbf.layer.backends.PreparedLayer`.
-
-    ``square(H)`` is HᵀH of a tile, by the library of the product.
-    """
+    """A layer by matrix product: see `gpurbf.layer.backends.PreparedLayer`."""
 
     def __init__(
         self,
         product: Gemm,
-        square: Callable[[np.ndarray], np.ndarray],
         C: Any,
         activation: Activation,
         dtype: Any,
         quantization: Quantization | None,
     ) -> None:
-        self.product, self.square, self.activation = product, square, activation
+        self.product, self.activation = product, activation
         self.dtype, self.m = np.dtype(dtype), C.shape[0]
         self.rows = forced_tile().M or _ROWS  # of a tile
         metric = activation.metric
@@ -213,7 +212,10 @@ class MatrixProductLayer:
                     tile *= root
                     targets = targets * root
                 # Compute both products first: if memory runs out, the sums have not changed.
-                squares, products = None if G is None else self.square(tile), tile.T @ targets
+                squares, products = (
+                    None if G is None else self.product.square(tile),
+                    tile.T @ targets,
+                )
                 if G is not None:
                     G += squares
                 B += products
@@ -253,11 +255,10 @@ def backend_by_products(
     name: str,
     kernel: str,
     products: Callable[[np.dtype, int, bool], Gemm],
-    square: Callable[[np.ndarray], np.ndarray],
 ) -> Backend:
     """A backend that uses the matrix products of a CPU library.
 
-    ``products(dtype, n, quantized)`` is its product for n inputs, ``square(H)`` is HᵀH of a tile.
+    ``products(dtype, n, quantized)`` is its product for n inputs.
     """
 
     def prepare(
@@ -266,7 +267,7 @@ def backend_by_products(
         if activation.metric == "manhattan":  # which has no matrix product
             return tile_layer.TileLayer(C, activation, dtype, quantization)
         product = products(np.dtype(dtype), C.shape[1], quantization is not None)
-        return MatrixProductLayer(product, square, C, activation, dtype, quantization)
+        return MatrixProductLayer(product, C, activation, dtype, quantization)
 
     return Backend(
         name=name, xp=np, kernel=kernel, prepare=prepare, tiled=False, exact_sums=gram.fast

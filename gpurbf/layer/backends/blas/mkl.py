@@ -136,12 +136,14 @@ integer_products = _gemm("cblas_gemm_s8u8s32_64", ctypes.c_float, *_OFFSETS)
 @functools.cache
 def _products() -> dict[str, Gemm]:
     sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
-    single = FLOAT32._replace(multiply=sgemm)
+    single = FLOAT32._replace(multiply=sgemm, square=_gram)
     return {
         "sgemm": single,
-        "dgemm": FLOAT64._replace(multiply=dgemm),
+        "dgemm": FLOAT64._replace(multiply=dgemm, square=_gram),
         "bf16": single._replace(arithmetic="bfloat16", multiply=_bf16_products(), pack=_bf16),
-        "u8s8": Gemm("8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products),
+        "u8s8": Gemm(
+            "8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products, square=_gram
+        ),
     }
 
 
@@ -181,4 +183,4 @@ def load() -> Backend:
     said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
     best = max(rates, key=rates.__getitem__)
     kernel = f"MKL: {best} for quantized data (measured TOPS: {said}), else sgemm/dgemm"
-    return backend_by_products("mkl", kernel, products, _gram)
+    return backend_by_products("mkl", kernel, products)

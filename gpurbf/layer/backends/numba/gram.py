@@ -119,7 +119,7 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
         with stage("output training", "HᵀH"):
             packing.fill_panels(panels[h_panels:, :n], T[part])
             ends = np.append(np.arange(0, n, gram_kernels.DEPTH), n)
-            _add_blocks(panels, ends, kernel, 1.0, m, k, G, B)
+            _add_blocks(panels, ends, kernel, 1.0, G, B)
             _counted(n, m, k, dtype.itemsize, dtype.name, G)
 
 
@@ -168,7 +168,7 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
             for row in np.flatnonzero(beyond):
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
             ends = _run_ends(panels[:h_panels], -(-n // 2))
-            _add_blocks(panels, ends, kernel, grid.step**2, m, halves.shape[1], G, products)
+            _add_blocks(panels, ends, kernel, grid.step**2, G, products)
             _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
     B += unit * (1 << _HALF) * products[:, :k]
@@ -256,13 +256,11 @@ def _add_blocks(
     ends: np.ndarray,
     kernel: Kernel,
     scale: float,
-    m: int,
-    k: int,
     G: np.ndarray | None,
     B: np.ndarray,
 ) -> None:
     """G += scale HᵀH and B += HᵀT for packed rows, on all threads."""
-
+    m, k = B.shape
     squares, others = gram_kernels.gram_blocks(m, k)
     first = squares if G is None else 0
     gram_words = gram_kernels.GramWords(

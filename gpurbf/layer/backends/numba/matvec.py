@@ -7,9 +7,8 @@ number of threads (float32 with OpenBLAS, measured). With the tiles' own kernels
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,7 @@ _WORTH_A_THREAD = 1 << 20
 Product = Callable[[np.ndarray, np.ndarray], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Weights:
+class Weights(NamedTuple):
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
     blank: Consumer  # without an address of scores, its first word
