@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
@@ -312,7 +312,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             self.__dict__.pop(attribute, None)
         data = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs):
-            self._learn(data, len(y), goes_on=False)
+            self._learn(data, _num_samples(y), goes_on=False)
         return self
 
     @transaction
@@ -361,7 +361,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 "from the first chunk on instead."
             )
         with limited(self.n_jobs):
-            self._learn(data, len(y), goes_on=True)
+            self._learn(data, _num_samples(y), goes_on=True)
         return self
 
     @where_X_is
