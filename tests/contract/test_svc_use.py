@@ -121,30 +121,6 @@ def test_grid_search_finds_what_scikit_learn_finds(n_jobs):
     assert scores[0] == pytest.approx(scores[1], abs=0.005)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"C": 0},
-        {"kernel": "cosine"},
-        {"gamma": -1.0},
-        {"gamma": "median"},
-        {"degree": -1},
-        {"coef0": np.inf},
-        {"tol": 0.0},
-        {"cache_size": 0},
-        {"max_iter": -2},
-        {"decision_function_shape": "both"},
-        {"class_weight": "even"},
-        {"precision": "half"},
-        {"precision": "exact"},  # iris is not quantized
-        {"backend": "abacus"},
-    ],
-)
-def test_bad_parameters_are_named(parameters):
-    with pytest.raises((ValueError, TypeError), match=next(iter(parameters))):
-        SVC(**parameters).fit(X, y)
-
-
 @pytest.mark.parametrize("factor", [0, -1, np.nan])
 def test_a_class_weight_that_is_no_bound_is_named(factor):
     with pytest.raises(ValueError, match=r"class_weight of 1 must be > 0, got .*sample_weight 0"):

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, config_context
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer, config_context
 
 X, Y = load_iris(return_X_y=True)
 CALLS = {
@@ -29,6 +29,63 @@ def test_no_message_shows_numpys_types(name):
     with pytest.raises((ValueError, TypeError)) as error:
         CALLS[name]()
     assert "np." not in str(error.value) and "array(" not in str(error.value)
+
+
+MODELS = [RBFLayer(9), RBFClassifier(9), RBFClassifierCV(9), FSVC(1.0), SVC()]
+MUST_BE = {
+    "C": {0: "> 0"},
+    "alpha": {0: "> 0"},
+    "alphas": dict.fromkeys([(), 0.1, ("a",)], "a list of numbers > 0"),
+    "cache_size": {0: "> 0"},
+    "class_weight": {"even": "None, 'balanced' or a dict, got 'even'"},
+    "coef0": {np.inf: ">= -inf"},
+    "degree": {-1: ">= 0"},
+    "eval_radius": {-1.0: "> 0"},
+    "gamma": {-1.0: "> 0"},
+    "learning_rate": {-0.1: ">= 0"},
+    "max_centers": {0: ">= 1"},
+    "max_iter": {-2: ">= -1"},
+    "n_centers": {0: ">= 1", 2.5: "an integer", True: "an integer"},
+    "n_epochs": {0: ">= 1", 1.5: "an integer"},
+    "n_left_out": {0: ">= 1", 0.5: "an integer"},
+    "overlap": {0: "> 0"},
+    "radius": {0.0: "> 0", None: "a number"},
+    "tol": {0.0: "> 0"},
+}
+UNKNOWN = {
+    "n_centers": "most", "centers": "best", "kernel": "cosine", "metric": "cosine", "gamma": "big",
+    "precision": "half", "backend": "torch", "radius": "best", "selection": "all", "solver": "smo",
+    "outside": "random", "n_left_out": "few", "decision_function_shape": "both",
+}  # fmt: skip
+OTHERS = [
+    (RBFClassifier(centers=np.ones((3, 5))), r"centers must have shape \(m, 4\)"),
+    (RBFClassifier(centers=np.full((3, 4), np.nan)), "centers contains NaN"),
+    (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
+    (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
+    (RBFClassifierCV(9, scoring="best"), "scoring"),
+    (FSVC(1e-170), "radius=1e-170 is too small"),
+    (FSVC(1.0, eval_radius=1e-170), "eval_radius=1e-170 is too small"),
+    (SVC(gamma="median"), "Unknown gamma 'median'"),
+    *((clone(model).set_params(precision="exact"), "precision='exact' needs") for model in MODELS),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_a_bad_parameter_is_refused_by_name(model):
+    for name in MUST_BE.keys() & model.get_params().keys():
+        for value, what in MUST_BE[name].items():
+            error = TypeError if what in ("a number", "an integer") else ValueError
+            with pytest.raises(error, match=f"^{name} must be {what}"):
+                clone(model).set_params(**{name: value}).fit(X, Y)
+    for name in UNKNOWN.keys() & model.get_params().keys():
+        with pytest.raises(ValueError, match=rf"^Unknown {name} '{UNKNOWN[name]}'.*: use .*one of"):
+            clone(model).set_params(**{name: UNKNOWN[name]}).fit(X, Y)
+
+
+@pytest.mark.parametrize("model, message", OTHERS, ids=repr)
+def test_a_parameter_that_does_not_fit_the_data_or_others_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X + 0.1 * np.sqrt(X), Y)  # on no quantization
 
 
 def test_probability_is_deprecated_as_in_scikit_learn():

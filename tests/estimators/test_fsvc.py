@@ -307,37 +307,6 @@ def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
     assert len(np.unique(layer.fit(*cloud()).center_indices_)) == n_centers
 
 
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"radius": 0.0}, ValueError, "radius must be > 0"),
-        ({"radius": "best"}, ValueError, "Unknown radius 'best'"),
-        ({"radius": None}, TypeError, "radius must be a number"),
-        ({"eval_radius": -1.0}, ValueError, "eval_radius must be > 0"),
-        ({"radius": 1e-170}, ValueError, "radius=1e-170 is too small"),
-        ({"eval_radius": 1e-170}, ValueError, "eval_radius=1e-170 is too small"),
-        ({"overlap": 0}, ValueError, "overlap must be > 0"),
-        ({"kernel": "laplacian"}, ValueError, "Unknown kernel 'laplacian'"),
-        ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),
-        ({"selection": "all"}, ValueError, "Unknown selection 'all'"),
-        ({"solver": "smo"}, ValueError, "Unknown solver 'smo'"),
-        ({"outside": "random"}, ValueError, "Unknown outside 'random'"),
-        ({"learning_rate": -0.1}, ValueError, "learning_rate must be >= 0"),
-        ({"n_epochs": 0}, ValueError, "n_epochs must be >= 1"),
-        ({"n_epochs": 1.5}, TypeError, "n_epochs must be an integer"),
-        ({"alpha": 0}, ValueError, "alpha must be > 0"),
-        ({"max_centers": 0}, ValueError, "max_centers must be >= 1"),
-        ({"precision": "exact"}, ValueError, "precision='exact' needs"),
-        ({"class_weight": "even"}, ValueError, "class_weight must be None, 'balanced' or a dict"),
-    ],
-    ids=str,
-)
-def test_a_bad_parameter_is_refused_by_name(parameters, error, message):
-    X, y = blobs()
-    with pytest.raises(error, match=message):
-        FSVC(**{"radius": 1.0, "backend": "numpy"} | parameters).fit(X, y)
-
-
 def test_the_path_can_be_drawn():
     pytest.importorskip("matplotlib").use("agg")
     import matplotlib.pyplot as plt

@@ -198,30 +198,6 @@ def test_auto_is_1000_centers_or_all_there_are(centers):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"n_centers": 0}, ValueError, "n_centers must be >= 1"),
-        ({"n_centers": "most"}, ValueError, "Unknown n_centers 'most': use one of"),
-        ({"n_centers": 2.5}, TypeError, "n_centers must be an integer"),
-        ({"n_centers": True}, TypeError, "n_centers must be an integer"),
-        ({"centers": "best"}, ValueError, "Unknown centers 'best': use one of"),
-        ({"centers": np.ones((3, 5))}, ValueError, r"centers must have shape \(m, 64\)"),
-        ({"centers": np.full((3, 64), np.nan)}, ValueError, "centers contains NaN"),
-        ({"kernel": "cubic"}, ValueError, "Unknown kernel 'cubic': use one of"),
-        ({"metric": "cosine"}, ValueError, "Unknown metric 'cosine'"),
-        ({"gamma": 0}, ValueError, "gamma must be > 0"),
-        ({"gamma": "big"}, ValueError, "Unknown gamma 'big'"),
-        ({"class_weight": "even"}, ValueError, "class_weight must be"),
-        ({"precision": "half"}, ValueError, "Unknown precision 'half'"),
-        ({"backend": "torch"}, ValueError, "Unknown backend 'torch'"),
-    ],
-)
-def test_bad_parameters_are_named(parameters, error, message):
-    with pytest.raises(error, match=message):
-        RBFClassifier(10).set_params(**parameters).fit(X_train, y_train)
-
-
-@pytest.mark.parametrize(
     ("data", "labels", "weights", "message"),
     [
         (np.where(X == 5, np.nan, X), y, None, "NaN"),
