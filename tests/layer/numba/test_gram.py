@@ -12,7 +12,7 @@ from gpurbf.layer.backends.numba.tile_layer import TileLayer
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.threads import limited
-from tests.layer.numba.test_microkernels import runnable
+from tests.layer.numba.test_microkernels import each_kernel
 from tests.layer.numba.test_tiles import PIXELS
 
 RNG = np.random.default_rng(0)
@@ -42,10 +42,8 @@ ROWS = {
 
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("N, m", [(1, 1), (2, 16), (3, 17), (301, 33), (4100, 210)])
-@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("gram16")])
+@each_kernel(name for name in KINDS if name.startswith("gram16"))
 def test_squares_are_those_of_64_bits(name, N, m, kind):
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     Q = ROWS[kind]((N, m))
     pairs, beyond = in_pairs(Q)
     assert not beyond.any()
@@ -156,19 +154,6 @@ def test_bits_do_not_depend_on_how_the_rows_come(backend, weighted, range_):
     for n_jobs in (1, 2):
         with limited(n_jobs):
             same()
-
-
-def test_no_eigenvalue_is_negative():
-    X, C, T = data(300, 280, 1)
-    # Of rank 40 at the most: float32 sums have eigenvalues on both sides of zero.
-    X = X[RNG.integers(0, 40, 300)]
-    G, _ = normal("numba", X, C, T)
-    values = np.linalg.eigvalsh(G)
-    assert values[0] > -1e-14 * values[-1]
-    layer = TileLayer(C, GAUSSIAN, np.float32, PIXELS)
-    floats = np.zeros((280, 280))
-    layer.gram(X, T, None, gram.Sums(floats, np.zeros((280, 1)), np.full(280, 0.25)))
-    assert np.linalg.eigvalsh(floats)[0] < -1e-14 * values[-1]
 
 
 def test_a_forced_precision_is_not_rounded():

@@ -36,6 +36,13 @@ def runnable(name):
     return features[suffix] <= cpu.cpu_features()
 
 
+def each_kernel(names):
+    """A mark of tests of kernels by name; those that the CPU cannot run are skipped."""
+    lacking = pytest.mark.skip(reason="the CPU lacks its instructions")
+    kernels = [pytest.param(name, marks=[] if runnable(name) else lacking) for name in names]
+    return pytest.mark.parametrize("name", kernels)
+
+
 def pack(X, shift, rows, group, panels, lines=None):
     """`packing.pack` of all rows of X; the sums of its rows and of their squares."""
     if lines is None:
@@ -185,19 +192,15 @@ def exact(name, X, C):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (15, 17, 16), (40, 33, 785), (0, 3, 2), (3, 2, 0)])
-@pytest.mark.parametrize("name", PACKED)
+@each_kernel(PACKED)
 def test_codes_give_exact_integers_in_every_kernel(name, shape):
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     X, C = operands(name, *shape)
     np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
 
 
 @pytest.mark.parametrize("m", [5, 32, 70])
-@pytest.mark.parametrize("name", [name for name in PACKED if name.startswith("dot")])
+@each_kernel(name for name in PACKED if name.startswith("dot"))
 def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     X, C = operands(name, 30, m, 200)
     C[:, 30:90] = 0
     C[: m // 2, 100:] = 0
@@ -205,11 +208,9 @@ def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
     np.testing.assert_array_equal(evaluate(name, X, C, sparse=True), exact(name, X, C))
 
 
-@pytest.mark.parametrize("name", [name for name in PACKED if KINDS[name].run])
+@each_kernel(name for name in PACKED if KINDS[name].run)
 def test_long_float32_sums_are_made_in_runs(name):
     """One too large for its next term loses the terms of its own run only, which is as long."""
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     run = KINDS[name].run
     for n in (1, run, run + 2, 2 * run, 3 * run + 6):  # even sums are exact at 2**24
         X, C = np.ones((13, n), np.float32), np.full((35, n), float(name.startswith("dot")))
@@ -241,12 +242,10 @@ for cpu_name, vectors in (("avx512", "zmm"), ("avx2", "ymm")):
         INNER |= {f"{name}_{cpu_name}": fused for name in names.split()}
 
 
-@pytest.mark.parametrize("name", INNER)
+@each_kernel(INNER)
 def test_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     from numba import cfunc
 
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     # Code that comes from the disk cache cannot be inspected.
     function = microkernel_table._function(name)
     assembly = cfunc(microkernel_table.signature(function))(function)._library.get_asm_str()
@@ -332,12 +331,8 @@ def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
     assert {kind: len(re.findall(rf"\b{kind}\b", loop)) for kind in steps} == steps
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in INNER if name.startswith(("dot", "manhattan", "gram16"))]
-)
+@each_kernel(name for name in INNER if name.startswith(("dot", "manhattan", "gram16")))
 def test_the_limit_of_the_hardware_can_be_measured(name, monkeypatch):
-    if not runnable(name):
-        pytest.skip(f"{name}: the CPU lacks its instructions")
     monkeypatch.setattr(machine, "_PEAK_SECONDS", 1e-3)
     monkeypatch.setattr(machine, "_PEAK_RUNS", 2)
     assert machine.peak(name) > 0
