@@ -167,13 +167,17 @@ def test_threads_share_a_layer(backend):
         np.testing.assert_array_equal(H, results[0])
 
 
-def test_features_beyond_the_exact_range_of_one_product(backend):
-    # float32 sums are exact up to n = 1024, int32 ones up to n = 33,025.
-    for n in (1025, 33_026):
-        X = np.full((2, n), 255, np.uint8)
-        C = np.zeros((3, n), np.uint8)
-        C[1], C[2, 0] = 255, 1
-        activation = Activation("euclidean", lambda s: s)
-        layer = HiddenLayer(C, activation, backend=backend, precision="exact", dtype=np.float64)
-        squared = layer.activations(X)
-        np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])
+def assert_exact(n, backend):
+    """Distances of the largest and smallest integers of n inputs, and of one that differs."""
+    X, C = np.full((2, n), 255, np.uint8), np.zeros((3, n), np.uint8)
+    C[1], C[2, 0] = 255, 1
+    activation = Activation("euclidean", lambda s: s)
+    layer = HiddenLayer(C, activation, backend=backend, precision="exact", dtype=np.float64)
+    expected = [n * 255**2, 0, n * 255**2 - 255**2 + 254**2]
+    np.testing.assert_array_equal(layer.activations(X)[0], expected)
+
+
+# float32 sums are exact up to n = 1024, int32 ones up to n = 33,025.
+@pytest.mark.parametrize("n", [1025, 33_026])
+def test_features_beyond_the_exact_range_of_one_product(backend, n):
+    assert_exact(n, backend)

@@ -23,6 +23,7 @@ from gpurbf.layer.layer import HiddenLayer
 from tests import conftest
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
     assert_close,
+    assert_exact,
     data,
     test_every_shape_and_consumer,
     test_float64_is_float64_from_the_samples_on,
@@ -65,16 +66,9 @@ def test_underflow_is_flushed_to_zero(cupy):
 
 def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
     cublas = cupy.cuda.cublas
-    expected = {33_025: cublas.CUBLAS_COMPUTE_32I, 131_071: cublas.CUBLAS_COMPUTE_32I}
-    for n, compute in (expected | {131_072: cublas.CUBLAS_COMPUTE_64F}).items():
-        X, C = np.full((2, n), 255, np.uint8), np.zeros((3, n), np.uint8)
-        C[1] = 255
-        C[2, 0] = 1
-        layer = HiddenLayer(
-            C, Activation("euclidean", lambda s: s), backend="cupy", precision="exact", dtype=float
-        )
-        squared = layer.activations(X)
-        np.testing.assert_array_equal(squared[0], [n * 255**2, 0, n * 255**2 - 255**2 + 254**2])
+    integers, numbers = cublas.CUBLAS_COMPUTE_32I, cublas.CUBLAS_COMPUTE_64F
+    for n, compute in ((33_025, integers), (131_071, integers), (131_072, numbers)):
+        assert_exact(n, "cupy")
         assert cupy.gpu.calls[-1][0] == compute
 
 
@@ -148,13 +142,6 @@ def test_what_is_given_on_the_device_is_answered_there(cupy, name):
         expected, got = getattr(here, method)(new), getattr(there, method)(cupy.asarray(new))
         assert isinstance(expected, np.ndarray) and isinstance(got, cupy.ndarray), method
         np.testing.assert_array_equal(got.get(), expected)
-
-
-def test_labels_that_are_words_stay_on_the_host(cupy):
-    X, words = cupy.asarray(X_DIGITS[:300]), np.array(["even", "odd"])[Y_DIGITS[:300] % 2]
-    for name in ("ridge", "fsvc", "svc"):
-        model = clone(ESTIMATORS[name]).set_params(backend="cupy").fit(X, words)
-        assert set(model.predict(X[:50])) == {"even", "odd"}
 
 
 def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):

@@ -7,6 +7,7 @@ import ctypes
 import shutil
 import subprocess
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import cupy_kernels
 
+ON_HOST = Path(__file__).parent / "on_host.cpp"
 GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
 ACTIVATIONS = [
     *(Activation("euclidean", name) for name in ("gaussian", "laplacian", "triangular",
@@ -82,75 +84,20 @@ def test_nvrtc_compiles_every_kernel_without_local_memory(architecture):
             assert ".f64" not in compiled
 
 
-HOST = r"""
-#include <barrier>
-#include <cmath>
-#include <cstring>
-#include <memory>
-#include <thread>
-#include <vector>
-using std::exp; using std::log; using std::sqrt; using std::tanh;
-template <class T> T max(T a, T b) { return a < b ? b : a; }
-#define __global__
-#define __device__
-#define __forceinline__ inline
-#define __shared__ static
-struct Three { unsigned x, y, z; };
-static Three blockDim, gridDim;
-static thread_local Three threadIdx, blockIdx;
-static std::unique_ptr<std::barrier<>> everyone;
-static std::vector<std::unique_ptr<std::barrier<>>> warps;
-static double exchanged[1024];
-static unsigned place() { return threadIdx.x + blockDim.x * threadIdx.y; }
-static void __syncthreads() { everyone->arrive_and_wait(); }
-template <class V> V __shfl_xor_sync(unsigned, V value, int step) {
-    auto& warp = *warps[place() / 32];
-    std::memcpy(&exchanged[place()], &value, sizeof(V));
-    warp.arrive_and_wait();
-    V other;
-    std::memcpy(&other, &exchanged[place() ^ step], sizeof(V));
-    warp.arrive_and_wait();
-    return other;
-}
-static unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
-static float __uint_as_float(unsigned u) { float v; std::memcpy(&v, &u, 4); return v; }
-"""
-LAUNCH = r"""
-extern "C" void launch(const unsigned* sizes, PARAMETERS) {
-    gridDim = {sizes[0], sizes[1], 1};
-    blockDim = {sizes[2], sizes[3], 1};
-    const unsigned size = blockDim.x * blockDim.y;
-    for (unsigned b = 0; b < gridDim.x * gridDim.y; ++b) {
-        everyone = std::make_unique<std::barrier<>>(size);
-        warps.clear();
-        for (unsigned w = 0; w < size / 32; ++w)
-            warps.push_back(std::make_unique<std::barrier<>>(32));
-        std::vector<std::thread> threads;
-        for (unsigned t = 0; t < size; ++t) threads.emplace_back([=] {
-            blockIdx = {b % gridDim.x, b / gridDim.x, 0};
-            threadIdx = {t % blockDim.x, t / blockDim.x, 0};
-            NAME(ARGUMENTS);
-            warps[t / 32]->arrive_and_drop();
-            everyone->arrive_and_drop();
-        });
-        for (auto& thread : threads) thread.join();
-    }
-}
-"""
-
-
 class OnHost:
     """A kernel that g++ has compiled."""
 
     def __init__(self, folder, code, name):
-        parameters = code.split(f"__global__ void {name}(")[1].split(")")[0]
+        parameters = " ".join(code.split(f"__global__ void {name}(")[1].split(")")[0].split())
         names = ", ".join(parameter.split()[-1] for parameter in parameters.split(","))
-        launch = LAUNCH.replace("PARAMETERS", parameters).replace("NAME", name)
-        source = folder / f"{name}{len(list(folder.iterdir()))}.cpp"
-        source.write_text(HOST + code + launch.replace("ARGUMENTS", names))
+        source = folder / f"{name}{len(list(folder.iterdir()))}.cu"
+        source.write_text(code)
+        words = {"KERNEL": f'"{source}"', "NAME": name}
+        words |= {"PARAMETERS": parameters, "ARGUMENTS": names}
         library = source.with_suffix(".so")
         command = ["g++", "-std=c++20", "-O1", "-pthread", "-shared", "-fPIC", "-ffp-contract=off"]
-        subprocess.run([*command, str(source), "-o", str(library)], check=True)
+        command += [f"-D{word}={text}" for word, text in words.items()]
+        subprocess.run([*command, str(ON_HOST), "-o", str(library)], check=True)
         self.launch = ctypes.CDLL(str(library)).launch
 
     def __call__(self, grid, block, arguments):

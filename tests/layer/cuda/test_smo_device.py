@@ -1,5 +1,7 @@
 """Where SVC's steps are made: by which rule, within which memory, and what is said of it."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -10,16 +12,10 @@ from gpurbf.svm import cuda_pairs
 from gpurbf.svm.cuda_pairs import problems_of
 
 
-def sizes_of(*lengths):
-    """Problems of pairs of so many samples a class."""
-    starts = np.cumsum([0, *lengths])
-    pairs = [(a, b) for a in range(len(lengths)) for b in range(a + 1, len(lengths))]
-    return problems_of(starts, np.arange(starts[-1]) + 1.0, pairs)
-
-
 def test_what_is_at_work_is_within_the_memory():
-    problems = sizes_of(*[6000] * 10)
-    N, size = 60_000, problems.sizes.max()
+    N, starts = 60_000, np.arange(0, 66_000, 6000)
+    problems = problems_of(starts, np.ones(N), list(combinations(range(10), 2)))
+    size = problems.sizes.max()
     assert cuda_pairs.pairs_that_fit(N, 4, problems, 80e9) == 45
     width = cuda_pairs.pairs_that_fit(N, 4, problems, 29e9)
     assert 4 * N * N + width * size * (4 * size + 16) < 29e9 and width == 45

@@ -150,12 +150,6 @@ def test_rows_are_independent_of_their_batch():
         np.testing.assert_array_equal(one[0], H[i])
 
 
-def test_inputs_may_be_of_any_type():
-    X, C = data(np.uint8, 10, 10, 12)
-    H = activations_of(X.astype(np.int16), C.astype(np.float32), of("manhattan"))
-    np.testing.assert_array_equal(H, reference.manhattan(X, C) ** 2)
-
-
 @pytest.mark.parametrize("shape", [(48, 16), (96, 12), (256, 32), (64, 16)])
 def test_a_tile_that_is_not_compiled_is_refused(shape):
     with pytest.raises(ValueError, match="M = 8 B"):
