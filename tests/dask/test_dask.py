@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 import gpurbf
 from gpurbf import config_context, get_config
 from gpurbf.runtime.threads import thread_limit
+from tests.solvers.test_fixed_point import GRID, xor
 
 dask = pytest.importorskip("dask", reason="no Dask")
 da = pytest.importorskip("dask.array", reason="no Dask")
@@ -88,6 +89,15 @@ def test_copies_of_unequal_weight_are_those_of_the_local_fit(client, n_distinct)
     assert model.solver_info_ == local.solver_info_
     np.testing.assert_allclose(model.coef_, local.coef_, atol=1e-6)
     assert model.temperature_ == pytest.approx(local.temperature_)
+
+
+def test_sums_that_were_rounded_too_much_are_made_again(client):
+    A, labels = xor(0.001, 0.3)
+    options = {"centers": GRID, "gamma": 1.0}
+    model, local = fitted("RBFClassifier", options, 600, 600, 800, data=(A, labels))
+    assert model.solver_info_ == local.solver_info_ and "float64" in local.solver_info_
+    found, expected = model.to_local().decision_function(A), local.decision_function(A)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", ["RBFClassifier", "SVC"])

@@ -81,9 +81,9 @@ def test_moments_of_bytes_are_exact(shape):
         assert rows.flags.writeable == (rows is not mapped)
 
 
-def test_gamma_of_many_bytes_is_that_of_the_same_numbers():
+@pytest.mark.parametrize("name", ["scale", "auto", "median"])
+@pytest.mark.parametrize("w", [None, RNG.random(2000)], ids=["equal", "weighted"])
+def test_gamma_of_bytes_is_that_of_the_same_numbers(name, w):
     X = np.random.default_rng(0).integers(0, 256, (2000, 100)).astype(np.uint8)
-    weights = np.random.default_rng(1).random(2000)
-    for w in (None, weights):
-        found = {resolve_gamma("scale", X.astype(dtype), weights=w) for dtype in "Bfd"}
-        assert len(found) == 1
+    options = [{"weights": w, "random_state": np.random.RandomState(0)} for _ in range(3)]
+    assert len({resolve_gamma(name, X.astype(t), **own) for t, own in zip("Bfd", options)}) == 1

@@ -75,9 +75,10 @@ def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
         np.testing.assert_array_equal(layer.matvec(X[i : i + 1], W), S[i : i + 1])
 
 
-def test_a_classifier_says_what_it_says_of_dense_samples(X):
+@pytest.mark.parametrize("solver", ["ridge", "cg"])
+def test_a_classifier_says_what_it_says_of_dense_samples(solver, X):
     y = rng.integers(0, k, X.shape[0])
-    model = RBFClassifier(100, random_state=0, alpha=1e-3)
+    model = RBFClassifier(100, solver=solver, random_state=0, alpha=1e-3)
     some = model.fit(X, y).decision_function(X)
     coef = model.coef_
     dense = model.fit(X.toarray(), y).decision_function(X.toarray())

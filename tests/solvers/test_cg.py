@@ -4,12 +4,10 @@ import callers
 import numpy as np
 import pytest
 import reference
-import scipy.sparse as sp
 from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import RBFClassifier, config_context
 from gpurbf.runtime import memory
@@ -378,13 +376,6 @@ def test_every_profile_is_solved(kernel, metric):
         np.testing.assert_allclose(*found, atol=1e-4)
 
 
-def test_sparse_and_off_the_quantization():
-    model = RBFClassifier(200, solver="cg", random_state=0)
-    dense = outputs(model.fit(X / 3.3, y), X_test / 3.3)
-    sparse = outputs(model.fit(sp.csr_array(X / 3.3), y), sp.csr_array(X_test / 3.3))
-    np.testing.assert_allclose(sparse, dense, atol=1e-9)
-
-
 @pytest.mark.parametrize("n_centers", ["all", 100])
 def test_a_start_saves_iterations_and_changes_nothing(n_centers):
     solver = CG(1e-4, preconditioner=60, **TIGHT)
@@ -418,8 +409,3 @@ def test_the_default_takes_it_for_many_centers(monkeypatch):
     monkeypatch.undo()
     direct, auto = (RBFClassifier(101, solver=s, random_state=0) for s in ("ridge", "auto"))
     np.testing.assert_array_equal(auto.fit(X, y).coef_, direct.fit(X, y).coef_)  # bit for bit
-
-
-@parametrize_with_checks([RBFClassifier("all", solver="cg")])
-def test_scikit_learn_check(estimator, check):
-    check(estimator)
