@@ -1,5 +1,6 @@
 """Threads, processes and callbacks that do as they are told; layers, and outputs of any model."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,9 +13,14 @@ from contextlib import ExitStack
 import pytest
 import threadpoolctl
 
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
+
+# One of each kind, with few centers.
+RBFS = [kind(9, random_state=0) for kind in (RBFLayer, RBFClassifier, RBFClassifierCV)]
+ESTIMATORS = [*RBFS, FSVC(random_state=0), SVC()]
 
 
 def own_numbers():
@@ -109,6 +115,31 @@ def run_python(code, *arguments, check=True, cwd=None, **environment):
     )
     assert not check or done.returncode == 0, done.stderr[-2000:]
     return done
+
+
+def raising_at(k, error, call, files, *, generators=False):
+    """The number of calls of functions in files that begin so; `error` is raised at the k-th.
+
+    A generator that goes on would be left without its own clean-up, which is no interrupt there is.
+    """
+    seen = 0
+
+    def tracer(frame, event, argument):
+        nonlocal seen
+        code = frame.f_code
+        counts = generators or not code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and code.co_filename.startswith(files) and counts:
+            seen += 1
+            if seen == k:
+                raise error(f"at call {k}: {code.co_qualname}")
+
+    before = sys.getprofile()
+    try:
+        sys.setprofile(tracer)
+        call()
+    finally:
+        sys.setprofile(before)
+    return seen
 
 
 def forks(test):

@@ -4,18 +4,11 @@ import elsewhere
 import numpy as np
 import pytest
 import sklearn
+from callers import ESTIMATORS
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
-import gpurbf
-
-MODELS = {
-    "RBFClassifier": gpurbf.RBFClassifier(30, random_state=0),
-    "RBFClassifierCV": gpurbf.RBFClassifierCV(30, random_state=0),
-    "FSVC": gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0),
-    "SVC": gpurbf.SVC(),
-    "RBFLayer": gpurbf.RBFLayer(30, random_state=0),
-}
+MODELS = {type(model).__name__: model for model in ESTIMATORS}
 METHODS = ("transform", "predict", "decision_function", "predict_proba")
 X, Y = (part[:200] for part in load_digits(return_X_y=True))
 WEIGHTS = np.linspace(0.5, 2, 200)

@@ -15,6 +15,8 @@ ESTIMATORS = [
     gpurbf.RBFClassifierCV(),
     gpurbf.FSVC(),
     gpurbf.SVC(),
+    gpurbf.SVC(kernel="precomputed"),
+    gpurbf.RBFClassifier("all", solver="cg"),
 ]
 
 
@@ -32,7 +34,7 @@ def test_every_public_estimator_is_checked():
     assert estimators == {type(estimator) for estimator in ESTIMATORS}
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_parameters_after_the_first_are_keyword_only(estimator):
     kinds = [p.kind for p in inspect.signature(type(estimator)).parameters.values()]
     assert all(kind is inspect.Parameter.KEYWORD_ONLY for kind in kinds[1:])

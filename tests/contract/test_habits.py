@@ -5,26 +5,16 @@ import typing
 
 import numpy as np
 import pytest
+from callers import ESTIMATORS, outputs
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 import gpurbf
-from gpurbf import FSVC, SVC, BackendUnavailable, RBFClassifier, RBFClassifierCV, RBFLayer
+from gpurbf import SVC, BackendUnavailable, RBFClassifier, RBFClassifierCV, RBFLayer
 
 X, Y = load_iris(return_X_y=True)
-ESTIMATORS = [
-    RBFLayer(9, random_state=0),
-    RBFClassifier(9, random_state=0),
-    RBFClassifierCV(9, random_state=0),
-    FSVC(random_state=0),
-    SVC(),
-]
 parametrized = pytest.mark.parametrize("model", ESTIMATORS, ids=lambda m: type(m).__name__)
 pytestmark = pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarning")
-
-
-def output(model, X):
-    return getattr(model, "transform" if isinstance(model, RBFLayer) else "decision_function")(X)
 
 
 @parametrized
@@ -61,7 +51,7 @@ def test_every_name_in_an_annotation_is_taken(model):
             elif name == "precision":
                 data = np.round(X)
             try:
-                output(clone(model).set_params(**{name: value}).fit(data, Y), data)
+                outputs(clone(model).set_params(**{name: value}).fit(data, Y), data)
             except BackendUnavailable:
                 assert name in ("backend", "precision")
             except ValueError as error:
@@ -72,7 +62,7 @@ def test_every_name_in_an_annotation_is_taken(model):
 @parametrized
 def test_rbf_is_another_word_for_gaussian(model):
     models = [clone(model).set_params(kernel=name).fit(X, Y) for name in ("rbf", "gaussian")]
-    assert np.array_equal(*(output(each, X) for each in models))
+    assert np.array_equal(*(outputs(each, X) for each in models))
     assert [each.kernel for each in models] == ["rbf", "gaussian"]
     if isinstance(model, SVC):
         assert models[1].to_sklearn().kernel == "rbf"
@@ -84,9 +74,9 @@ def test_verbose_prints_lines_of_progress(model, heard, capsys, monkeypatch):
     if not heard:
         callback = pytest.importorskip("sklearn.callback")
         monkeypatch.delattr(callback.CallbackSupportMixin, "_init_callback_context")
-    expected = output(clone(model).fit(X, Y), X)
+    expected = outputs(clone(model).fit(X, Y), X)
     assert not capsys.readouterr().out
-    assert np.array_equal(output(clone(model).set_params(verbose=True).fit(X, Y), X), expected)
+    assert np.array_equal(outputs(clone(model).set_params(verbose=True).fit(X, Y), X), expected)
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.startswith(f"[{type(model).__name__}] ") for line in lines)
     if isinstance(model, SVC):  # a line for each pair of classes

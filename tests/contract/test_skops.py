@@ -2,38 +2,39 @@
 
 import numpy as np
 import pytest
+from callers import ESTIMATORS
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
+from gpurbf import FSVC, RBFClassifier
 
 skops = pytest.importorskip("skops.io")
 
 X, Y = load_digits(return_X_y=True)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        SVC(),
-        RBFClassifier(50, random_state=0),
-        RBFClassifierCV(50, random_state=0),
-        RBFLayer(50, random_state=0),
-        FSVC(20.0, random_state=0),
-        FSVC.sfsvc(500.0),
-        FSVC(20.0, selection="error", eval_radius="auto", random_state=0),
-    ],
-    ids=str,
-)
+def kept(model, estimator):
+    """The model after skops has kept it, which asks about the class of the estimator alone."""
+    content = skops.dumps(model)
+    unknown = skops.get_untrusted_types(data=content)
+    assert unknown == [f"{type(estimator).__module__}.{type(estimator).__name__}"]
+    return skops.loads(content, trusted=unknown)
+
+
+MODELS = [
+    *ESTIMATORS,
+    FSVC(20.0, random_state=0),
+    FSVC.sfsvc(500.0),
+    FSVC(20.0, selection="error", eval_radius="auto", random_state=0),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
 def test_models_come_back_the_same(model, scaled):
-    name = f"{type(model).__module__}.{type(model).__name__}"
-    model = make_pipeline(*[StandardScaler()] * scaled, model).fit(X[:500], Y[:500])
-    content = skops.dumps(model)
-    unknown = set(skops.get_untrusted_types(data=content))
-    assert unknown == {name}
-    again = skops.loads(content, trusted=sorted(unknown))
+    whole = make_pipeline(*[StandardScaler()] * scaled, model).fit(X[:500], Y[:500])
+    model, again = whole, kept(whole, model)
     method = "predict" if hasattr(model, "predict") else "transform"
     assert np.array_equal(getattr(again, method)(X), getattr(model, method)(X))
 
@@ -44,10 +45,7 @@ def test_models_come_back_the_same(model, scaled):
 def test_a_stream_goes_on_where_it_was_kept(model):
     model.partial_fit(X[:400], Y[:400], classes=range(10))
     assert not [name for name in vars(model) if "callback" in name]
-    content = skops.dumps(model)
-    unknown = skops.get_untrusted_types(data=content)
-    assert unknown == [f"{type(model).__module__}.{type(model).__name__}"]
-    again = skops.loads(content, trusted=unknown)
+    again = kept(model, model)
     for one in (model, again):
         one.partial_fit(X[400:700], Y[400:700])
     assert np.array_equal(again.decision_function(X), model.decision_function(X))

@@ -1,15 +1,13 @@
 """fit and partial_fit change a model as a whole or not at all, wherever they break off."""
 
-import inspect
 import os
 import pickle
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from callers import Callback, outputs
+from callers import Callback, outputs, raising_at
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -79,28 +77,10 @@ def test_a_refused_refit_leaves_the_model_as_it_was(model, change):
     state.assert_unchanged()
 
 
-def raising_at(k, error, call):
-    """The number of calls of the package's functions; `error` is raised at the k-th."""
-    seen = 0
-
-    def tracer(frame, event, argument):
-        nonlocal seen
-        code = frame.f_code
-        # A generator that goes on would be left without its own clean-up: no such interrupt exists.
-        generator = code.co_flags & inspect.CO_GENERATOR
-        if event == "call" and code.co_filename.startswith(PACKAGE) and not generator:
-            seen += 1
-            if seen == k:
-                raise error(f"at call {k}: {code.co_qualname}")
-
-    before = sys.getprofile()
+def raise_in_package(k, error, call):
+    """Raise at the k-th call of the package's functions; how many there are."""
     with threadpool_limits(1):  # other threads have no tracer
-        try:
-            sys.setprofile(tracer)
-            call()
-        finally:
-            sys.setprofile(before)
-    return seen
+        return raising_at(k, error, call, PACKAGE)
 
 
 def check_every_boundary(model, call):
@@ -114,7 +94,7 @@ def check_every_boundary(model, call):
     expected = pickle.loads(pickled)
     call(expected)()  # from here on nothing is compiled or imported
     fresh = pickle.loads(pickled)
-    n_calls = raising_at(None, None, call(fresh))
+    n_calls = raise_in_package(None, None, call(fresh))
     tried = np.arange(1, n_calls + 1)
     if not EVERY:
         tried = np.sort(np.random.default_rng(0).choice(tried, min(TRIED, n_calls), replace=False))
@@ -125,7 +105,7 @@ def check_every_boundary(model, call):
         broken = pickle.loads(pickled)
         error = ArithmeticError if k % 2 else KeyboardInterrupt
         with pytest.raises(error, match=f"at call {k}"):
-            raising_at(k, error, call(broken))
+            raise_in_package(k, error, call(broken))
         assert pickle.dumps(broken) == pickled
         if fitted:
             assert np.array_equal(outputs(broken, B), answers)

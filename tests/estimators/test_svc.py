@@ -8,7 +8,6 @@ from sklearn import datasets, svm
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs, make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gpurbf import SVC
 from gpurbf.estimators import svc
@@ -16,11 +15,6 @@ from gpurbf.svm import binary, kernel_matrix, pairs
 from gpurbf.svm.ovo import pair_weights
 
 KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
-
-
-@parametrize_with_checks([SVC(kernel="precomputed")])
-def test_kernel_matrix_conforms_to_scikit_learn_too(estimator, check):
-    check(estimator)
 
 
 def digits(n=400):

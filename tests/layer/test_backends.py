@@ -45,10 +45,6 @@ def with_gpu(monkeypatch, there):
     monkeypatch.setattr("gpurbf.layer.backends.no_gpu", lambda: None if there else "no CuPy")
 
 
-def test_every_backend_has_its_place_in_the_order():
-    assert sorted([*GPUS, *CPUS]) == sorted(LOADERS)
-
-
 @pytest.mark.parametrize(
     ("gpu", "n_centers", "kernel", "taken"),
     [

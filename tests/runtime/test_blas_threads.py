@@ -3,13 +3,12 @@
 import itertools
 import os
 import random
-import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from callers import everything, numbers, own_numbers, run_python
+from callers import everything, numbers, own_numbers, raising_at, run_python
 
 from gpurbf.runtime import blas_threads, linalg, threads
 from gpurbf.runtime.linalg import factorizations
@@ -135,33 +134,13 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
         with threads.single_threaded_blas():
             threads.map_single_threaded_blas([int, int])
 
-    def interrupted(at):
-        """Whether the call of that number was interrupted, before the work was done."""
-        calls = itertools.count()
-
-        def watch(frame, event, argument):
-            if event == "call" and frame.f_code.co_filename in (
-                threads.__file__,
-                blas_threads.__file__,
-            ):
-                if next(calls) == at:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
-
-        try:
-            sys.setprofile(watch)
-            work()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.setprofile(None)
-        return False
-
-    at = 0
-    while interrupted(at):
+    files = threads.__file__, blas_threads.__file__
+    calls = raising_at(None, None, work, files, generators=True)
+    assert calls > 20
+    for at in range(1, calls + 1):
+        with pytest.raises(KeyboardInterrupt):
+            raising_at(at, KeyboardInterrupt, work, files, generators=True)
         assert everything() == before, at
-        at += 1
-    assert at > 20
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
