@@ -12,6 +12,7 @@ from callers import Recorder
 from sklearn import svm
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 
 from gpurbf import SVC
 
@@ -107,6 +108,17 @@ def test_one_row_and_the_batch_give_the_same():
     assert len(model.support_) > 1000
     one_by_one = np.vstack([model.decision_function(x[None]) for x in X[:20]])
     assert one_by_one == pytest.approx(model.decision_function(X)[:20], abs=1e-5)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_grid_search_finds_what_scikit_learn_finds(n_jobs):
+    X, y = (part[:300] for part in load_digits(return_X_y=True))
+    grid = {"C": [0.1, 10], "gamma": [1e-4, 1e-3]}
+    scores = [
+        GridSearchCV(model, grid, cv=3, n_jobs=n_jobs).fit(X, y).cv_results_["mean_test_score"]
+        for model in (SVC(), svm.SVC())
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.005)
 
 
 @pytest.mark.parametrize("factor", [0, -1, np.nan])

@@ -4,6 +4,7 @@ import callers
 import numpy as np
 import pytest
 import reference
+import scipy.sparse as sp
 from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
@@ -374,6 +375,13 @@ def test_every_profile_is_solved(kernel, metric):
     assert ("kernel ridge" in model.solver_info_) is definite
     if not definite:
         np.testing.assert_allclose(*found, atol=1e-4)
+
+
+def test_sparse_and_off_the_quantization():
+    model = RBFClassifier(200, solver="cg", random_state=0)
+    dense = outputs(model.fit(X / 3.3, y), X_test / 3.3)
+    sparse = outputs(model.fit(sp.csr_array(X / 3.3), y), sp.csr_array(X_test / 3.3))
+    np.testing.assert_allclose(sparse, dense, atol=1e-9)
 
 
 @pytest.mark.parametrize("n_centers", ["all", 100])
