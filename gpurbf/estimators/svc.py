@@ -223,7 +223,8 @@ class SVC(
 
     kernel: Any
     _fitted_kernel: Any
-    _cache: _Prepared | None  # for predictions; not pickled
+    # Not pickled: the layer and weights for predictions.
+    _cache: dict[str, _Prepared]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -461,7 +462,7 @@ class SVC(
         self.backend_ = models.backend
         self.backend_info_ = models.description
         self._probA = self._probB = np.empty(0)
-        self._cache = None
+        self._cache = {}  # filled in place, so predictions set no attribute
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
         """Set the coefficients that predictions use, and the public attributes that report them."""
@@ -653,7 +654,7 @@ class SVC(
         own = own.toarray() if sp.issparse(own) else own.copy()
         result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
-        result._tol, result._cache = float(model.tol), None
+        result._tol, result._cache = float(model.tol), {}
         result.backend_ = "none"
         if callable(model.kernel):
             result._X_fit = getattr(model, _X_FIT)
@@ -756,8 +757,8 @@ class SVC(
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
         made_of = V, dual_coef, name, self.precision
-        ready = self._cache
-        if not ready or not all(map(operator.is_, ready.made_of, made_of)):
+        ready = self._cache.get("ready")
+        if ready is None or not all(map(operator.is_, ready.made_of, made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             made: Any
             if self._activation is None:
@@ -773,8 +774,11 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = self._cache = _Prepared(made_of, *made)
+            ready = self._cache["ready"] = _Prepared(made_of, *made)
         return ready
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_cache": {}}
 
 
 def parameters_of(model: Any, cls: type) -> dict[str, Any]:
