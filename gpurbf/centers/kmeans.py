@@ -57,6 +57,8 @@ def kmeans_class(
 ) -> np.ndarray:
     """Take cluster means within each class, in proportion to its weight.
 
+    With fewer centers than classes this is `kmeans`.
+
     Parameters
     ----------
     X, n_centers, weights, random_state, **context
@@ -77,7 +79,10 @@ def kmeans_class(
     if y is None:
         raise ValueError("centers='kmeans-class' clusters by class: pass y, or use 'kmeans'.")
     _check_enough_samples(X, n_centers)
-    quotas = shares(np.bincount(y, weights), np.bincount(y), n_centers)
+    available = np.bincount(y)
+    if n_centers < np.count_nonzero(available):
+        return kmeans(X, y, n_centers, weights=weights, random_state=random_state)
+    quotas = shares(np.bincount(y, weights), available, n_centers)
     found = []
     for label in np.flatnonzero(quotas):
         own, n = y == label, int(quotas[label])

@@ -60,6 +60,8 @@ def stratified(
 ) -> np.ndarray:
     """Draw as `random` does, from each class in proportion to its weight, at least one sample.
 
+    With fewer centers than classes, a continuous target for example, classes do not count.
+
     Parameters
     ----------
     X, n_centers, weights, random_state, **context
@@ -70,7 +72,7 @@ def stratified(
     Returns
     -------
     indices : ndarray of shape (m,), int64
-        Rows of X, class after class.
+        Rows of X, class after class; with fewer centers than classes in the order of the draw.
     """
     if y is None:
         return random(X, y, n_centers, weights=weights, random_state=random_state)
@@ -79,6 +81,8 @@ def stratified(
     warn_if_short(n_centers, len(order))
     mass = np.bincount(labels, found.totals)
     available = np.bincount(labels, minlength=len(mass))
+    if n_centers < np.count_nonzero(available):
+        return found.first[order[:n_centers]]
     quotas = shares(mass, available, n_centers)
     ranked = order[np.argsort(labels[order], kind="stable")]
     starts = np.cumsum(available) - available

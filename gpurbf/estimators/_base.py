@@ -157,12 +157,16 @@ def steps(
 
 
 def where_X_is(method: Method) -> Method:
-    """Make a method of X return an array like X; labels that are strings stay NumPy arrays."""
+    """Make a method of X return an array like X; labels that are strings stay NumPy arrays.
+
+    The method answers with the model as it is now, also if another thread fits it meanwhile.
+    """
 
     @functools.wraps(method)
     def answered(self: Any, X: Any) -> Any:
-        own = own_array(X)
-        result = beside(own, method(self, own))
+        own, model = own_array(X), object.__new__(type(self))
+        model.__dict__ = self.__dict__  # which a `transaction` replaces, never changes
+        result = beside(own, method(model, own))
         return result if own is X else _like(X, result)
 
     return answered  # type: ignore[return-value]

@@ -319,7 +319,8 @@ def class_factors(
 def finite(estimator: Any, X: Any) -> Iterator[None]:
     """Turn an overflow in the block into an error that names the column of X and the remedy."""
     try:
-        yield
+        with np.errstate(under="ignore"):  # as ever, whatever the caller's np.seterr raises
+            yield
     except FloatingPointError as error:
         raise overflow(estimator, X, str(error)) from None
 

@@ -655,7 +655,7 @@ def check_fsvc_parameters(estimator: Any) -> None:
     radius, eval_radius = estimator.radius, estimator.eval_radius
     check_option_or_number("radius", radius, ("auto", "ratio"), numbers.Real, 0, above=True)
     if eval_radius is not None:
-        also = "a number > 0, or None"
+        also = "or a number > 0, or None"
         check_option_or_number(
             "eval_radius", eval_radius, ("auto",), numbers.Real, 0, above=True, also=also
         )

@@ -125,7 +125,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         X : array-like or CSR of shape (n_samples, n_features)
             float64, float32 and uint8 are used as they are, other dtypes as float64.
         y : array-like of shape (n_samples,), optional
-            Labels, for rules that choose by class.
+            Labels, for rules that choose by class. A y of several columns is not used.
         sample_weight : array-like of shape (n_samples,), optional
             Weights in the rule's draw and in ``gamma="scale"``; 0 leaves a sample out.
 
@@ -142,9 +142,10 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         weights, codes = check_weights(sample_weight, X.shape[0]), None
         if y is not None and isinstance(self.centers, str):
             y = np.asarray(on_host(y))
-            if y.shape != (X.shape[0],):
+            if y.shape[:1] != X.shape[:1]:
                 raise ValueError(f"y must have shape ({X.shape[0]},), got {y.shape}.")
-            codes = np.unique(y, return_inverse=True)[1]
+            if y.size == len(y):  # several targets a sample are no classes
+                codes = np.unique(y.ravel(), return_inverse=True)[1]
         rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):
             self._choose_layer(*rows)

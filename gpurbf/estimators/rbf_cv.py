@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import get_scorer
+from sklearn.metrics import check_scoring, get_scorer
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
@@ -210,7 +210,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
         alphas, factors = _positive("alphas", alphas), _positive("gammas", self.gammas)
         most, fewer = self._how_many_left_out()
-        score = None if self.scoring is None else get_scorer(self.scoring)
+        score = None if self.scoring is None else check_scoring(self, get_scorer(self.scoring))
         rows, self.classes_ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):

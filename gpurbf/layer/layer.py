@@ -124,7 +124,7 @@ class HiddenLayer:
             C = np.asarray(to_host(C))
         self.centers = C
         self.activation = activation
-        if isinstance(backend, str):
+        if not isinstance(backend, tuple):
             backend = get_backend(backend, len(C))
         self.backend: Backend = backend[0]
         self.reason: str = backend[1]

@@ -58,6 +58,17 @@ def test_every_class_gets_its_share():
     assert (rare[draw("stratified", X, rare, 7)] == 10).sum() == 1
 
 
+@pytest.mark.parametrize("rule", ["stratified", "kmeans-class"])
+def test_with_fewer_centers_than_classes_no_class_is_preferred(rule):
+    """A continuous target, of which every value is a class, does not choose centers by its size."""
+    A = np.random.default_rng(0).random((2000, 1))
+    classes = np.argsort(np.argsort(A[:, 0]))
+    found = draw(rule, A, classes, 40)
+    centers = A[found] if found.ndim == 1 else found
+    assert len(centers) == 40
+    assert 0.3 < centers.mean() < 0.7 and centers.min() < 0.2 and centers.max() > 0.8
+
+
 def test_shares_add_up_and_respect_what_there_is():
     for mass, available, total in [
         ([1, 1, 1], [9, 9, 9], 10),

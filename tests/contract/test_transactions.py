@@ -184,6 +184,22 @@ def test_warnings_name_the_line_that_called_fit():
         assert {warning.filename for warning in each} == {__file__}
 
 
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_an_answer_is_of_one_model_also_if_another_fit_ends_meanwhile(model):
+    fitted = clone(model).fit(A, a)
+    before = outputs(fitted, B)
+
+    class Samples:
+        """Samples whose conversion to an array is when another fit ends."""
+
+        def __array__(self, dtype=None, copy=None):
+            fitted.fit(B, OTHER)
+            return B
+
+    np.testing.assert_array_equal(outputs(fitted, Samples()), before)
+    assert fitted.n_features_in_ == 64 and not np.array_equal(outputs(fitted, B), before)
+
+
 class Failing(Callback):
     """Raise at the end of a task, and count how often it was torn down."""
 

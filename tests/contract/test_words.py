@@ -7,6 +7,7 @@ from callers import ESTIMATORS
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
+from sklearn.metrics import accuracy_score
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, config_context
 
@@ -64,6 +65,7 @@ OTHERS = [
     (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
     (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
     (RBFClassifierCV(9, scoring="best"), "scoring"),
+    (RBFClassifierCV(9, scoring=accuracy_score), "metric function rather than a scorer"),
     (FSVC(1e-170), "radius=1e-170 is too small"),
     (FSVC(1.0, eval_radius=1e-170), "eval_radius=1e-170 is too small"),
     (SVC(gamma="median"), "Unknown gamma 'median'"),
@@ -71,6 +73,7 @@ OTHERS = [
         (clone(model).set_params(precision="exact"), "precision='exact' needs")
         for model in ESTIMATORS
     ),
+    *((clone(model).set_params(backend=None), "Unknown backend None") for model in ESTIMATORS),
 ]
 
 

@@ -149,6 +149,29 @@ def test_a_function_for_a_kernel_gives_as_many_numbers(backend, kernel):
         RBFLayer(3, backend=backend, kernel=kernel).fit_transform(X)
 
 
+def test_a_layer_takes_any_targets():
+    """It stands before regressors of several targets, too, which have no classes."""
+    plain = RBFLayer(5, random_state=0).fit(X).centers_
+    for targets in (np.c_[X[:, 0], y], np.c_[y, y].tolist(), FRAME):
+        np.testing.assert_array_equal(RBFLayer(5, random_state=0).fit(X, targets).centers_, plain)
+    by_class = RBFLayer(5, random_state=0).fit(X, y).centers_
+    for column in (y[:, None], pd.DataFrame({"y": y})):
+        np.testing.assert_array_equal(RBFLayer(5, random_state=0).fit(X, column).centers_, by_class)
+    for wrong in (y[:-1], 3, np.c_[y, y].T):
+        with pytest.raises(ValueError, match="y must have shape"):
+            RBFLayer(5).fit(X, wrong)
+
+
+def test_an_underflow_is_no_error_whatever_numpy_raises():
+    far = np.where(np.arange(40)[:, None] == 7, 1e3, X)
+    for solver in ("ridge", "lms", "one-hot"):
+        expected = FSVC(1.0, solver=solver, random_state=0).fit(far, y)
+        with np.errstate(all="raise"):
+            model = FSVC(1.0, solver=solver, random_state=0).fit(far, y)
+            found = model.decision_function(X)
+        np.testing.assert_array_equal(found, expected.decision_function(X))
+
+
 @pytest.mark.parametrize("model", [FSVC(1.0, random_state=0), RBFClassifier(5, random_state=0)])
 def test_weights_so_large_or_small_that_more_than_their_ratios_would_count_are_refused(model):
     for size in (1e-50, 1e40):
