@@ -12,14 +12,16 @@ give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import Samples
-from gpurbf.layer.activation import Activation
+from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
+from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.distance import Coefficients, evaluate
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result
@@ -33,6 +35,8 @@ kernels = lazy_module("gpurbf.data._kernels")
 # products are faster.
 _WIDE, _DENSER = 1024, 32
 _ROWS = 64
+# Bytes of a part of H of a `SparseLayer`.
+_BYTES = 8 << 20
 
 
 def sparse_rows(X: Any) -> np.ndarray | None:
@@ -58,54 +62,50 @@ def sparse_or_dense(X: Any) -> Any:
     return sp.csr_array(X) if few else X
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
-    """The array as the kernels take it."""
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
 def _entries(A: Any) -> tuple[np.ndarray, ...]:
     """Indices and values of CSR or CSC as the kernels take them: of one dtype each, read-only."""
-    given = (A.indptr, np.intp), (A.indices, np.intp), (A.data, np.float64)
-    return tuple(_read_only(array.astype(dtype, copy=False)) for array, dtype in given)
+    found = []
+    for array, dtype in ((A.indptr, np.intp), (A.indices, np.intp), (A.data, np.float64)):
+        found.append(array.astype(dtype, copy=False).view())
+        found[-1].flags.writeable = False
+    return tuple(found)
 
 
 class Columns:
-    """Centers C (m, n), CSR or dense, stored by input: an entry of a sample meets a row of Cᵀ."""
+    """CSR centers C (m, n) stored by input: an entry of a sample meets few entries of centers."""
 
     def __init__(self, C: Any) -> None:
-        if sp.issparse(C):
-            self._add, self._own = kernels.add_products, _entries(C.tocsc())
-        else:  # on ARM SciPy's product is compiled to FMA, which rounds once, not twice
-            by_inputs = _read_only(np.ascontiguousarray(C.T))
-            self._add, self._own = kernels.add_dense_products, (by_inputs,)
+        self._own = _entries(C.tocsc())
         self.nbytes = sum(array.nbytes for array in self._own)
 
     def products(self, A: Any, out: np.ndarray) -> None:
         """Write A Cᵀ (N, m), for A (N, n) CSR; on the calling thread."""
+
         out[:] = 0
-        self._add(*_entries(A), *self._own, out)
+        kernels.add_products(*_entries(A), *self._own, out)
 
 
-class _Manhattan:
-    """CSR centers C (m, n), whose Manhattan distances take the place of products."""
+def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
+    def task(rows: slice) -> None:
+        if isinstance(B, Columns):
+            B.products(A[rows], out[rows])
+        else:  # on ARM SciPy's product is compiled to FMA, which rounds once, not twice
+            out[rows] = 0
+            kernels.add_dense_products(*_entries(A[rows]), B, out[rows])
 
-    def __init__(self, C: Any) -> None:
-        self._C, self.nbytes = C, C.data.nbytes + C.indices.nbytes
-
-    def products(self, A: Any, out: np.ndarray) -> None:
-        """Write the distances of the rows of A (N, n) CSR."""
-        from sklearn.metrics.pairwise import manhattan_distances
-
-        out[:] = manhattan_distances(A, self._C)
+    parallel_rows(task, A.shape[0], _ROWS)
 
 
-def _multiply(A: Any, B: Columns | _Manhattan, out: np.ndarray) -> None:
-    parallel_rows(lambda rows: B.products(A[rows], out[rows]), A.shape[0], _ROWS)
+def _centers(C: Any) -> Any:
+    """Cᵀ (n, m), read-only: an entry of a sample is multiplied by a row of it."""
+    by_inputs = np.ascontiguousarray(C.T).view()
+    by_inputs.flags.writeable = False  # the kernel takes only read-only arrays
+    return by_inputs
 
 
-_PRODUCT = Gemm("float64", np.float64, np.float64, np.float64, 0, 0, _multiply, centered=False)
+_PRODUCT = Gemm(
+    "float64", np.float64, np.float64, np.float64, 0, 0, _multiply, _centers, centered=False
+)
 
 
 def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
@@ -118,20 +118,21 @@ def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
 class SparseProductLayer(MatrixProductLayer):
     """A layer for CSR samples and centers (m, n) that are CSR or dense (see `sparse_or_dense`).
 
-    It takes numbers, not codes; with the Manhattan metric centers are CSR. Products are dense.
+    It takes numbers, not codes, and any metric but Manhattan. Products are dense.
     """
 
     def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
         super().__init__(_PRODUCT, C, activation, dtype, None)
-        stored = _Manhattan if activation.metric == "manhattan" else Columns
-        self.distance = self.distance._replace(centers=stored(self.distance.centers))
+        if sp.issparse(self.distance.centers):
+            self.distance = self.distance._replace(centers=Columns(self.distance.centers))
 
     def moved(
         self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
-        """A, not shifted, in the dtype, and the terms of its rows."""
+        """A, not shifted, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
-        return A, evaluate(coefficients, A, _squares, np.float64)
+        terms = evaluate(coefficients, A, _squares, np.float64)
+        return A if sp.issparse(A) else self.product.pack(A), terms
 
 
 class SparseLayer:
@@ -145,28 +146,56 @@ class SparseLayer:
 
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = _csr(C)
-        self._layer = SparseProductLayer(self.centers, activation, self.dtype)
+        self.activation = activation
+        self._columns = Columns(self.centers)
+        self._norms = _squares(self.centers, 2, np.float64)
 
     def describe(self) -> str:
         """The backend in use and the reason, its products and the arithmetic, in a line."""
         return "scipy (the data are too wide to be made dense), sparse products, float64"
 
-    @staged("hidden layer")
+    @staged("hidden layer", "sparse products")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
+        shape = X.shape[0], self.centers.shape[0]
         if out is None:
-            shape = X.shape[0], self.centers.shape[0]
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
-            out = np.empty(shape)
-        self._layer.activations(_csr(X), out)
-        return out
+        return self._by_parts(self._values, X, np.empty(shape) if out is None else out)
 
-    @staged("hidden layer")
+    @staged("hidden layer", "sparse products")
     def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
         """H @ W, shape (N, k)."""
         shape = X.shape[0], W.shape[1]
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-        return self._layer.matvec(_csr(X), self._layer.pack_weights(W))
+        return self._by_parts(lambda A: row_products(self._values(A), W), X, np.empty(shape))
+
+    def _by_parts(self, values: Callable[[Any], np.ndarray], X: Any, out: np.ndarray) -> np.ndarray:
+        """Write the values of X into ``out``, in parts of rows on all free threads; return ``out``.
+
+        SciPy's products do not block other threads.
+        """
+        X = _csr(X)
+
+        def part(rows: slice) -> None:
+            out[rows] = values(X[rows])
+
+        n_rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
+        parallel_rows(part, X.shape[0], n_rows)
+        return out
+
+    def _values(self, X: Any) -> np.ndarray:
+        if self.activation.metric == "manhattan":
+            from sklearn.metrics.pairwise import laplacian_kernel
+
+            return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
+        value = np.empty((X.shape[0], self.centers.shape[0]))
+        self._columns.products(X, value)
+        if self.activation.metric == "euclidean":
+            value *= -2
+            value += _squares(X, 2, np.float64)[:, None]
+            value += self._norms
+            np.maximum(value, 0, out=value)
+        return FORMULAS[str(self.activation.profile)](value, self.activation)
 
 
 def _csr(X: Any) -> sp.csr_array:

@@ -212,10 +212,8 @@ class MatrixProductLayer:
                     tile *= root
                     targets = targets * root
                 # Compute both products first: if memory runs out, the sums have not changed.
-                squares, products = (
-                    None if G is None else self.product.square(tile),
-                    tile.T @ targets,
-                )
+                squares = None if G is None else self.product.square(tile)
+                products = tile.T @ targets
                 if G is not None:
                     G += squares
                 B += products
