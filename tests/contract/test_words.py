@@ -89,7 +89,9 @@ def test_a_bad_parameter_is_refused_by_name(model):
             clone(model).set_params(**{name: UNKNOWN[name]}).fit(X, Y)
 
 
-@pytest.mark.parametrize("model, message", OTHERS, ids=repr)
+@pytest.mark.parametrize(
+    "model, message", OTHERS, ids=[f"{type(m).__name__}, {t}" for m, t in OTHERS]
+)
 def test_a_parameter_that_does_not_fit_the_data_or_others_is_refused(model, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X + 0.1 * np.sqrt(X), Y)  # on no quantization
