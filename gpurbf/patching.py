@@ -6,11 +6,12 @@ import logging
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import sklearn.svm
 from sklearn.utils.class_weight import compute_class_weight
 
 from gpurbf.estimators import svc
+from gpurbf.estimators._validation import check_X
+from gpurbf.layer.gamma import resolve_gamma
 
 _log = logging.getLogger("gpurbf")
 _logged = False
@@ -126,11 +127,7 @@ def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str,
         return parameters
     given = callable(estimator.kernel) or estimator.kernel == "precomputed"
     if estimator.gamma == "scale" and not given:
-        if sp.issparse(X):
-            variance = X.multiply(X).mean() - X.mean() ** 2
-        else:
-            variance = np.asarray(X, dtype=np.float64).var()
-        parameters["gamma"] = 1.0 / (np.shape(X)[1] * variance) if variance else 1.0
+        parameters["gamma"] = resolve_gamma("scale", check_X(svc.SVC(), X, reset=True))
     if estimator.class_weight == "balanced":
         classes = np.unique(y)
         weights = compute_class_weight("balanced", classes=classes, y=np.ravel(y))

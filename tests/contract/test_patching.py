@@ -87,6 +87,16 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
     np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
 
 
+def test_weights_do_not_change_gamma_whatever_the_data_are(patched):
+    """Squares of small integers are beyond their dtype, and rows of one number are refused."""
+    for A in (X, sp.csr_matrix((10 * X).astype(np.uint8)), sp.coo_array(X + 100)):
+        plain, weighted = (patched().fit(A, Y, weights) for weights in (None, np.ones(len(Y))))
+        assert weighted._gamma == plain._gamma
+        assert np.array_equal(weighted.decision_function(A), plain.decision_function(A))
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        patched().fit(X[:, 0], Y, np.ones(len(Y)))
+
+
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
 @pytest.mark.parametrize(
     ("make", "kernel"),
