@@ -9,7 +9,7 @@ their C++ text, and cuBLAS calls from their pointers and leading dimensions.
 What it imitates, and where CuPy 14 has it. Where it does otherwise than CuPy it is stricter; a
 looser place is a defect.
 
-    no conversion to NumPy, no NumPy operands, `get`              cupy/_core/core.pyx
+    no conversion to NumPy, no NumPy operands, `set`, `get`       cupy/_core/core.pyx
     ElementwiseKernel: one type a letter, "Type is mismatched"    cupy/_core/_kernel.pyx
     RawKernel: addresses, and scalars as they are                 cupy/_core/raw.pyx
     pool: blocks of 512 bytes, a limit, `free_all_blocks`         cupy/cuda/memory.pyx
@@ -115,6 +115,12 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
         out[...] = self._a
         return out
+
+    def set(self, array, stream=None):
+        assert isinstance(array, np.ndarray) and array.dtype == self.dtype
+        assert array.shape == self.shape and array.flags.c_contiguous
+        self.gpu.copies.append(("in", self.nbytes))
+        self._a[...] = array
 
     def __float__(self):
         return float(self.get())
@@ -241,6 +247,7 @@ def make(capacity=1 << 30):
         get_elapsed_time=lambda start, stop: 1e3 * (stop.recorded - start.recorded),
         get_current_stream=lambda: gpu.null,
         using_allocator=gpu.using_allocator,
+        alloc_pinned_memory=bytearray,
         is_available=lambda: True,
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         device=types.SimpleNamespace(get_cublas_handle=lambda: 1),
