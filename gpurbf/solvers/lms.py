@@ -62,7 +62,14 @@ class LMS(BaseEstimator):
         check_number("n_epochs", self.n_epochs, numbers.Integral, 1)
 
     def train(
-        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, **options: Any
+        self,
+        layer: Layer,
+        X: Any,
+        T: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        start: np.ndarray | None = None,
+        order: np.ndarray | None = None,
     ) -> np.ndarray:
         """The weights after the last epoch; parameters and errors are those of `epochs`.
 
@@ -70,7 +77,8 @@ class LMS(BaseEstimator):
         -------
         W : ndarray of shape (m, k), float64
         """
-        return deque(self.epochs(layer, X, T, weights, **options), maxlen=1).pop().copy()
+        W = deque(self.epochs(layer, X, T, weights, start=start, order=order), maxlen=1).pop()
+        return W.copy()
 
     def epochs(
         self,

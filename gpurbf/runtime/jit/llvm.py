@@ -70,27 +70,16 @@ def _extreme(name):
 larger, smaller = _extreme("maxnum"), _extreme("minnum")
 
 
-def _call_by_address(context, builder, signature, args):
-    """Call the C function whose address is the first argument."""
-    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args[1:]])
-    builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-    return context.get_dummy_value()
-
-
-@intrinsic
-def call_product(typing_context, function, x, c, c_stride, steps, out, out_stride):
-    """Call a C function of six words by its address, such as a micro-kernel."""
-    return types.void(*(types.intp,) * 7), _call_by_address
-
-
 @intrinsic
 def call_at(typing_context, function, *arguments):
     """Call a C function of words and float64 numbers by its address."""
     kinds = [types.float64 if a == types.float64 else types.intp for a in arguments]
 
     def generate(context, builder, signature, args):
-        own = [args[0], *cgutils.unpack_tuple(builder, args[1])]
-        return _call_by_address(context, builder, signature, own)
+        own = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(ir.VoidType(), [a.type for a in own])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), own)
+        return context.get_dummy_value()
 
     return types.void(types.intp, types.StarArgTuple(kinds)), generate
 
@@ -150,20 +139,20 @@ def bits_as(typing_context, number, kind):
 
 
 @intrinsic(prefer_literal=True)
-def words(typing_context, address, count):
-    """The integers at an address, as a tuple of that many or of that kind of NamedTuple."""
-    if isinstance(count, types.NamedTupleClass):
-        record = count.instance_class
+def words(typing_context, address, shape):
+    """The integers at an address: a tuple of ``shape`` of them, or a NamedTuple of that class."""
+    if isinstance(shape, types.NamedTupleClass):
+        record = shape.instance_class
         kind = types.NamedUniTuple(types.intp, len(record._fields), record)
     else:
-        kind = types.UniTuple(types.intp, count.literal_value)
+        kind = types.UniTuple(types.intp, shape.literal_value)
 
     def generate(context, builder, signature, args):
         first = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
         places = (builder.gep(first, [ir.IntType(64)(i)]) for i in range(kind.count))
         return context.make_tuple(builder, kind, [builder.load(place) for place in places])
 
-    return kind(types.intp, count), generate
+    return kind(types.intp, shape), generate
 
 
 @intrinsic

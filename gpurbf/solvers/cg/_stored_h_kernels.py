@@ -15,7 +15,7 @@ from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.layer.backends.numba.packing import aligned_like
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import (
-    call_product,
+    call_at,
     keep_alive,
     pointer_to,
     use_widest_vectors,
@@ -96,7 +96,7 @@ def add_times(begin, end, Q, W, k, some, single, S):
                 w = W.ctypes.data + o * W.strides[0] + left * 8
                 for r in range(0, rows, kernel.rows):
                     to = sums.ctypes.data + (i - begin + r) * sums.strides[0] + o * sums.strides[1]
-                    call_product(
+                    call_at(
                         kernel.address, tile.ctypes.data + r * BLOCK * 8, w, W.strides[0],
                         -(-n // PARTS), to, sums.strides[0],
                     )  # fmt: skip
@@ -132,7 +132,7 @@ def add_transposed(begin, end, Q, U, k, kernel, Z):
                 for o in range(0, k, kernel.rows):
                     x = U.ctypes.data + top // BLOCK * U.strides[0] + o * U.strides[1]
                     x += top % BLOCK * 8
-                    call_product(kernel.address, x, c, 0, rows, tile.ctypes.data, LANES * 8)
+                    call_at(kernel.address, x, c, 0, rows, tile.ctypes.data, LANES * 8)
                     for q in range(min(kernel.rows, k - o)):
                         for j in range(min(LANES, left + n - at)):
                             Z[o + q, at + j] += tile[q, j]

@@ -136,15 +136,14 @@ integer_products = _gemm("cblas_gemm_s8u8s32_64", ctypes.c_float, *_OFFSETS)
 @functools.cache
 def _products() -> dict[str, Gemm]:
     sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
-    single = FLOAT32._replace(multiply=sgemm, square=_gram)
-    return {
+    single = FLOAT32._replace(multiply=sgemm)
+    products = {
         "sgemm": single,
-        "dgemm": FLOAT64._replace(multiply=dgemm, square=_gram),
+        "dgemm": FLOAT64._replace(multiply=dgemm),
         "bf16": single._replace(arithmetic="bfloat16", multiply=_bf16_products(), pack=_bf16),
-        "u8s8": Gemm(
-            "8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products, square=_gram
-        ),
+        "u8s8": Gemm("8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products),
     }
+    return {name: product._replace(square=_gram) for name, product in products.items()}
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import compiled, inner
 from gpurbf.runtime.jit.llvm import (
     address,
-    call_product,
+    call_at,
     copy_bytes,
     moved,
     number_of,
@@ -81,9 +81,7 @@ def scores(consumer, H, n, count, top, first, sums):
         outputs = min(LANES, c.k - left)
         for r in range(0, n, c.rows):
             line = pointer(sums, H)
-            call_product(
-                c.kernel, address(H) + r * stride, w, 0, count, sums, stride // BLOCK * LANES
-            )
+            call_at(c.kernel, address(H) + r * stride, w, 0, count, sums, stride // BLOCK * LANES)
             for q in range(min(c.rows, n - r)):
                 to = pointer(c.scores + 8 * ((top + r + q) * c.k + left), np.float64)
                 for k in range(outputs):
@@ -119,7 +117,7 @@ def partial(consumer, H, n, count, top, first, sums):
         for o in range(0, n_outputs, c.outputs):
             h, to = H + (begin - first) * c.itemsize, sums + o * PARTS * 8
             for _ in range(0, n, c.rows):
-                call_product(c.kernel, h, w, w_stride, steps, to, 8 * c.n_sums)
+                call_at(c.kernel, h, w, w_stride, steps, to, 8 * c.n_sums)
                 h += c.rows * BLOCK * c.itemsize
                 to += c.rows * 8 * c.n_sums
             w += c.outputs * w_stride

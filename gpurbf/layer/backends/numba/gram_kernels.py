@@ -23,7 +23,6 @@ from gpurbf.layer.backends.numba.microkernels import LANES
 from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
     call_at,
-    call_product,
     clear_bytes,
     moved,
     number_of,
@@ -121,9 +120,7 @@ def add_gram(block, gram_words, scale, memory):
                 x = p.panels + (left + a) * p.panel_bytes + r * p.itemsize
                 for e in range(p.n_ends - 1):
                     k, steps = ends[e] * step, ends[e + 1] - ends[e]
-                    call_product(
-                        p.address, x + k, c + k, p.panel_bytes, steps, tile, p.strip * step
-                    )
+                    call_at(p.address, x + k, c + k, p.panel_bytes, steps, tile, p.strip * step)
                     to = memory + 8 * ((a * LANES + r) * SIDE + b * LANES)
                     call_at(p.add, tile, columns, p.rows, columns, to, SIDE)
     sums = pointer(memory, np.float64)
