@@ -13,7 +13,7 @@ from callers import Caller
 from benchmarks import measure
 from gpurbf import BackendUnavailable, datasets
 from gpurbf.layer.backends import LOADERS, get_backend
-from gpurbf.runtime import threads
+from gpurbf.runtime import blas_threads, threads
 
 try:
     import hypothesis
@@ -45,6 +45,21 @@ def no_rest():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "REST", 0)
         yield
+
+
+def _blas_threads():
+    libraries = blas_threads.blas_libraries().lib_controllers
+    return {library.filepath: library.num_threads for library in libraries}
+
+
+@pytest.fixture(autouse=True)
+def same_threads():
+    """Every test leaves the numbers of threads that it found; else one of the later ones fails."""
+    before = _blas_threads()
+    yield
+    after = before | _blas_threads()  # a test may load another library
+    assert {path: after[path] for path in before} == before
+    assert threads._limit.get() is None
 
 
 @pytest.fixture(params=BACKENDS)

@@ -89,8 +89,10 @@ def thread_limit_here(most: int) -> Iterator[None]:
     undo: list[tuple[Any, int]] = []
     try:
         for library in blas_libraries().lib_controllers:
-            if (library.num_threads or 1) > most:
-                undo.append((library, _tell_thread(library, most)))
+            now = library.num_threads or 1
+            # Within the block threadpoolctl may leave the number it finds as MKL's for this thread.
+            if now > most or _is_mkl(library):
+                undo.append((library, _tell_thread(library, min(most, now))))
         yield
     finally:
         try:

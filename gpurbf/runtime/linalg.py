@@ -203,16 +203,17 @@ def blas(name: str, *arguments: bytes | int | float | np.ndarray) -> None:
         All arguments of the Fortran function: letters as bytes, numbers, and arrays in Fortran's
         order. The function may write to the arrays.
     """
-    dtype = next(a.dtype for a in arguments if isinstance(a, np.ndarray))
+    single = next(a.dtype for a in arguments if isinstance(a, np.ndarray)) == np.float32
+    number: Any = ctypes.c_float if single else ctypes.c_double
 
     def word(a: Any) -> Any:
-        if isinstance(a, int):
-            return ctypes.byref(ctypes.c_int(a))
-        if isinstance(a, float):
-            return np.full(1, a, dtype).ctypes
-        return getattr(a, "ctypes", a)
+        if isinstance(a, np.ndarray):  # ctypes would hide an interrupt if it asked for the address
+            return ctypes.c_void_p(a.ctypes.data)
+        if isinstance(a, bytes):
+            return a
+        return ctypes.byref(number(a) if isinstance(a, float) else ctypes.c_int(a))
 
-    _routine(("s" if dtype == np.float32 else "d") + name)(*map(word, arguments))
+    _routine(("s" if single else "d") + name)(*map(word, arguments))
 
 
 @functools.cache

@@ -3,14 +3,19 @@
 import itertools
 import os
 import random
+import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from callers import everything, numbers, own_numbers, raising_at, run_python
+from threadpoolctl import threadpool_limits
 
+from gpurbf import BackendUnavailable
+from gpurbf.layer.backends import get_backend
 from gpurbf.runtime import blas_threads, linalg, threads
 from gpurbf.runtime.linalg import factorizations
 
@@ -46,6 +51,17 @@ def test_blas_alone_is_a_limit_for_blas_only():
     with threads.single_threaded_blas():
         assert set(numbers().values()) == set(own_numbers().values()) == {1}
         assert threads.thread_limit() == own
+    assert everything() == before
+
+
+@pytest.mark.parametrize("block", [partial(threads.limited, 1), threads.single_threaded_blas])
+def test_what_others_tell_blas_within_a_limit_ends_with_it(block):
+    """Estimators of scikit-learn do so; what threadpoolctl finds in MKL becomes this thread's."""
+    with suppress(BackendUnavailable):
+        get_backend("mkl")
+    before = everything()
+    with block(), threadpool_limits(1):
+        pass
     assert everything() == before
 
 
@@ -90,6 +106,17 @@ def test_a_matrix_without_a_factor_is_left_as_it_was():
     with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
         factorizations(np).cholesky(A)
     np.testing.assert_array_equal(A, before)
+
+
+def test_an_interrupt_of_a_call_of_blas_is_an_interrupt():
+    """ctypes replaces what is raised while it asks an argument for its value."""
+    A, where = np.eye(3), sys.modules[type(np.empty(0).ctypes).__module__].__file__
+    call = partial(linalg.blas, "trsm", b"L", b"L", b"N", b"N", 3, 3, 1.0, A, 3, np.eye(3), 3)
+    n_calls = raising_at(None, None, call, where)
+    assert n_calls
+    for k in range(1, n_calls + 1):
+        with pytest.raises(KeyboardInterrupt):
+            raising_at(k, KeyboardInterrupt, call, where)
 
 
 class OnOpenMP(threading.local):
