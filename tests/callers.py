@@ -35,6 +35,11 @@ def numbers():
         return another.submit(own_numbers).result()
 
 
+def shared_numbers():
+    """Those of libraries with one number for all threads."""
+    return {path: number for path, number in numbers().items() if "mkl" not in path}
+
+
 def everything():
     """Everything that a limit of threads could leave a trace in."""
     return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)

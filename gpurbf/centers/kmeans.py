@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.centers.sample import shares
+from gpurbf.runtime.threads import single_threaded_blas
 
 
 def kmeans(
@@ -49,7 +50,10 @@ def kmeans(
         batch_size=max(1024, 2 * n_centers),
         max_iter=20,
     )
-    return means.fit(X, sample_weight=weights).cluster_centers_
+    # The products are small: more threads only take longer. Its own limits of BLAS threads, in
+    # several threads at a time, would leave the process with one; within one of ours they do not.
+    with single_threaded_blas():
+        return means.fit(X, sample_weight=weights).cluster_centers_
 
 
 def kmeans_class(

@@ -2,8 +2,8 @@
 
 Most libraries have one number of threads per process. It is set to the least of all limits in
 force. When the last limit ends, in whatever order they end, the number from before the first is
-restored. Libraries that use OpenMP have a number for each thread; it is set in every thread that a
-limit applies to.
+restored. MKL, and what uses OpenMP, has a number for each thread; it is set in every thread that a
+limit applies to, and no other thread sees it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def found() -> list[int]:
     numbers = []
     with _lock.held:
         for library in blas_libraries().lib_controllers:
-            before, ours = _told.get(library.filepath, (0, 0))
-            now = library.num_threads or 1
-            numbers.append(before if now == ours else now)
+            if library.filepath not in _alone:
+                before, ours = _told.get(library.filepath, (0, 0))
+                now = library.num_threads or 1
+                numbers.append(before if now == ours else now)
     return numbers
 
 
@@ -89,10 +90,8 @@ def thread_limit_here(most: int) -> Iterator[None]:
     undo: list[tuple[Any, int]] = []
     try:
         for library in blas_libraries().lib_controllers:
-            now = library.num_threads or 1
-            # Within the block threadpoolctl may leave the number it finds as MKL's for this thread.
-            if now > most or _is_mkl(library):
-                undo.append((library, _tell_thread(library, min(most, now))))
+            if (library.num_threads or 1) > most:
+                undo.append((library, _tell_thread(library, most)))
         yield
     finally:
         try:
@@ -118,6 +117,7 @@ def after_fork(limits: list[Any]) -> None:
     if blas_libraries.cache_info().currsize:
         for library in filter(_is_mkl, blas_libraries().lib_controllers):
             library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
+            library.dynlib.MKL_Set_Num_Threads(1)
             _alone.add(library.filepath)
         _apply()
 
@@ -125,11 +125,11 @@ def after_fork(limits: list[Any]) -> None:
 def _apply() -> None:
     least = min((limit.most for limit in _in_force), default=None)
     for library in blas_libraries().lib_controllers:
-        if getattr(library, "threading_layer", "") == "openmp":
+        if _is_mkl(library) or getattr(library, "threading_layer", "") == "openmp":
             continue
         path = library.filepath
-        before, ours = _told.get(path) or (_number(library),) * 2
-        wanted = 1 if path in _alone else before if least is None else min(before, least)
+        before, ours = _told.get(path) or (library.num_threads or 1,) * 2
+        wanted = before if least is None else min(before, least)
         if wanted != ours:
             _told[path] = before, 0  # 0: unknown, in case an interrupt comes now
             _tell(library, wanted)
@@ -142,22 +142,8 @@ def _is_mkl(library: Any) -> bool:
     return library.internal_api == "mkl"
 
 
-def _number(library: Any) -> int:
-    """The process's number of threads, whatever this thread's own number is."""
-    if not _is_mkl(library):
-        return library.num_threads or 1
-    own = library.dynlib.MKL_Set_Num_Threads_Local(0)
-    try:
-        return library.num_threads
-    finally:
-        library.dynlib.MKL_Set_Num_Threads_Local(own)
-
-
 def _tell(library: Any, number: int) -> None:
     """Set the process's number of threads."""
-    if _is_mkl(library):
-        library.dynlib.MKL_Set_Num_Threads(number)
-        return
     # From version 3.8 on, threadpoolctl obeys only one thread, until that thread releases it.
     done = getattr(library, "clear_controlling_thread", lambda force: None)
     done(force=True)

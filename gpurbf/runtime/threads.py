@@ -133,15 +133,8 @@ def limited(n_jobs: int | None) -> Iterator[None]:
             "n_jobs must be None, a number of threads >= 1, or -1 for all of them, -2 for all but "
             f"one and so on; got {n_jobs!r}."
         )
-    outer = _limit.get()
-    cores = _cores()
-    limit = _Limit(min(joblib.effective_n_jobs(n_jobs), _own_limit(cores)), outer, cores)
-    try:
-        _limit.set(limit)
-        with blas_threads.in_force(limit):
-            yield
-    finally:
-        _limit.set(outer)
+    with _at_most(joblib.effective_n_jobs(n_jobs)):
+        yield
 
 
 @contextmanager
@@ -151,8 +144,24 @@ def single_threaded_blas() -> Iterator[None]:
     BLAS threads synchronize after every product, and spin while they wait for the next, in OpenBLAS
     for some 25 ms. Nobody else has the core meanwhile, which costs seconds if others need it.
     """
-    with blas_threads.in_force(blas_threads.Limit(1)):
+    with _at_most(sys.maxsize, blas_threads.Limit(1)):
         yield
+
+
+@contextmanager
+def _at_most(most: int, blas: blas_threads.Limit | None = None) -> Iterator[None]:
+    """Limit our threads in the block, and BLAS's, to the same number unless it has its own limit.
+
+    Cores are counted before BLAS is limited: its number of threads is part of that.
+    """
+    outer, cores = _limit.get(), _cores()
+    limit = _Limit(min(most, _own_limit(cores)), outer, cores)
+    try:
+        _limit.set(limit)
+        with blas_threads.in_force(blas or limit):
+            yield
+    finally:
+        _limit.set(outer)
 
 
 def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:

@@ -11,13 +11,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from callers import everything, numbers, own_numbers, raising_at, run_python
+from callers import everything, own_numbers, raising_at, run_python, shared_numbers
+from sklearn.cluster import MiniBatchKMeans
 from threadpoolctl import threadpool_limits
 
 from gpurbf import BackendUnavailable
+from gpurbf.centers.kmeans import kmeans
 from gpurbf.layer.backends import get_backend
 from gpurbf.runtime import blas_threads, linalg, threads
 from gpurbf.runtime.linalg import factorizations
+
+
+@pytest.fixture(autouse=True, scope="module")
+def mkl():
+    """MKL is loaded, if there is one."""
+    with suppress(BackendUnavailable):
+        get_backend("mkl")
 
 
 def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
@@ -28,28 +37,30 @@ def test_limits_of_threads_that_overlap_leave_blas_as_it_was(callers):
     for order in orders:
         for i in range(len(order)):
             callers[i].enter(threads.limited, 1 + i % 2)
-            assert set(numbers().values()) == {1}
+            assert set(shared_numbers().values()) == {1}
         for i in order:
             callers[i].leave()
         assert everything() == before
 
 
 def test_blas_has_the_least_of_the_limits_in_force_and_who_has_none_all_threads(callers):
-    before, alone = numbers(), threads.thread_limit()
+    before, mine, alone = shared_numbers(), own_numbers(), threads.thread_limit()
     first, second, *_ = callers
     first.enter(threads.limited, 2)
     second.enter(threads.limited, 1)
-    assert set(numbers().values()) == {1}
+    assert set(shared_numbers().values()) == {1}
+    assert set(second._thread.submit(own_numbers).result().values()) == {1}
+    assert own_numbers() == mine | shared_numbers()  # MKL's is not limited in other threads
     assert threads.thread_limit() == alone
     assert first._thread.submit(threads.thread_limit).result() == min(2, alone)
     second.leave()
-    assert numbers() == {path: min(number, 2) for path, number in before.items()}
+    assert shared_numbers() == {path: min(number, 2) for path, number in before.items()}
 
 
 def test_blas_alone_is_a_limit_for_blas_only():
     before, own = everything(), threads.thread_limit()
     with threads.single_threaded_blas():
-        assert set(numbers().values()) == set(own_numbers().values()) == {1}
+        assert set(shared_numbers().values()) == set(own_numbers().values()) == {1}
         assert threads.thread_limit() == own
     assert everything() == before
 
@@ -57,11 +68,25 @@ def test_blas_alone_is_a_limit_for_blas_only():
 @pytest.mark.parametrize("block", [partial(threads.limited, 1), threads.single_threaded_blas])
 def test_what_others_tell_blas_within_a_limit_ends_with_it(block):
     """Estimators of scikit-learn do so; what threadpoolctl finds in MKL becomes this thread's."""
-    with suppress(BackendUnavailable):
-        get_backend("mkl")
     before = everything()
     with block(), threadpool_limits(1):
         pass
+    assert everything() == before
+
+
+def test_k_means_beside_a_limit_of_another_thread_leaves_blas_as_it_was(callers, monkeypatch):
+    """Its own limit, as scikit-learn's, restores what it found: the other thread's."""
+
+    def fit(self, X, sample_weight):
+        with threadpool_limits(1):
+            callers[0].leave()
+        self.cluster_centers_ = X[:2]
+        return self
+
+    monkeypatch.setattr(MiniBatchKMeans, "fit", fit)
+    before = everything()
+    callers[0].enter(threads.limited, 1)
+    kmeans(np.eye(4), None, 2, weights=None, random_state=None)
     assert everything() == before
 
 
@@ -151,6 +176,13 @@ def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
         assert caller._thread.submit(lambda: library.num_threads).result() == number
         caller.leave()
         assert caller._thread.submit(lambda: library.num_threads).result() == 4
+
+
+def test_one_thread_for_such_a_library_is_not_one_for_us(monkeypatch):
+    libraries, own = SimpleNamespace(lib_controllers=[OnOpenMP()]), threads.thread_limit()
+    monkeypatch.setattr(blas_threads, "blas_libraries", lambda: libraries)
+    with threads.single_threaded_blas():
+        assert libraries.lib_controllers[0].num_threads == 1 and threads.thread_limit() == own
 
 
 def test_an_interrupt_at_any_call_leaves_no_trace():
