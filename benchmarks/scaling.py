@@ -6,7 +6,7 @@ import functools
 import multiprocessing
 import statistics
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,10 +90,11 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         "threads over the measured one."
     )
     measured, modelled = [], []
-    for name in problems(quick, data_home):
-        row, rows = measure(name, quick, data_home)
-        measured.append(row)
-        modelled += rows
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for name in problems(quick, data_home):
+            row, rows = _measure(pool, name, quick, data_home)
+            measured.append(row)
+            modelled += rows
     header = ["fit", "1 thread s", f"{here} threads s", "two fits at once", "serial %", "model"]
     report.table(header, measured)
     _peers(report, quick, data_home, here)
@@ -104,7 +105,9 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     report.table(["fit", *table([])[0]], modelled)
 
 
-def measure(name: str, quick: bool, data_home: str | None) -> tuple[list[str], list[list[str]]]:
+def _measure(
+    pool: Executor, name: str, quick: bool, data_home: str | None
+) -> tuple[list[str], list[list[str]]]:
     """The row of a problem in the table of what is measured, and its rows of what is modelled."""
     rounds, here = 1 if quick else 7, thread_limit()
     estimator, X, y = problems(quick, data_home)[name]()
@@ -114,7 +117,7 @@ def measure(name: str, quick: bool, data_home: str | None) -> tuple[list[str], l
     }
     times = in_turn(fits, rounds)
     one, all_of_them = times["1"].median, times[str(here)].median
-    beside = _beside(name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
+    beside = _beside(pool, name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
     serial = _serial(one * beside, all_of_them, here)
     found = profile(estimator, X, y, X_test=X[:100])
     error = found.scaling([here])[0].seconds / found.seconds["training"]
@@ -157,14 +160,12 @@ def _serial(one: float, all_of_them: float, threads: int) -> float:
     return (threads * all_of_them / one - 1) / (threads - 1) if threads > 1 else 1.0
 
 
-def _beside(name: str, quick: bool, data_home: str | None, rounds: int) -> float:
+def _beside(pool: Executor, name: str, quick: bool, data_home: str | None, rounds: int) -> float:
     """The time of a one-thread fit beside an equal one in another process, over that alone."""
     seconds = []
     for processes in (1, 2):
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            jobs = [pool.submit(_alone, name, quick, data_home, rounds) for _ in range(processes)]
-            seconds.append(statistics.mean(job.result() for job in jobs))
+        jobs = [pool.submit(_alone, name, quick, data_home, rounds) for _ in range(processes)]
+        seconds.append(statistics.mean(job.result() for job in jobs))
     return seconds[1] / seconds[0]
 
 

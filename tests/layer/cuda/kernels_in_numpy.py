@@ -83,7 +83,8 @@ def _scalar(product, R):
 
 def places(pitch, load):
     """The words from which a lane's row is, of each of the 32."""
-    return np.array([(load[i // 8][0] + i % 8) * pitch + load[i // 8][1] for i in range(32)])
+    row, word = np.repeat(load, 8, axis=0).T
+    return (row + np.arange(32) % 8) * pitch + word
 
 
 def _deal(words, first, pitch, load):
@@ -99,23 +100,22 @@ def _deal(words, first, pitch, load):
 
 
 def fragments(lane):
-    """Rows and columns of a lane's elements of A (16 × 32), of B (32 × 8) and of D (16 × 8).
+    """Rows and columns of the elements of A (16 × 32), of B (32 × 8) and of D (16 × 8) in a lane.
 
     PTX manual, "Matrix Fragments for mma.m16n8k32", 8-bit types.
     """
     group, member = lane >> 2, lane & 3
     i = np.arange(16)
     A = group + 8 * (i // 4 % 2), 4 * member + i % 4 + 16 * (i // 8)
-    B = 4 * member + i[:8] % 4 + 16 * (i[:8] // 4), np.full(8, group)
+    B = 4 * member + i[:8] % 4 + 16 * (i[:8] // 4), group + 0 * i[:8]
     return A, B, (group + 8 * (i[:4] // 2), 2 * member + i[:4] % 2)
 
 
 def mma(a, b):
     """D (16, 8) of the instruction from the registers of the lanes, (32, 4, 4) and (32, 2, 4)."""
     A, B = np.zeros((16, 32), np.int64), np.zeros((32, 8), np.int64)
-    for lane in range(32):
-        in_A, in_B, _ = fragments(lane)
-        A[in_A], B[in_B] = a[lane].ravel(), b[lane].ravel()
+    in_A, in_B, _ = fragments(np.arange(32)[:, None])
+    A[in_A], B[in_B] = a.reshape(32, 16), b.reshape(32, 8)
     return A @ B
 
 

@@ -75,7 +75,7 @@ def consumers(layer, X):
 @pytest.mark.parametrize("consumer", range(3))
 def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_tiles, consumer):
     gpu = cupy.gpu
-    X, layer = samples_and_layer(N=500)
+    X, layer = samples_and_layer(N=200)
     run = consumers(layer, X)[consumer]
     expected = run()
     (pool,) = (pool for pool in gpu.pools if pool.used)
