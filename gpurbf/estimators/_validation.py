@@ -27,7 +27,13 @@ from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import METRICS, PRECISIONS, PROFILES
 from gpurbf.runtime.arrays import is_resident, library, to_host
-from gpurbf.runtime.checks import check_option, check_option_or_number, plain
+from gpurbf.runtime.checks import (
+    check_flag,
+    check_option,
+    check_option_or_number,
+    check_verbose,
+    plain,
+)
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import count, staged
 
@@ -375,6 +381,8 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
         check_option("kernel", profile_of(estimator.kernel), PROFILES, "or a function of d²")
     check_option("metric", estimator.metric, METRICS)
     check_option("precision", estimator.precision, PRECISIONS)
+    check_flag("fit_intercept", getattr(estimator, "fit_intercept", True))
+    check_verbose(estimator.verbose)
     check_gamma(estimator.gamma, ("scale", "auto", "median"))
     if isinstance(estimator.centers, str):
         check_option("centers", estimator.centers, tuple(CENTERS), "or an array (m, n)")

@@ -52,7 +52,14 @@ from gpurbf.fsvc.selection import (
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
-from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
+from gpurbf.runtime.checks import (
+    check_flag,
+    check_number,
+    check_option,
+    check_option_or_number,
+    check_verbose,
+    plain,
+)
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
@@ -676,6 +683,8 @@ def check_fsvc_parameters(estimator: Any) -> None:
     check_number("alpha", estimator.alpha, numbers.Real, 0, above=True)
     if estimator.max_centers is not None:
         check_number("max_centers", estimator.max_centers, numbers.Integral, 1)
+    check_flag("shuffle", estimator.shuffle)
+    check_verbose(estimator.verbose)
     check_fsvc_solver(estimator)
 
 

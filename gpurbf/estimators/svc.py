@@ -52,7 +52,7 @@ from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
-from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.checks import check_flag, check_number, check_option, check_verbose
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage, staged
@@ -916,8 +916,7 @@ def check_parameters(estimator: Any) -> None:
         The message names the parameter, its value and what is allowed.
     """
     if estimator.probability != "deprecated":
-        if not isinstance(estimator.probability, (bool, np.bool_)):
-            raise TypeError(f"probability must be True or False, got {estimator.probability!r}.")
+        check_flag("probability", estimator.probability)
         _warn_deprecated("The `probability` parameter")
     if estimator.C != np.inf:
         check_number("C", estimator.C, numbers.Real, 0, above=True)
@@ -933,3 +932,6 @@ def check_parameters(estimator: Any) -> None:
     check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
     check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
     check_option("precision", estimator.precision, PRECISIONS)
+    for name in ("break_ties", "shrinking"):
+        check_flag(name, getattr(estimator, name))
+    check_verbose(estimator.verbose)

@@ -28,7 +28,20 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
         expected = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
     if not -math.inf < value < math.inf or value < low or (above and value == low):
-        raise ValueError(f"{name} must be {'>' if above else '>='} {low}, got {plain(value)!r}.")
+        allowed = "finite" if low == -math.inf else f"{'>' if above else '>='} {low}"
+        raise ValueError(f"{name} must be {allowed}, got {plain(value)!r}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Check for True or False: other values would be taken by their truth, "False" as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
+
+
+def check_verbose(value: Any) -> None:
+    """Check for True, False or a number of the lines' detail."""
+    if not isinstance(value, (bool, np.bool_)):
+        check_number("verbose", value, numbers.Integral, 0)
 
 
 def check_option_or_number(

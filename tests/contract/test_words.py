@@ -34,13 +34,15 @@ def test_no_message_shows_numpys_types(name):
     assert ("only one class" in str(error.value)) == ("one class" in name)
 
 
+FLAGS = dict.fromkeys(["False", None, 1], "True or False")
 MUST_BE = {
     "C": {0: "> 0"},
     "alpha": {0: "> 0"},
+    **dict.fromkeys(("break_ties", "fit_intercept", "shrinking", "shuffle"), FLAGS),
     "alphas": dict.fromkeys([(), 0.1, ("a",)], "a list of numbers > 0"),
     "cache_size": {0: "> 0"},
     "class_weight": {"even": "None, 'balanced' or a dict, got 'even'"},
-    "coef0": {np.inf: ">= -inf"},
+    "coef0": {np.inf: "finite"},
     "degree": {-1: ">= 0"},
     "eval_radius": {-1.0: "> 0"},
     "gamma": {-1.0: "> 0"},
@@ -53,6 +55,7 @@ MUST_BE = {
     "overlap": {0: "> 0"},
     "radius": {0.0: "> 0", None: "a number"},
     "tol": {0.0: "> 0"},
+    "verbose": {None: "an integer", -1: ">= 0"},
 }
 UNKNOWN = {
     "n_centers": "most", "centers": "best", "kernel": "cosine", "metric": "cosine", "gamma": "big",
@@ -81,7 +84,8 @@ OTHERS = [
 def test_a_bad_parameter_is_refused_by_name(model):
     for name in MUST_BE.keys() & model.get_params().keys():
         for value, what in MUST_BE[name].items():
-            error = TypeError if what in ("a number", "an integer") else ValueError
+            kinds = "a number", "an integer", "True or False"
+            error = TypeError if what in kinds else ValueError
             with pytest.raises(error, match=f"^{name} must be {what}"):
                 clone(model).set_params(**{name: value}).fit(X, Y)
     for name in UNKNOWN.keys() & model.get_params().keys():
