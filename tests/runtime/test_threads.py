@@ -15,7 +15,14 @@ import numba
 import numpy as np
 import pytest
 import threadpoolctl
-from callers import everything, exit_code_of_a_child, forks, numbers, run_python, run_threads
+from callers import (
+    everything,
+    exit_code_of_a_child,
+    forks,
+    run_python,
+    run_threads,
+    shared_numbers,
+)
 from sklearn.datasets import load_digits
 
 from gpurbf import SVC, RBFClassifier, config_context, get_config
@@ -246,16 +253,13 @@ def test_a_forked_child_has_threads_of_its_own():
 
 @forks
 def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(callers, cores):
-    before = numbers()
+    before = shared_numbers()
     callers[0].enter(threads.limited, 1)
     callers[1].enter(claimed, 100)
 
     def keeps_three():
         good = threads.thread_limit() == 3
-        mine = {path: min(3, number) for path, number in before.items()}
-        # MKL works alone in a forked child (test_mkl.py).
-        good &= all(now in (mine[path], 1) for path, now in numbers().items())
-        good &= all(now == mine[path] for path, now in numbers().items() if "mkl" not in path)
+        good &= shared_numbers() == {path: min(3, number) for path, number in before.items()}
         with claimed(100) as helpers:
             return good and helpers == 2
 
