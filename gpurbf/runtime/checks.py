@@ -33,13 +33,13 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Check for True or False: other values would be taken by their truth, "False" as true."""
+    """Check for True or False; as a condition, even the text "False" would be true."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
 
 
 def check_verbose(value: Any) -> None:
-    """Check for True, False or a number of the lines' detail."""
+    """Check for True, False, or the level of detail: an integer, at least 0."""
     if not isinstance(value, (bool, np.bool_)):
         check_number("verbose", value, numbers.Integral, 0)
 

@@ -150,9 +150,9 @@ def single_threaded_blas() -> Iterator[None]:
 
 @contextmanager
 def _at_most(most: int, blas: blas_threads.Limit | None = None) -> Iterator[None]:
-    """Limit our threads in the block, and BLAS's, to the same number unless it has its own limit.
+    """Limit our threads in the block to `most`, and BLAS's to `blas` (None: to the same number).
 
-    Cores are counted before BLAS is limited: its number of threads is part of that.
+    The cores are counted before BLAS is limited, because its number of threads limits them.
     """
     outer, cores = _limit.get(), _cores()
     limit = _Limit(min(most, _own_limit(cores)), outer, cores)

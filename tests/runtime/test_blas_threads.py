@@ -90,6 +90,16 @@ def test_k_means_beside_a_limit_of_another_thread_leaves_blas_as_it_was(callers,
     assert everything() == before
 
 
+def test_a_limit_of_others_that_outlives_ours_is_undone_as_the_page_says(callers):
+    before = everything()
+    callers[0].enter(threads.limited, 1)
+    with threadpool_limits(1):
+        callers[0].leave()
+    assert set(shared_numbers().values()) == {1}
+    threadpool_limits(max(before[0].values()))
+    assert everything() == before
+
+
 @pytest.mark.parametrize("m, k", [(1, 300), (300, 300), (1100, 300), (3100, 3)])
 def test_factors_and_solutions_need_no_blas_thread_and_are_the_same_bits_for_any_number_of_ours(
     monkeypatch, m, k
