@@ -173,6 +173,17 @@ def test_its_results_are_a_table_and_nobody_is_warned():
     assert len(table) == 20 and best.eq(model[-1].alpha_).any()
 
 
+@pytest.mark.parametrize("m", [2, 30, 64, 100])
+def test_rows_that_threads_rotate_side_by_side_do_not_depend_on_each_other(m):
+    """dormqr writes to few reflectors while it applies them."""
+    rng = np.random.default_rng(0)
+    A, V = rng.normal(size=(m, m)), rng.normal(size=(1500, m))
+    turn = tridiagonal(np, A @ A.T).turn
+    expected = np.concatenate([turn(part) for part in np.split(V, 15)])
+    for _ in range(100):
+        np.testing.assert_allclose(turn(V), expected, rtol=0, atol=1e-10)
+
+
 def test_the_path_is_drawn():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")

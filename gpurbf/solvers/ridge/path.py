@@ -33,6 +33,8 @@ kernels = lazy_module("gpurbf.solvers.ridge._path_kernels")
 _ROUNDING = 8 * np.finfo(np.float64).eps
 # Rows that are rotated, or multiplied with all weights, at a time.
 _ROWS_PER_TASK = 128
+# Maximum number of reflectors that LAPACK's dormqr may apply without blocks (its NBMAX).
+_MAX_UNBLOCKED = 64
 # From this many rows on, BLAS threads help LAPACK: half of its work is a product with a vector for
 # each row, after which threads synchronize. Two OpenBLAS threads take half the time of one, but
 # below this number they keep spinning for longer than that saves (1,000 centers: a fit took 1.21
@@ -221,8 +223,10 @@ def _rotated(reflectors: np.ndarray, taus: np.ndarray, trans: str, V: np.ndarray
 
     def apply(part: np.ndarray) -> None:
         C = np.asfortranarray(part.T)
-        work = int(lapack.dormqr("L", trans, reflectors, taus, C, -1)[1][0])
-        part[:] = lapack.dormqr("L", trans, reflectors, taus, C, work, overwrite_c=1)[0].T
+        # Few reflectors are applied one by one; dormqr writes a 1 into each meanwhile.
+        own = reflectors.copy(order="F") if len(taus) <= _MAX_UNBLOCKED else reflectors
+        work = int(lapack.dormqr("L", trans, own, taus, C, -1)[1][0])
+        part[:] = lapack.dormqr("L", trans, own, taus, C, work, overwrite_c=1)[0].T
 
     map_single_threaded_blas([partial(apply, part) for part in parts])
     count(operations=2 * rotated.size * rotated.shape[1], kind="float64", nbytes=2 * rotated.nbytes)
