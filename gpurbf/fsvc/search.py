@@ -18,6 +18,7 @@ from gpurbf.fsvc.known import KnownLayer, Sample, select
 from gpurbf.fsvc.selection import Selection
 from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.errors import quiet
+from gpurbf.runtime.threads import single_threaded_blas
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
 from gpurbf.solvers.one_hot import one_hot, winning_class
@@ -57,6 +58,7 @@ def best(trials: Iterable[Trial]) -> Trial:
     return max(trials, key=lambda trial: (trial.score, -trial.loss))
 
 
+@single_threaded_blas()
 def tune(
     sample: Sample,
     n_samples: int,
@@ -73,6 +75,8 @@ def tune(
     """Search for the radii that are not given, on the sample; returns the trials in order.
 
     The grid spans the minimum to the maximum number of centers that a search aims at in all data.
+    BLAS has one thread: with more it rounds products otherwise, and of radii that are equally good
+    up to rounding another would be chosen.
 
     Parameters
     ----------

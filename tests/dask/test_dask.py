@@ -338,7 +338,7 @@ def test_a_worker_that_is_killed_costs_time_only(tmp_path):
                 pids = set(client.run(os.getpid).values())
                 model = getattr(on_dask, name)(**options, client=client).fit(*blocks)
                 assert os.path.exists(f"{log}.killed")
-                client.wait_for_workers(2, timeout=60)
+                client.wait_for_workers(2)
                 assert pids != set(client.run(os.getpid).values())
                 assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(X, y))
 

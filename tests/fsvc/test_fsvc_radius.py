@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from gpurbf import FSVC, config_context
 from gpurbf.fsvc.search import Trial
@@ -26,6 +27,15 @@ def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
     assert model.score(X, y) > 0.9
     if solver == "lms":
         assert model.n_iter_ == path["n_iter"][chosen]
+
+
+def test_trials_have_the_same_bits_for_every_number_of_threads():
+    X, y = digits()
+    X = X[:400] * np.sqrt(2)  # sums of squares are rounded
+    model = FSVC(solver="ridge", backend="numba", random_state=0)  # no distances by BLAS
+    one, several = (clone(model).set_params(n_jobs=n).fit(X, y[:400]).radius_path_ for n in (1, -1))
+    for name, trials in one.items():
+        np.testing.assert_array_equal(trials, several[name], name)
 
 
 def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
