@@ -53,13 +53,13 @@ def test_sixty_four_threads_give_the_bits_of_one(monkeypatch, name, dtype):
     asked, start = [], threads.start
     monkeypatch.setattr(threads, "start", lambda call: (asked.append(call), start(call)))
 
-    def outputs(n_threads):
+    def outputs(n_threads, n_jobs):
         monkeypatch.setattr(threads, "_cores", lambda: n_threads)
-        return MODELS[name].fit(X, y).decision_function(X[:500])
+        return MODELS[name].set_params(n_jobs=n_jobs).fit(X, y).decision_function(X[:500])
 
-    alone = outputs(1)
+    alone = outputs(1, 1)  # which BLAS's threads are limited to, too
     assert not asked
-    np.testing.assert_array_equal(outputs(MANY), alone)
+    np.testing.assert_array_equal(outputs(MANY, None), alone)
     assert asked
 
 
