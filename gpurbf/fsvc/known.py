@@ -18,6 +18,7 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.threads import single_threaded_blas
 
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
@@ -37,6 +38,7 @@ class Sample(NamedTuple):
     weights_valid: np.ndarray
 
 
+@single_threaded_blas()  # as in `tune`
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
     """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]

@@ -76,7 +76,7 @@ def tune(
 
     The grid spans the minimum to the maximum number of centers that a search aims at in all data.
     BLAS has one thread: with more it rounds products otherwise, and of radii that are equally good
-    up to rounding another would be chosen.
+    up to rounding another would be chosen. One thread is as fast: the products are small.
 
     Parameters
     ----------

@@ -29,10 +29,11 @@ def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
         assert model.n_iter_ == path["n_iter"][chosen]
 
 
-def test_trials_have_the_same_bits_for_every_number_of_threads():
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_trials_have_the_same_bits_for_every_number_of_threads(backend):
     X, y = digits()
     X = X[:400] * np.sqrt(2)  # sums of squares are rounded
-    model = FSVC(solver="ridge", backend="numba", random_state=0)  # no distances by BLAS
+    model = FSVC(solver="ridge", backend=backend, random_state=0)
     one, several = (clone(model).set_params(n_jobs=n).fit(X, y[:400]).radius_path_ for n in (1, -1))
     for name, trials in one.items():
         np.testing.assert_array_equal(trials, several[name], name)
