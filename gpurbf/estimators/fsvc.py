@@ -504,7 +504,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
         unit = Unit(profile_of(self.kernel), self.metric, radius)
-        limits = self.overlap, len(self.classes_), self.max_centers
+        limits = float(self.overlap), len(self.classes_), self.max_centers
         return Selection(self.selection, self._pass_arithmetic(), unit, *limits)
 
     def _pass_arithmetic(self) -> Arithmetic:
@@ -539,6 +539,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             some = X[order.stream[:: max(1, len(order.stream) // 200)]]
             D = distances(some, some, self.metric, **self._options)
             radius = radius_for_ratio(X, codes, order.stream, self._new_selection, D)
+        elif radius is not None:
+            radius = float(radius)
         if radius is None or self.eval_radius == "auto":
             trials = tune(
                 draw_sample(X, codes, order, self.metric, **self._options),
@@ -546,7 +548,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 n_classes=len(self.classes_),
                 kind=self.selection,
                 kernel=profile_of(self.kernel),
-                overlap=self.overlap,
+                overlap=float(self.overlap),
                 solver=solver,
                 max_centers=self.max_centers,
                 radius=radius,

@@ -407,7 +407,7 @@ class SVC(
             precision=self.precision,
             tol=self._tol,
             max_iter=self.max_iter,
-            cache_bytes=self.cache_size * 2**20,
+            cache_bytes=2**20 * float(self.cache_size),
             **options,
         )
 

@@ -98,7 +98,7 @@ def config_context(**settings: Any) -> Iterator[None]:
 def working_bytes() -> int:
     """Bytes that tiles and other working arrays may take."""
     megabytes = _settings.get()["memory"]
-    return int((_WORKING_MEGABYTES if megabytes == "auto" else megabytes) * 2**20)
+    return int(2**20 * float(_WORKING_MEGABYTES if megabytes == "auto" else megabytes))
 
 
 def bytes_to_keep(share: float) -> float:

@@ -124,7 +124,7 @@ class LMS(BaseEstimator):
         W[:] = 0
         if start is not None:
             W[:, :m] = start.T
-        rate = _safe_rate(tiles) if self.learning_rate is None else self.learning_rate
+        rate = _safe_rate(tiles) if self.learning_rate is None else float(self.learning_rate)
         for epoch in range(1, self.n_epochs + 1):
             with stage("output training"), layer.allocator():
                 for rows, H in tiles:

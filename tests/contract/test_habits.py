@@ -10,7 +10,16 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 import gpurbf
-from gpurbf import SVC, BackendUnavailable, RBFClassifier, RBFClassifierCV, RBFLayer
+from gpurbf import (
+    FSVC,
+    SVC,
+    BackendUnavailable,
+    RBFClassifier,
+    RBFClassifierCV,
+    RBFLayer,
+    config_context,
+)
+from gpurbf.solvers import CG, LMS
 
 X, Y = load_iris(return_X_y=True)
 parametrized = pytest.mark.parametrize("model", ESTIMATORS, ids=lambda m: type(m).__name__)
@@ -122,3 +131,31 @@ def test_set_config_holds_until_it_is_set_again():
     finally:
         gpurbf.set_config(**before)
     assert gpurbf.get_config() == before
+
+
+NUMBERS = [
+    (SVC(), "C gamma tol cache_size"),
+    (SVC(kernel="poly"), "coef0"),
+    (RBFClassifier(20, random_state=0), "gamma alpha"),
+    (RBFClassifier(20, solver=CG(), random_state=0), "solver__alpha solver__tol"),
+    (RBFClassifier(9, gamma=99, solver=LMS(), random_state=0), "solver__learning_rate"),
+    (FSVC(2.0, random_state=0), "radius eval_radius overlap alpha"),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble, np.uint8])
+@pytest.mark.parametrize(("model", "names"), NUMBERS)
+def test_numbers_may_be_of_any_type(model, names, dtype):
+    for name in names.split():
+        value = dtype(1 if dtype == np.uint8 else 0.3)
+        found, plain = (
+            clone(model).set_params(**{name: v}).fit(X, Y) for v in (value, float(value))
+        )
+        np.testing.assert_array_equal(*(outputs(each, X) for each in (found, plain)), name)
+
+
+def test_memory_may_be_a_number_of_numpy_s():
+    expected = RBFLayer(20, random_state=0).fit_transform(X)
+    for megabytes in (np.int32(4096), np.uint8(200)):
+        with config_context(memory=megabytes):
+            np.testing.assert_array_equal(RBFLayer(20, random_state=0).fit_transform(X), expected)

@@ -143,7 +143,7 @@ class LeastSquares(System):
         self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, solver: CG
     ) -> None:
         self.layer, self.n_samples, self.solver = layer, len(T), solver
-        self.X, self.T = X, T
+        self.X, self.T, self.alpha = X, T, float(solver.alpha)
         self.w = np.ones(len(T)) if weights is None else weights
         self._keep()
         may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
@@ -153,7 +153,7 @@ class LeastSquares(System):
         self._centre()
         m, n = len(self.mean), float(self.w.sum())
         trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
-        self.ridge = self.solver.alpha * relative_to(trace / m, self.squares / m)
+        self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
         self.preconditioner = self._precondition(_MAX_FALKON_CENTERS, trace)
@@ -162,7 +162,7 @@ class LeastSquares(System):
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
         target = float(np.abs(self.T).max(initial=1))
-        found = fixed_point(self.layer, self.solver.alpha, target, 1.0, 1.0)
+        found = fixed_point(self.layer, self.alpha, target, 1.0, 1.0)
         shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
         self._keep_in(shift, step)
         step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
@@ -195,7 +195,7 @@ class LeastSquares(System):
         """Whether rows in multiples of that step are as good as those not rounded."""
         m, n = len(self.mean), float(self.w.sum())
         spread = self.squares - n * float(self.mean @ self.mean)
-        return tolerable(m * n * step**2 / 12, spread, self.solver.alpha)
+        return tolerable(m * n * step**2 / 12, spread, self.alpha)
 
     def _factorised(self, trace: float) -> Falkon:
         return Falkon(self.layer, self.ridge, float(self.w.sum()), self.solver.fit_intercept)
@@ -254,9 +254,7 @@ class LeastSquares(System):
         if len(W) <= _MAX_SUMMED_CENTERS:
             layer, normal = self.layer.in_float64(), NormalEquations(*W.shape)
             normal.add(layer, self.X, self.T, self.w)
-            solution = Ridge(self.solver.alpha, fit_intercept=self.solver.fit_intercept).solve(
-                normal
-            )
+            solution = Ridge(self.alpha, fit_intercept=self.solver.fit_intercept).solve(normal)
             with layer.allocator():
                 H = activations(layer, self.X[rows])
                 return solution.leave_one_out(H, self.T[rows], mass)
@@ -314,7 +312,7 @@ class KernelSystem(System):
         self.w, self.roots = w, np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
-        self.ridge = solver.alpha * n
+        self.ridge = float(solver.alpha) * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 / 12**0.5 * float(w.max()) * m**0.5
         step, most = None, min(_MAX_NOISE, _MAX_NOISE_PER_TOL * solver.tol) * self.ridge

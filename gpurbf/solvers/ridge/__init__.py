@@ -86,7 +86,8 @@ class Ridge(BaseEstimator):
         """
         with normal.allocator():
             equations = normal.equations(self.fit_intercept, keep=keep)
-            W, whiten = _solve(equations.xp, equations.A, equations.B, self.alpha * equations.scale)
+            penalty = float(self.alpha) * equations.scale
+            W, whiten = _solve(equations.xp, equations.A, equations.B, penalty)
             W = to_host(W)
         own = 1 / float(normal.weight) if self.fit_intercept else 0.0
         return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten, equations.xp)

@@ -71,7 +71,7 @@ class NormalEquations:
             f"HᵀH of {n_centers:,} centers and its factor",
             "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
         )
-        self.alpha = alpha
+        self.alpha = float(alpha)
         # The layer decides where the sums are; None, before the first rows and in a pickle: NumPy.
         self.layer: Layer | None = None
         self.shift: np.ndarray | None = None

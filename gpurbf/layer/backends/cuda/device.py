@@ -91,7 +91,7 @@ class Memory:
             return self._local.budget
         megabytes = get_config()["gpu_memory"] or _environment_megabytes()
         if megabytes:
-            return int(megabytes * 2**20)
+            return int(2**20 * float(megabytes))
         free, _ = self.xp.cuda.runtime.memGetInfo()
         return int(_SHARE * (free + self.pool.total_bytes()) / processes())
 
