@@ -599,7 +599,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if self.class_weight == "balanced":
             votes = 1 / mass().astype(float)
         else:
-            votes = np.array([self.class_weight.get(label, 1.0) for label in classes.tolist()])
+            found = [self.class_weight.get(label, 1.0) for label in classes.tolist()]
+            votes = np.array(found, np.float64)
         votes /= max(votes.max(), np.finfo(float).tiny)
         return W * votes[labels, None]
 

@@ -224,6 +224,11 @@ def test_class_weights_pull_towards_their_class(solver):
     for weights in ({1: 0.05}, None, {1: 20}):
         ones.append((model.set_params(class_weight=weights).fit(X, y).predict(X) == 1).sum())
     assert ones[0] < ones[1] < ones[2]
+    found, whole = (
+        clone(model).set_params(class_weight=dict(enumerate(weights))).fit(X, y)
+        for weights in ((1.0, 20.0), (1, 20))
+    )
+    np.testing.assert_array_equal(whole.coef_, found.coef_)
 
 
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])
