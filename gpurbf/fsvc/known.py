@@ -67,10 +67,10 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
 
 
 @staged("hidden layer", "distances")
-def distances(X: Any, C: Any, metric: str, **options: Any) -> np.ndarray:
-    """The distances (N, m) that the unit takes, float32 if that holds their squares."""
+def distances(X: Any, C: Any, metric: str, dtype: Any = None, **options: Any) -> np.ndarray:
+    """The distances (N, m) that the unit takes; by default float32 if that holds their squares."""
     inside = "manhattan" if metric == "manhattan" else "euclidean"
-    dtype = np.float32 if holds_squares(np.float32, X, C) else np.float64
+    dtype = dtype or (np.float32 if holds_squares(np.float32, X, C) else np.float64)
     D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).activations(X)
     D = D.astype(dtype, copy=False)  # a forced precision may give another dtype
     if not np.isfinite(D.max()):
@@ -85,10 +85,13 @@ def _squared(squares: np.ndarray) -> np.ndarray:
 
 @staged("back and evaluate", "nearest centers")
 def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
-    """The index of the nearest center of each row of X (N, n), the lowest of equally near ones."""
+    """The index of the nearest center of each row of X (N, n), the lowest of equally near ones.
+
+    The farther a row is, the less its distances differ: float32 would not tell them apart.
+    """
     nearest = np.empty(X.shape[0], np.int64)
     for rows in gen_batches(X.shape[0], _ROWS_PER_BLOCK):
-        nearest[rows] = distances(X[rows], C, metric, **options).argmin(axis=1)
+        nearest[rows] = distances(X[rows], C, metric, np.float64, **options).argmin(axis=1)
     return nearest
 
 

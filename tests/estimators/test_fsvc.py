@@ -258,6 +258,20 @@ def test_samples_outside_every_radius_follow_the_rule_and_are_counted():
         assert not model.decision_function(far)[5:].any()
 
 
+@pytest.mark.filterwarnings(OUTSIDE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_nearest_center_does_not_depend_on_other_samples(dtype, backend):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 2)).astype(dtype), rng.integers(0, 5, 300)
+    far = (1e6 * rng.normal(size=(200, 2))).astype(dtype)
+    model = ordered(radius=0.05, kernel="triangular", backend=backend).fit(X, y)
+    farther = np.concatenate([far, np.full((1, 2), 1e18, dtype)])  # its square is too large
+    found = model.decision_function(far)
+    nearest = reference.euclidean(far, model.centers_).argmin(axis=1)
+    np.testing.assert_array_equal(found, model.coef_.T[nearest])
+    np.testing.assert_array_equal(model.decision_function(farther)[:-1], found)
+
+
 def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
     X, y = cloud()
     everything = ordered(radius=0.8).fit(X, y).center_indices_
