@@ -423,7 +423,7 @@ class SVC(
             "verbose": False,
             "n_jobs": None,
         }
-        model = SVC(**self.get_params(deep=False) | parameters)
+        model = SVC(**parameters_of(self, SVC) | parameters)
 
         def outputs(train: np.ndarray, test: np.ndarray) -> np.ndarray:
             given = self._given()
@@ -782,12 +782,18 @@ class SVC(
 
 
 def parameters_of(model: Any, cls: type) -> dict[str, Any]:
-    """The parameters of a model that class ``cls`` has too."""
-    known = inspect.signature(cls).parameters
-    own = model.get_params(deep=False)
+    """The parameters of a model that class ``cls`` has too.
+
+    The constructor of a subclass may take others than those that its base has as attributes.
+    """
+    own = {
+        name: getattr(model, name)
+        for name in inspect.signature(cls).parameters
+        if hasattr(model, name)
+    }
     if not with_probabilities(model):  # the default differs between versions
         own.pop("probability", None)
-    return {name: value for name, value in own.items() if name in known}
+    return own
 
 
 def _warn_deprecated(what: str) -> None:

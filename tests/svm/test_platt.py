@@ -16,6 +16,21 @@ X, Y = load_digits(return_X_y=True)
 X_TRAIN, Y_TRAIN, X_TEST, Y_TEST = X[:1000], Y[:1000], X[1000:], Y[1000:]
 
 
+class Cubic(SVC):
+    """Whose constructor takes other parameters than its base has."""
+
+    def __init__(self, name="cubic"):
+        super().__init__(kernel="poly", coef0=2.0, probability=True, random_state=0)
+        self.name = name
+
+
+def test_a_subclass_has_probabilities_of_its_own_kernel():
+    own = SVC(kernel="poly", coef0=2.0, probability=True, random_state=0)
+    expected, model = own.fit(X[:200], Y[:200]), Cubic().fit(X[:200], Y[:200])
+    np.testing.assert_array_equal(model.predict_proba(X_TEST), expected.predict_proba(X_TEST))
+    assert model.to_sklearn().get_params() == expected.to_sklearn().get_params()
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
 def test_a_sigmoid_is_that_of_scikit_learns_calibration(scale):
     rng = np.random.default_rng(0)
