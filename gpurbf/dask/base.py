@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
 from gpurbf.dask.graph import Tasks, caller, shared
+from gpurbf.runtime.errors import quiet
 
 
 class DaskEstimator(BaseEstimator):
@@ -69,7 +70,8 @@ class DaskEstimator(BaseEstimator):
         # One row shows the shape and dtype of results; it needs no names of columns.
         probe = copy.copy(self.model_)
         vars(probe).pop("feature_names_in_", None)
-        like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
+        with quiet():  # this row is not the user's
+            like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
         model = shared((self.model_, caller(self.n_jobs), method, like), "model")
         name = f"gpurbf-{method.replace('_', '-')}-{uuid.uuid4().hex}"
         lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(blocks)

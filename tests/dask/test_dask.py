@@ -281,6 +281,13 @@ def test_predictions_are_lazy_and_those_of_the_model(client):
                 calls.clear()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_prediction_does_not_warn_of_the_row_that_shows_its_shape(client):
+    far, labels = cut(N, data=(X + 1000.0, y))
+    model = on_dask.FSVC(20.0, kernel="triangular", eval_radius=None).fit(far, labels)
+    assert model.predict(far).shape == (N,)
+
+
 def test_a_prediction_holds_the_samples_that_workers_have(client):
     blocks, labels = cut(1000, 797)
     model = on_dask.SVC().fit(blocks, labels)
