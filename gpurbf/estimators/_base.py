@@ -166,7 +166,8 @@ def where_X_is(method: Method) -> Method:
     def answered(self: Any, X: Any) -> Any:
         own, model = own_array(X), object.__new__(type(self))
         model.__dict__ = self.__dict__  # which a `transaction` replaces, never changes
-        result = beside(own, method(model, own))
+        with np.errstate(under="ignore"):  # as in a fit, whatever the caller's np.seterr raises
+            result = beside(own, method(model, own))
         return result if own is X else _like(X, result)
 
     return answered  # type: ignore[return-value]

@@ -162,6 +162,7 @@ def test_a_layer_takes_any_targets():
             RBFLayer(5).fit(X, wrong)
 
 
+@pytest.mark.filterwarnings("ignore:.*outside the radius of every center:UserWarning")
 def test_an_underflow_is_no_error_whatever_numpy_raises():
     far = np.where(np.arange(40)[:, None] == 7, 1e3, X)
     for solver in ("ridge", "lms", "one-hot"):
@@ -170,6 +171,10 @@ def test_an_underflow_is_no_error_whatever_numpy_raises():
             model = FSVC(1.0, solver=solver, random_state=0).fit(far, y)
             found = model.decision_function(X)
         np.testing.assert_array_equal(found, expected.decision_function(X))
+    for model in (FSVC.sfsvc(1.0), RBFClassifier(5, kernel=lambda d: np.exp(-d), random_state=0)):
+        expected = model.fit(X, y).decision_function(X - 50)
+        with np.errstate(all="raise"):
+            np.testing.assert_array_equal(model.decision_function(X - 50), expected)
 
 
 @pytest.mark.parametrize("model", [FSVC(1.0, random_state=0), RBFClassifier(5, random_state=0)])
