@@ -385,7 +385,16 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
                 same = LeftOutOutputs(self.classes_, self.codes[rows], np.ones(len(rows)))
                 return same.scored(scorer, outputs[rows])
             options = {"sample_weight": self.weights}
-        score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+        try:
+            score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+        except ValueError as error:
+            if (n_found := len(np.unique(self.codes))) == len(self.classes_):
+                raise
+            raise ValueError(
+                f"{scorer} cannot score the {len(outputs)} samples left out, which are of {n_found} "
+                f"of {len(self.classes_)} classes: {error} A larger n_left_out, or None for all "
+                "samples, may leave out some of every class."
+            ) from error
         if not np.isfinite(score):
             raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")
         return score
