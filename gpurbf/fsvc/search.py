@@ -32,6 +32,8 @@ _EVAL_RADIUS_PER_DISTANCE = 0.5
 _FINE_POWERS = tuple(i / 3 for i in range(-2, 3))
 # If samples are few, more than 10 % may be needed: up to half of them or this many centers.
 _MAX_CENTERS_OF_FEW_SAMPLES = 1000
+# Radii are searched down to some thousandths of a typical distance; float64 must hold their squares.
+_LEAST_DISTANCE = 1e-150
 # Output weights beyond which LMS is about to overflow.
 _MAX_WEIGHT = 1e18
 
@@ -254,6 +256,15 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
 
 
 def typical_distance(D: np.ndarray) -> float:
-    """The median of some distances between different samples; 1 if there are none."""
+    """The median of some distances between different samples; 1 if there are none.
+
+    Raises
+    ------
+    FloatingPointError
+        If float64 does not hold the squares of radii of that size.
+    """
     some = D[:200, :200]
-    return float(np.median(some[some > 0])) if (some > 0).any() else 1.0
+    found = float(np.median(some[some > 0])) if (some > 0).any() else 1.0
+    if found < _LEAST_DISTANCE:
+        raise FloatingPointError("squares of radii")
+    return found

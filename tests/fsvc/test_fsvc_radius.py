@@ -39,6 +39,14 @@ def test_trials_have_the_same_bits_for_every_number_of_threads(backend):
         np.testing.assert_array_equal(trials, several[name], name)
 
 
+@pytest.mark.parametrize("radius", ["auto", "ratio"])
+@pytest.mark.parametrize("size", [1e-80, 1e-100])  # squares of squared distances underflow
+def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
+    X, y = digits()
+    with pytest.raises(ValueError, match="squares of radii cannot be computed.*Scale the data"):
+        fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
+
+
 def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
     X, y = digits()
     model = fitted(X[:500], y[:500], 2.0, eval_radius="auto")
