@@ -145,7 +145,7 @@ class SparseLayer:
     dtype = np.dtype(np.float64)
 
     def __init__(self, C: Any, activation: Activation) -> None:
-        self.centers = _csr(C)
+        self.centers = canonical_csr(C)
         self.activation = activation
         self._columns = Columns(self.centers)
         self._norms = _squares(self.centers, 2, np.float64)
@@ -174,7 +174,7 @@ class SparseLayer:
 
         SciPy's products do not block other threads.
         """
-        X = _csr(X)
+        X = canonical_csr(X)
 
         def part(rows: slice) -> None:
             out[rows] = values(X[rows])
@@ -198,10 +198,17 @@ class SparseLayer:
         return FORMULAS[str(self.activation.profile)](value, self.activation)
 
 
-def _csr(X: Any) -> sp.csr_array:
-    """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice."""
+def canonical_csr(X: Any) -> sp.csr_array:
+    """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice.
+
+    It may share arrays with X. SciPy's ``power`` sorts entries in place: those of a copy, or X
+    would be left with some of its arrays sorted and the others not.
+    """
     X = sp.csr_array(X.values if isinstance(X, Samples) else X, dtype=np.float64)
     if X.indices.dtype != np.int32 and max(X.nnz, *X.shape) < 2**31:
         indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
         X = sp.csr_array((X.data, indices, indptr), shape=X.shape)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
     return X

@@ -123,6 +123,18 @@ def test_entries_given_in_two_parts_are_one():
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int32), (np.float64, np.int64)])
+def test_rows_whose_entries_are_in_no_order_are_learned_as_they_are(dtype, index):
+    N, wide = 150, 200_000  # no dense copy is made
+    X = random_array((N, wide), density=1e-4, rng=rng, format="csr", dtype=dtype)
+    order = np.lexsort((-X.indices, np.repeat(np.arange(N), np.diff(X.indptr))))
+    arrays = X.data[order], X.indices[order].astype(index), X.indptr.astype(index)
+    unsorted, y = sp.csr_array(arrays, shape=X.shape), rng.integers(0, 2, N)
+    assert unsorted.indices.dtype == index and not unsorted.has_sorted_indices
+    expected = SVC().fit(X, y).decision_function(X)
+    np.testing.assert_allclose(SVC().fit(unsorted, y).decision_function(X), expected, atol=1e-9)
+
+
 def test_what_is_left_to_sparse_products():
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
     full = samples(np.float64, 0.2)
