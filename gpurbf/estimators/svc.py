@@ -50,7 +50,7 @@ from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.sparse import SparseLayer
+from gpurbf.layer.sparse import SparseLayer, canonical_csr
 from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
 from gpurbf.runtime.checks import check_flag, check_number, check_option, check_verbose
 from gpurbf.runtime.errors import quiet, warn
@@ -575,8 +575,7 @@ class SVC(
         own = np.array(self._dual_coef_, np.float64, order="C")
         vectors: Any = self.support_vectors_
         if self._sparse:
-            vectors = sp.csr_matrix(vectors, dtype=np.float64)
-            vectors.sort_indices()
+            vectors = sp.csr_matrix(canonical_csr(vectors))
             # With its zeros: scikit-learn passes its numbers to LIBSVM as a dense matrix.
             full = sp.csr_matrix(np.ones(own.shape))
             full.data[:] = own.ravel()

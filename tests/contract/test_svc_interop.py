@@ -110,3 +110,18 @@ def test_only_a_fitted_svc_is_taken():
         SVC.from_sklearn(sklearn.svm.SVC())
     with pytest.raises(TypeError, match=r"sklearn\.svm\._classes\.NuSVC"):
         SVC.from_sklearn(sklearn.svm.NuSVC().fit(X_TRAIN, Y_TRAIN))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_sparse_support_vectors_may_have_their_entries_in_any_order(index):
+    rows = sp.csr_array(X_TRAIN[:200])
+    # Each entry in two halves, the last columns first.
+    order = np.lexsort((-rows.indices, np.repeat(np.arange(200), np.diff(rows.indptr)))).repeat(2)
+    arrays = rows.data[order] / 2, rows.indices[order].astype(index)
+    ours = SVC().fit(
+        sp.csr_array((*arrays, 2 * rows.indptr.astype(index)), shape=rows.shape), Y_TRAIN[:200]
+    )
+    assert not ours.support_vectors_.has_canonical_format
+    before = ours.support_vectors_.toarray()
+    same(ours, ours.to_sklearn(), sp.csr_matrix(X_TEST))
+    np.testing.assert_array_equal(ours.support_vectors_.toarray(), before)
