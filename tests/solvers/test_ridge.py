@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import reference
+import threadpoolctl
 from callers import layer_of
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.solvers.ridge import OwnCenters, Ridge
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.normal_equations import Equations, NormalEquations
 
 RNG = np.random.default_rng(0)
 X, C = RNG.normal(size=(90, 6)), RNG.normal(size=(25, 6))
@@ -73,3 +74,13 @@ def test_a_failed_factorisation_leaves_the_matrix_whole():
     with pytest.warns(ConvergenceWarning, match="raised 100 times"):
         solution = Ridge(1e-6, fit_intercept=False).solve(sums(G, b[:, 0]))
     np.testing.assert_allclose(solution.W, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("m", "k"), [(20_000, 1), (5000, 100)])
+def test_the_intercept_does_not_depend_on_blas_threads(m, k):
+    equations = Equations(None, None, RNG.normal(size=m), np.zeros(k), 1.0, np)
+    W, found = RNG.normal(size=(m, k)), []
+    for most in (1, None):
+        with threadpoolctl.threadpool_limits(most):
+            found.append(equations.intercept(W))
+    np.testing.assert_array_equal(*found)

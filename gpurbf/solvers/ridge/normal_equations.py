@@ -44,8 +44,9 @@ class Equations(NamedTuple):
     xp: ModuleType
 
     def intercept(self, W: np.ndarray) -> np.ndarray:
-        """b (k,) of weights W (m, k)."""
-        return self.target_mean - self.mean @ W
+        """b (k,) of weights W (m, k), by one BLAS thread: with more, last digits are others."""
+        with single_threaded_blas():
+            return self.target_mean - self.mean @ W
 
 
 class NormalEquations:
