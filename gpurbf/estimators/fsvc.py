@@ -599,8 +599,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if self.class_weight == "balanced":
             votes = 1 / mass().astype(float)
         else:
-            found = [self.class_weight.get(label, 1.0) for label in classes.tolist()]
-            votes = np.array(found, np.float64)
+            votes = np.array([self.class_weight.get(c, 1.0) for c in classes.tolist()], np.float64)
         votes /= max(votes.max(), np.finfo(float).tiny)
         return W * votes[labels, None]
 

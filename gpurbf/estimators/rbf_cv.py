@@ -391,9 +391,9 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
             if (n_found := len(np.unique(self.codes))) == len(self.classes_):
                 raise
             raise ValueError(
-                f"{scorer} cannot score the {len(outputs)} samples left out, which are of {n_found} "
-                f"of {len(self.classes_)} classes: {error} A larger n_left_out, or None for all "
-                "samples, may leave out some of every class."
+                f"{scorer} cannot score the {len(outputs)} samples left out, which are of "
+                f"{n_found} of {len(self.classes_)} classes: {error} A larger n_left_out, or None "
+                "for all samples, may leave out some of every class."
             ) from error
         if not np.isfinite(score):
             raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")

@@ -32,7 +32,7 @@ _EVAL_RADIUS_PER_DISTANCE = 0.5
 _FINE_POWERS = tuple(i / 3 for i in range(-2, 3))
 # If samples are few, more than 10 % may be needed: up to half of them or this many centers.
 _MAX_CENTERS_OF_FEW_SAMPLES = 1000
-# Radii are searched down to some thousandths of a typical distance; float64 must hold their squares.
+# Searched radii are thousandths of a typical distance or more; float64 must hold their squares.
 _LEAST_DISTANCE = 1e-150
 # Output weights beyond which LMS is about to overflow.
 _MAX_WEIGHT = 1e18

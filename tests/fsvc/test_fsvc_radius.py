@@ -43,7 +43,7 @@ def test_trials_have_the_same_bits_for_every_number_of_threads(backend):
 @pytest.mark.parametrize("size", [1e-80, 1e-100])  # squares of squared distances underflow
 def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
     X, y = digits()
-    with pytest.raises(ValueError, match="squares of radii cannot be computed.*Scale the data"):
+    with pytest.raises(ValueError, match=r"squares of radii cannot be computed.*Scale the data"):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
