@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from gpurbf.centers.sample import shares
-from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.runtime.threads import single_threaded_blas, thread_limit
 
 
 def kmeans(
@@ -52,7 +53,8 @@ def kmeans(
     )
     # The products are small: more threads only take longer. Its own limits of BLAS threads, in
     # several threads at a time, would leave the process with one; within one of ours they do not.
-    with single_threaded_blas():
+    # Its loops run on threads of OpenMP, whose number is set for this thread alone.
+    with single_threaded_blas(), threadpool_limits(thread_limit(), user_api="openmp"):
         return means.fit(X, sample_weight=weights).cluster_centers_
 
 

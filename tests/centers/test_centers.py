@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import load_digits
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 from gpurbf.centers import CENTERS
 from gpurbf.centers.sample import Distinct, Race, shares
 from gpurbf.data.hashes import row_hashes
+from gpurbf.runtime.threads import limited, thread_limit
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:600], y[:600]
@@ -125,6 +128,21 @@ def test_hashes_separate_rows_and_equate_zeros():
     assert len(np.unique(row_hashes(np.eye(2000), 0))) == 2000
     positive, negative = (row_hashes(np.array([[zero, 1]]), 1) for zero in (0.0, -0.0))
     np.testing.assert_array_equal(positive, negative)
+
+
+@pytest.mark.parametrize("n_jobs", [1, None])
+def test_n_jobs_limits_the_threads_of_k_means_and_of_nothing_else(monkeypatch, n_jobs):
+    before, seen, fit = _openmp_effective_n_threads(), [], MiniBatchKMeans.fit
+
+    def spied(self, *args, **options):
+        seen.append(_openmp_effective_n_threads())
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(MiniBatchKMeans, "fit", spied)
+    with limited(n_jobs):
+        draw("kmeans", X, None, 10)
+        assert seen == [min(before, thread_limit())]
+    assert _openmp_effective_n_threads() == before
 
 
 @pytest.mark.parametrize("rule", ["kmeans", "kmeans-class"])
