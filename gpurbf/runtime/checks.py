@@ -28,7 +28,8 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
         expected = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
     if not -math.inf < value < math.inf or value < low or (above and value == low):
-        allowed = "finite" if low == -math.inf else f"{'>' if above else '>='} {low}"
+        unbounded = low == -math.inf or value == math.inf
+        allowed = "finite" if unbounded else f"{'>' if above else '>='} {low}"
         raise ValueError(f"{name} must be {allowed}, got {plain(value)!r}.")
 
 

@@ -67,6 +67,7 @@ OTHERS = [
     (RBFClassifier(centers=np.full((3, 4), np.nan)), "centers contains NaN"),
     (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
     (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
+    (RBFClassifierCV(9, gammas=[np.inf]), "Each of gammas must be finite, got inf"),
     (RBFClassifierCV(9, scoring="best"), "scoring"),
     (RBFClassifierCV(9, scoring=accuracy_score), "metric function rather than a scorer"),
     (FSVC(1e-170), "radius=1e-170 is too small"),
