@@ -95,18 +95,18 @@ def tune(
     S = len(sample.y)
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
-    w = sample.weights_valid / sample.weights_valid.sum()
+    w, total = sample.weights_valid, sample.weights_valid.sum()
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
     def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
-        """The score and the loss."""
+        """The score and the loss; sums of whole weights are exact, so equal scores are equal."""
         if np.abs(W).max() > _MAX_WEIGHT:
             return 0.0, 1.0
         scores = layer.matvec(valid_rows, W)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return float(w @ (winning_class(scores) == sample.y_valid)), float(loss)
+        return float(w @ (winning_class(scores) == sample.y_valid) / total), float(loss)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
         unit = Unit(kernel, "", e)  # distances are given, so no metric

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 
 from gpurbf import FSVC, config_context
 from gpurbf.fsvc.search import Trial
@@ -37,6 +38,18 @@ def test_trials_have_the_same_bits_for_every_number_of_threads(backend):
     one, several = (clone(model).set_params(n_jobs=n).fit(X, y[:400]).radius_path_ for n in (1, -1))
     for name, trials in one.items():
         np.testing.assert_array_equal(trials, several[name], name)
+
+
+@pytest.mark.parametrize("seed", [9, 17])
+def test_of_equally_accurate_radii_that_of_least_loss_is_taken(seed):
+    """Accuracies were sums of 1 / n, which rounding told apart."""
+    N = int(np.random.default_rng(seed).integers(100, 600))
+    X, y = make_classification(N, 8, n_informative=4, flip_y=0.1, random_state=seed)
+    model = fitted(X, y)
+    path, score = model.radius_path_, np.unique(model.radius_path_["score"])
+    assert np.diff(score).min() > 1e-6
+    equal = np.flatnonzero(path["score"] == score[-1])
+    assert model.radius_ == path["radius"][equal[path["loss"][equal].argmin()]]
 
 
 @pytest.mark.parametrize("radius", ["auto", "ratio"])
