@@ -262,10 +262,13 @@ def _take_back(call: Call) -> None:
     """Take back a call that its thread has not begun, and make the thread idle again."""
     if call.queue is not None:
         try:
-            call.queue.get_nowait()
+            found = call.queue.get_nowait()
         except Empty:
             return
-        _idle.append(call.queue)
+        if found is call:
+            _idle.append(call.queue)
+        else:  # its thread made the call after all, and has been given another one since
+            call.queue.put(found)
 
 
 def _serve(queue: SimpleQueue[Call]) -> None:

@@ -2,6 +2,7 @@
 
 import _thread
 import functools
+import queue
 import random
 import signal
 import sys
@@ -285,6 +286,16 @@ def test_short_calls_start_no_more_threads_than_they_may_use():
     for _ in range(3000):
         threads.parallel_for(lambda i: None, 2)
     assert len(threads._idle) <= idle + 2
+
+
+def test_a_call_that_is_taken_back_too_late_leaves_that_of_others():
+    """A read of the next rows, taken from its thread by another caller, would be waited for."""
+    mine, another = threads.Call(int), threads.Call(int)
+    mine.queue = another.queue = queue.SimpleQueue()
+    another.queue.put(another)  # the thread has made my call, and gone idle
+    idle = list(threads._idle)
+    threads._take_back(mine)
+    assert threads._idle == idle and another.queue.get_nowait() is another
 
 
 @pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
