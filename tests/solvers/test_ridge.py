@@ -7,6 +7,7 @@ import threadpoolctl
 from callers import layer_of
 from sklearn.exceptions import ConvergenceWarning
 
+from gpurbf import RBFClassifier
 from gpurbf.solvers.ridge import OwnCenters, Ridge
 from gpurbf.solvers.ridge.normal_equations import Equations, NormalEquations
 
@@ -84,3 +85,14 @@ def test_the_intercept_does_not_depend_on_blas_threads(m, k):
         with threadpoolctl.threadpool_limits(most):
             found.append(equations.intercept(W))
     np.testing.assert_array_equal(*found)
+
+
+def test_eigenvalues_that_are_rounding_are_not_learned_and_no_thread_decides_them():
+    pixels = RNG.integers(0, 256, (800, 2)).astype(np.uint8)
+    y, outputs = pixels[:, 0] // 86, []
+    for n_jobs in (1, None):
+        model = RBFClassifier(300, gamma=1e-6, alpha=1e-18, random_state=0, n_jobs=n_jobs)
+        with pytest.warns(ConvergenceWarning, match="solved by eigenvalues"):
+            outputs.append(model.fit(pixels, y).decision_function(pixels))
+    np.testing.assert_array_equal(*outputs)
+    assert np.abs(outputs[0]).max() < 10 and model.score(pixels, y) > 0.9

@@ -23,13 +23,15 @@ from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage, staged
-from gpurbf.runtime.threads import map_single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Number of retries, each with a hundred times larger ridge, before eigenvalues are used.
 _N_RETRIES = 2
 # Rows that a thread leaves out at a time.
 _ROWS_LEFT_OUT = 200
+# Eigenvalues below this part of the largest are rounding.
+_ROUNDING = 8 * np.finfo(np.float64).eps
 # Minimum of 1 - leverage: it is 0 for a row that alone determines its outputs.
 _MIN_LEFT = 1e-9
 
@@ -223,13 +225,16 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         half = solve_triangular(L, B)
         return solve_triangular(L, half, trans=1), partial(solve_triangular, L)
     xp.fill_diagonal(A, diagonal)
-    values, vectors = eigh(A)
+    with single_threaded_blas():  # with more threads, directions that are rounding are others
+        values, vectors = eigh(A)
     warn(
         "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
-        "zero taken as zero. Use a larger alpha, a larger gamma, fewer centers or "
+        "their rounding raised to it. Use a larger alpha, a larger gamma, fewer centers or "
         "precision='float64'.",
         ConvergenceWarning,
     )
-    roots = xp.sqrt(xp.maximum(values, 0) + ridge)
+    # The inverse of an eigenvalue that is only rounding would be the largest of all.
+    rounding = xp.maximum(-values[0], _ROUNDING * values[-1])
+    roots = xp.sqrt(xp.maximum(values, rounding) + ridge)
     half = vectors / roots
     return half @ (half.T @ B), lambda V: half.T @ V
