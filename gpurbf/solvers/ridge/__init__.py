@@ -24,14 +24,12 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
 
 # Number of retries, each with a hundred times larger ridge, before eigenvalues are used.
 _N_RETRIES = 2
 # Rows that a thread leaves out at a time.
 _ROWS_LEFT_OUT = 200
-# Eigenvalues below this part of the largest are rounding.
-_ROUNDING = 8 * np.finfo(np.float64).eps
 # Minimum of 1 - leverage: it is 0 for a row that alone determines its outputs.
 _MIN_LEFT = 1e-9
 
@@ -234,7 +232,7 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         ConvergenceWarning,
     )
     # The inverse of an eigenvalue that is only rounding would be the largest of all.
-    rounding = xp.maximum(-values[0], _ROUNDING * values[-1])
+    rounding = xp.maximum(-values[0], ROUNDING * values[-1])
     roots = xp.sqrt(xp.maximum(values, rounding) + ridge)
     half = vectors / roots
     return half @ (half.T @ B), lambda V: half.T @ V

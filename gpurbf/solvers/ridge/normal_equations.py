@@ -24,8 +24,9 @@ from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
-# A spread below this fraction of the squares of H minus its shift is only their rounding.
-_ROUNDING = 8 * np.finfo(np.float64).eps
+# A spread below this fraction of the squares of H minus its shift, or an eigenvalue of HᵀH below
+# this fraction of the largest, is only rounding.
+ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 class Equations(NamedTuple):
@@ -318,7 +319,7 @@ def relative_to(scale: float, squares: float) -> float:
 
     It is only rounding if every center has the same activation for all samples.
     """
-    return scale if scale > _ROUNDING * squares else squares or 1.0
+    return scale if scale > ROUNDING * squares else squares or 1.0
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:

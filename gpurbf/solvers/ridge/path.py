@@ -25,12 +25,10 @@ from gpurbf.runtime.linalg import factorizations
 from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge import OwnCenters, left_out
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
 
 kernels = lazy_module("gpurbf.solvers.ridge._path_kernels")
 
-# Eigenvalues of T below this fraction of its norm are rounding.
-_ROUNDING = 8 * np.finfo(np.float64).eps
 # Rows that are rotated, or multiplied with all weights, at a time.
 _ROWS_PER_TASK = 128
 # Maximum number of reflectors that LAPACK's dormqr may apply without blocks (its NBMAX).
@@ -71,7 +69,7 @@ class RidgePath:
 
     def _lacking(self, least: float) -> float:
         """Shift that makes T positive definite in floating point for all penalties, or 0."""
-        lacking = max(0.0, _ROUNDING * self.form.norm() - self.form.lowest())
+        lacking = max(0.0, ROUNDING * self.form.norm() - self.form.lowest())
         if lacking > least:
             warn(
                 "HᵀH is not positive definite in floating point with the least of alphas, to "
