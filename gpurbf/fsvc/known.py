@@ -38,7 +38,6 @@ class Sample(NamedTuple):
     weights_valid: np.ndarray
 
 
-@single_threaded_blas()  # as in `tune`
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
     """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
@@ -67,8 +66,12 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
 
 
 @staged("hidden layer", "distances")
+@single_threaded_blas()
 def distances(X: Any, C: Any, metric: str, dtype: Any = None, **options: Any) -> np.ndarray:
-    """The distances (N, m) that the unit takes; by default float32 if that holds their squares."""
+    """The distances (N, m) that the unit takes; by default float32 if that holds their squares.
+
+    BLAS has one thread, as in `gpurbf.fsvc.search.tune`, which compares radii by these distances.
+    """
     inside = "manhattan" if metric == "manhattan" else "euclidean"
     dtype = dtype or (np.float32 if holds_squares(np.float32, X, C) else np.float64)
     D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).activations(X)
