@@ -8,7 +8,7 @@ that is changed into an equal one has the same answer.
 import tempfile
 import warnings
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +26,11 @@ from threadpoolctl import threadpool_limits
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV
 from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
+from gpurbf.svm.ovo import pair_weights
 from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND, ORDERS, Storage, dense
+from tests.campaign.cases import AROUND, ORDERS, VALUES, Storage, dense
 from tests.campaign.rounds import campaign
-from tests.campaign.test_differential import METRICS, betas, pairs_of, spread
+from tests.campaign.test_differential import METRICS, spread
 
 # Samples (N, n) by a generator, and centers (m, n) by another and these samples.
 SAMPLES = {
@@ -37,6 +38,7 @@ SAMPLES = {
     "pixels": lambda rng, N, n: rng.integers(0, 17, (N, n)),
     "offset": lambda rng, N, n: rng.standard_normal((N, n)) + 30,
     "repeated": lambda rng, N, n: rng.standard_normal((N // 3 + 2, n))[rng.integers(0, N // 3, N)],
+    **{name: VALUES[name] for name in ("constant columns", "one odd row", "signed", "sixteenths")},
 }
 CENTERS = {
     "samples": lambda rng, X, m: X[rng.integers(0, len(X), m)],
@@ -538,6 +540,10 @@ def network_is_the_solution(name, case, model, p, tol):
         # ones may be near centers that no sample of the fit is near.
         near += (lost(p, A, C, eps) @ np.abs(V)).max() * (A is p.new)
         assert off <= 4 * near + 1e-12 * np.abs(V).sum() + 1e-12, (off, near)
+        scores = outputs * [-1, 1] if k == 2 else outputs
+        given = np.searchsorted(model.classes_, model.predict(case.stored(A)))
+        lost_lead = scores.max(axis=1) - scores[np.arange(len(A)), given]
+        assert lost_lead.max() <= 1e-9 * (1 + np.abs(scores).max())
     if name.startswith("FSVC"):
         return None
     expected = log_probabilities(outputs, model.temperature_)
@@ -563,12 +569,31 @@ def network_is_the_solution(name, case, model, p, tol):
     return found
 
 
+def pairs_of(model, K, A, y, C):
+    """Of each pair of classes, of samples of a C above 0: its kernel, coefficients and dual."""
+    for beta, (a, b) in zip(betas(model, A).T, combinations(model.classes_, 2)):
+        rows = np.flatnonzero(((y == a) | (y == b)) & (C > 0))
+        own, bounds, part = beta[rows], C[rows], K[np.ix_(rows, rows)]
+        # Coefficients that are C but for a rounding are C.
+        own = np.where(np.abs(np.abs(own) - bounds) < 1e-12 * bounds, np.sign(own) * bounds, own)
+        yield part, own, reference.svc_dual(part, np.where(y[rows] == a, 1.0, -1.0), bounds, own)
+
+
+def betas(model, A):
+    """y alpha (N, n_pairs) of the fitted attributes, positive for the first class of the pair."""
+    dual = np.atleast_2d(dense(model.dual_coef_))
+    W = pair_weights(dual if len(model.classes_) > 2 else -dual, model.n_support_).dense()
+    beta = np.zeros((len(A), W.shape[1]))
+    beta[model.support_] = W
+    return beta
+
+
 def svc_is_optimal(name, case, model, p, tol):
     """The KKT conditions in float64, outputs of the dual, and probabilities beside others'."""
-    X, y, w = p.X, p.y, p.w
+    X, y, w, k = p.X, p.y, p.w, len(model.classes_)
     K, beta = p.hidden(X, X), betas(model, X)
     each = (1 + len(X)) * max(lost(p, A, X, EPS).max() for A in (X, p.new))
-    sign = 1 if len(model.classes_) > 2 else -1  # of two classes the second is positive
+    sign = 1 if k > 2 else -1  # of two classes the second is positive
     for _, found, dual in pairs_of(model, K, X, y, model.C * w):
         assert dual["feasible"]
         # To tol for values as they are stepped on: rounding may be a quarter of it in each f.
@@ -580,13 +605,17 @@ def svc_is_optimal(name, case, model, p, tol):
         outputs = model.decision_function(case.stored(A)).reshape(expected.shape)
         off = np.abs(outputs - expected).max(axis=0)
         assert (off <= each * (1 + np.abs(beta).sum(axis=0))).all(), off
+        sure = np.abs(outputs).min(axis=1) > 1e-9 * (1 + np.abs(outputs).max())
+        won = np.where(sign * outputs > 0, *np.triu_indices(k, 1))
+        labels = model.classes_[np.eye(k)[won].sum(axis=1).argmax(axis=1)]
+        np.testing.assert_array_equal(model.predict(case.stored(A))[sure], labels[sure])
     if not model._probA.size:
         return
     won = pair_probabilities(sign * expected, model._probA, model._probB)
     # As far off as outputs are, by the slope of their sigmoids; coupling adds up pairs.
     near = 1e-6 + (off * np.abs(model._probA)).sum()
     found = model.predict_proba(case.stored(p.new))
-    np.testing.assert_allclose(found, class_probabilities(won, len(model.classes_)), atol=near)
+    np.testing.assert_allclose(found, class_probabilities(won, k), atol=near)
     each_eigenvalue = np.linalg.eigvalsh(K)
     if each_eigenvalue[0] < -len(K) * EPS * each_eigenvalue[-1]:
         return  # there is more than one optimum

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 from hypothesis import strategies as st
-from sklearn.base import clone
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from tests.campaign.cases import AROUND, EXACT, Around, storages, tables
@@ -77,32 +76,6 @@ def test_renaming_the_classes_changes_no_answer(table, storage, around, name):
         named = CLASSIFIERS[name](backend=backend).fit(X, names[y])
         np.testing.assert_array_equal(plain.decision_function(new), named.decision_function(new))
         assert (names[plain.predict(new)] == named.predict(new)).all()
-
-
-@campaign(
-    "metamorphic",
-    25,
-    table=QUANTIZATIONS,
-    around=AROUND,
-    name=NAMES,
-    storage=storages(dtypes=("float64", "uint8"), orders=("C",)),
-)
-def test_weighting_samples_is_repeating_them(table, storage, around, name):
-    X, y = table.make(NEW)
-    X, new = storage.of(X[:-NEW]), storage.of(X[-NEW:])
-    weights = table.rng().integers(0, 4, table.N)
-    weights[: table.k] = 1
-    rows = np.repeat(np.arange(table.N), weights)
-    options = fixed(name, X) if name == "RBFClassifier" else {}
-    model = CLASSIFIERS[name](backend=around.backend, **options)
-    with around():
-        weighted = clone(model).fit(X, y, sample_weight=weights.astype(float))
-        repeated = clone(model).fit(X[rows], y[rows])
-        a, b = (model.decision_function(new) for model in (weighted, repeated))
-    if name == "FSVC":
-        np.testing.assert_array_equal(weighted.centers_, repeated.centers_)
-    # SVC ends within tol of the optimum on both ways there, the others round in another order.
-    close(a, b, {"SVC": 0.05, "FSVC": 1e-6, "RBFClassifier": 1e-4}[name])
 
 
 def fixed(name, X, unit=1.0):

@@ -98,17 +98,6 @@ def test_small_integers_are_never_rescaled(dtype, backend):
     assert np.array_equal(model.center_indices_, expected.center_indices_)
 
 
-def test_per_class_selection_is_a_pass_over_each_class():
-    X, y = cloud()
-    expected = []
-    for c in range(3):
-        rows = np.flatnonzero(y == c)
-        expected.extend(rows[reference.fsvc_pass(X[rows], 2.0, 1.0, "gaussian", "sqeuclidean")])
-    model = FSVC.sfsvc(2.0).fit(X, y)
-    assert np.array_equal(model.center_indices_, expected)
-    assert np.array_equal(model.coef_, np.eye(3)[y[expected]].T)
-
-
 def test_error_selection_takes_the_novel_that_the_network_gets_nearly_wrong(backend):
     X, y = cloud()
     expected = reference.fsvc_pass(X, 0.8, 1.0, "gaussian", "euclidean", y, MARGIN)
@@ -279,16 +268,6 @@ def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
     assert np.array_equal(some, everything[:50])
     shared = ordered(radius=0.8, max_centers=50, selection="per-class").fit(X, y)
     assert np.array_equal(np.bincount(y[shared.center_indices_]), [17, 17, 16])
-
-
-def test_two_classes_have_one_output_the_difference_of_the_published_two():
-    X, y = cloud()
-    y = np.array(["no", "yes"])[np.minimum(y, 1)]
-    model = ordered(radius=1.1).fit(X, y)
-    H = reference.hidden(X, model.centers_, "euclidean", "gaussian", 1 / (2 * 1.1**2))
-    two = H @ np.eye(2)[(y[model.center_indices_] == "yes").astype(int)]
-    np.testing.assert_allclose(model.decision_function(X), two[:, 1] - two[:, 0], atol=1e-12)
-    assert np.array_equal(model.predict(X), model.classes_[two.argmax(axis=1)])
 
 
 @pytest.mark.parametrize("metric", METRICS)

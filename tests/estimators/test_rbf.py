@@ -65,13 +65,6 @@ def test_every_kernel_trains_at_its_default_scale(kernel, metric):
         assert model.fit(X_train, y_train).score(X_test, y_test) > 0.85
 
 
-@pytest.mark.parametrize("solver", ["lms", "one-hot"])
-def test_other_solvers_train(solver):
-    model = RBFClassifier(400, solver=solver, random_state=0).fit(X_train, y_train)
-    assert model.score(X_test, y_test) > 0.8
-    assert np.allclose(model.predict_proba(X_test).sum(axis=1), 1)
-
-
 def test_own_centers_are_used_as_they_are():
     C = X_train[:30]
     model = RBFClassifier(centers=C).fit(X_train, y_train)

@@ -178,6 +178,6 @@ def assert_exact(n, backend):
 
 
 # float32 sums are exact up to n = 1024, int32 ones up to n = 33,025.
-@pytest.mark.parametrize("n", [1025, 33_026])
+@pytest.mark.parametrize("n", [1025, 33_025, 33_026])
 def test_features_beyond_the_exact_range_of_one_product(backend, n):
     assert_exact(n, backend)
