@@ -1,4 +1,4 @@
-"""The micro-kernels: packed layouts, exact integers, one answer from all of them, their code."""
+"""The micro-kernels: what is packed for them, sums with weights, and their code."""
 
 import itertools
 import re
@@ -43,11 +43,8 @@ def each_kernel(names):
     return pytest.mark.parametrize("name", kernels)
 
 
-def pack(X, shift, rows, group, panels, lines=None):
+def pack(X, shift, rows, group, panels, lines):
     """`packing.pack` of all rows of X; the sums of its rows and of their squares."""
-    if lines is None:
-        width = microkernel_table.padded(X.shape[1], group)
-        lines = np.full((4, width), 77, panels.dtype)
     sums = []
     for coefficients in ((0, 1, 0), (1, 0, 0)):
         given = shift, coefficients, rows, lines.shape[1], group, panels.dtype, shift.dtype
@@ -138,85 +135,6 @@ def test_groups_of_centers_have_weights_for_their_own_outputs(sizes, own, dtype)
     times(GroupedWeights(groups, 45), dtype)(H, S)
     tol = 1e-12 if dtype == np.float64 else 1e-6
     np.testing.assert_allclose(S, H.astype(float) @ W, rtol=tol, atol=tol)
-
-
-PACKED = [name for name, kind in KINDS.items() if not kind.row_stride]
-
-
-def evaluate(name, X, C, sparse=False):
-    """All products of rows and centers by one kernel, packed as the driver packs them."""
-    product = microkernel_table.layout_of(name)
-    width = microkernel_table.padded(X.shape[1], product.x_group)
-    n_panels = microkernel_table.padded(len(C), LANES * product.panels) // LANES
-    c = packing.aligned(n_panels * LANES * width, product.c_dtype)
-    c[:] = 0
-    zero = np.zeros(X.shape[1], np.int32)
-    pack(C, zero, LANES, product.c_group, c)
-    strips, places = packing.strips_of(product, width, c, sparse)
-    x_panels = microkernel_table.padded(len(X), product.rows) // product.rows
-    x = packing.aligned(x_panels * product.rows * width, product.x_dtype)
-    pack(X, zero, product.rows, product.x_group, x)
-    out = np.full((x_panels * product.rows, n_panels * LANES), 77, product.out_dtype)
-    call = microkernel_table.compiled(name).ctypes
-    step = LANES * product.x_group * product.c_dtype.itemsize
-    for p in range(x_panels):
-        for q, (first, steps, place) in enumerate(strips.tolist()):
-            call(
-                x.ctypes.data + p * product.rows * width * x.itemsize,
-                places[first:].ctypes.data,
-                c.ctypes.data + place,
-                steps * step,
-                steps,
-                out[p * product.rows :, q * product.panels * LANES :].ctypes.data,
-                out.strides[0],
-            )
-    return out[: len(X), : len(C)]
-
-
-def operands(name, N, m, n, seed=0):
-    """Codes over their whole range, extremes included, in the dtypes that the kernel takes."""
-    rng = np.random.default_rng(seed)
-    X = rng.choice([0, 1, 127, 128, 254, 255], (N, n)).astype(np.uint8)
-    C = rng.choice([0, 1, 127, 128, 254, 255], (m, n)).astype(np.uint8)
-    if microkernel_table.layout_of(name).x_dtype == np.int8:
-        return (X.astype(np.int16) - 128).astype(np.int8), C
-    return X, C
-
-
-def exact(name, X, C):
-    """The same in NumPy's int64."""
-    X, C = X.astype(np.int64), C.astype(np.int64)
-    if name.startswith("manhattan"):
-        return np.abs(X[:, None] - C).sum(axis=2)
-    return X @ C.T
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (15, 17, 16), (40, 33, 785), (0, 3, 2), (3, 2, 0)])
-@each_kernel(PACKED)
-def test_codes_give_exact_integers_in_every_kernel(name, shape):
-    X, C = operands(name, *shape)
-    np.testing.assert_array_equal(evaluate(name, X, C), exact(name, X, C))
-
-
-@pytest.mark.parametrize("m", [5, 32, 70])
-@each_kernel(name for name in PACKED if name.startswith("dot"))
-def test_what_is_zero_in_a_strip_of_centers_is_left_out(name, m):
-    X, C = operands(name, 30, m, 200)
-    C[:, 30:90] = 0
-    C[: m // 2, 100:] = 0
-    C[40:] = 0
-    np.testing.assert_array_equal(evaluate(name, X, C, sparse=True), exact(name, X, C))
-
-
-@each_kernel(name for name in PACKED if KINDS[name].run)
-def test_long_float32_sums_are_made_in_runs(name):
-    """One too large for its next term loses the terms of its own run only, which is as long."""
-    run = KINDS[name].run
-    for n in (1, run, run + 2, 2 * run, 3 * run + 6):  # even sums are exact at 2**24
-        X, C = np.ones((13, n), np.float32), np.full((35, n), float(name.startswith("dot")))
-        X[:, 0] = 2**24
-        lost = min(n, run) - 1
-        assert (evaluate(name, X, C.astype(np.float32)) == 2**24 + n - 1 - lost).all()
 
 
 @pytest.mark.parametrize("name", KINDS | matvec_kernels.KINDS)
@@ -317,18 +235,6 @@ def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name)
     if name in KINDS and kind.ld1x4:
         assert re.search(r"ld1\s+{ v\d+\.4s, v\d+\.4s, v\d+\.4s, v\d+\.4s }", inner)
     assert "[sp" not in inner
-
-
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [
-        ("dot_avx512vnni", {"phi": 28, "load": 15, "call": 24, "insertelement": 12}),
-        ("dot32_avx2", {"phi": 16, "load": 9, "call": 12, "insertelement": 6}),
-    ],
-)
-def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
-    loop = re.search(r'^"?step"?:\n(.*?)^"?\w+"?:$', written(name), re.DOTALL | re.MULTILINE)[1]
-    assert {kind: len(re.findall(rf"\b{kind}\b", loop)) for kind in steps} == steps
 
 
 @each_kernel(name for name in INNER if name.startswith(("dot", "manhattan", "gram16")))

@@ -8,6 +8,7 @@ from gpurbf.layer import distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import cpu_kernel, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
+from gpurbf.layer.backends.numba.microkernels import KINDS
 from gpurbf.layer.backends.numba.tile_layer import TileLayer, TilesAmong
 from gpurbf.runtime.linalg import mirror
 from tests import reference
@@ -54,6 +55,7 @@ def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXE
 def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, shape):
     X, C = codes(*shape)
     np.testing.assert_array_equal(outputs(X, C, of(metric)), integers(X, C, metric))
+    assert metric == "dot" or (outputs(X, C, of(metric, "laplacian", 1e-3)) <= 1).all()
 
 
 def sparse_rows(N, n, seed=0):
@@ -211,12 +213,24 @@ def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, d
     np.testing.assert_array_equal(G, G.T)
 
 
-def test_largest_sums_of_32_bits_do_not_overflow():
+def test_largest_sums_of_32_bits_do_not_overflow(kernel):
     zero = np.zeros((1, distance.INT32_FEATURES), np.uint8)
     full = zero + np.uint8(255)
     for X, C in ((zero, full), (zero, zero), (full, full)):
         for metric in reference.METRICS:
             np.testing.assert_array_equal(outputs(X, C, of(metric)), integers(X, C, metric))
+
+
+@pytest.mark.parametrize("metric", ["manhattan", "dot"])
+def test_long_float32_sums_are_made_in_runs(kernel, metric):
+    """One too large for its next term loses the terms of its own run only, which is as long."""
+    run = KINDS[cpu_kernel.kernel_for(metric, np.float32, kernel)].run
+    activation = of(metric) if metric == "dot" else Activation(metric, np.sqrt)
+    for n in (1, run, run + 2, 2 * run, 3 * run + 6):  # even sums are exact at 2**24
+        X, C = np.ones((13, n), np.float32), np.full((35, n), metric == "dot", np.float32)
+        X[:, 0] = 2**24
+        lost = min(n, run) - 1
+        assert (outputs(X, C, activation, np.float32, None) == 2**24 + n - 1 - lost).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
