@@ -5,58 +5,15 @@ import pytest
 
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends.numba import gram, gram_kernels, matvec, microkernel_table
-from gpurbf.layer.backends.numba.microkernels import KINDS, LANES
-from gpurbf.layer.backends.numba.packing import aligned
+from gpurbf.layer.backends.numba import gram
 from gpurbf.layer.backends.numba.tile_layer import TileLayer
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.threads import limited
-from tests.layer.numba.test_microkernels import each_kernel
 from tests.layer.numba.test_tiles import PIXELS
 
 RNG = np.random.default_rng(0)
 GAUSSIAN = Activation("euclidean", "gaussian", 3e-6)
-
-
-def in_pairs(Q):
-    """Whole numbers Q (N, m) as pairs of rows, and the rows that were said not to fit."""
-    n_panels, steps = gram_kernels.padded_panels(Q.shape[1]), -(-len(Q) // 2)
-    pairs = aligned((n_panels, steps, LANES), np.int32)
-    pairs[:] = 0
-    beyond = np.zeros(len(Q), np.uint8)
-    given = np.ones(len(Q)), np.zeros(Q.shape[1]), pairs, beyond, np.dtype(np.float32)
-    matvec.hand_over_rows(Q.astype(np.float32), gram.pairs_consumer(*given))(slice(0, len(Q)))
-    return pairs, beyond
-
-
-ROWS = {
-    "largest": lambda shape: np.full(shape, 32767),
-    "least": lambda shape: np.full(shape, -32767),
-    "both": lambda shape: RNG.choice([-32767, 32767], shape),
-    "any": lambda shape: RNG.integers(-32767, 32768, shape),
-    "usual": lambda shape: np.clip(RNG.normal(0, 2500, shape), -32767, 32767).astype(int),
-    "small": lambda shape: RNG.integers(-9, 10, shape),
-}
-
-
-@pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.parametrize("N, m", [(1, 1), (2, 16), (3, 17), (301, 33), (4100, 210)])
-@each_kernel(name for name in KINDS if name.startswith("gram16"))
-def test_squares_are_those_of_64_bits(name, N, m, kind):
-    Q = ROWS[kind]((N, m))
-    pairs, beyond = in_pairs(Q)
-    assert not beyond.any()
-    G = np.zeros((m, m))
-    ends = gram._run_ends(pairs, pairs.shape[1])
-    gram._add_blocks(pairs, ends, microkernel_table.kernel(name), 1.0, G, np.empty((m, 0)))
-    np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q))
-
-
-def test_a_row_that_does_not_fit_is_said_so_whatever_it_holds():
-    Q = RNG.integers(-99, 99, (9, 40)).astype(np.float32)
-    Q[1, 3], Q[4, 0], Q[6, 39], Q[8, 20] = 32768, np.nan, -np.inf, -32767.4
-    np.testing.assert_array_equal(in_pairs(Q)[1], [0, 1, 0, 0, 1, 0, 1, 0, 1])
 
 
 def data(N, m, k):
@@ -82,6 +39,31 @@ def assert_sums(layer, X, T, weights, mean, grid):
     layer.gram(X, T, weights, gram.Sums(None, alone, mean, grid))
     np.testing.assert_array_equal(B, alone)
     return Q, R
+
+
+@pytest.mark.parametrize("bits", [15, 3])
+@pytest.mark.parametrize("sign", [1, -1, 0], ids=["largest", "least", "both"])
+@pytest.mark.parametrize("N, m", [(1, 1), (2, 16), (3, 17), (301, 33), (4100, 210)])
+def test_sums_of_numbers_of_any_size_do_not_overflow(kernel, N, m, sign, bits):
+    """H is 1 or -1: at most 32767 steps, as weights take off the last one."""
+    X, C = (RNG.normal(size=(rows, 20)).astype(np.float32) for rows in (N, m))
+    X, C = (sign * np.abs(X), np.abs(C)) if sign else (X, C)
+    layer = TileLayer(C, Activation("dot", "sigmoid", 1e9), np.float32, None)
+    weights, grid = np.full(N, (32767 / 32768) ** 2), gram.Grid(2.0**-bits, 2.0**-20)
+    Q, _ = assert_sums(layer, X, np.ones((N, 1)), weights, np.zeros(m), grid)
+    assert (np.abs(Q) == min(2**bits, 32767)).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_does_not_become_one(value):
+    X, C, T = data(9, 40, 1)
+    X[4] = C[39]
+    function = Activation("euclidean", lambda s: np.where(s == 0, value, np.exp(-3e-6 * s)))
+    G, B = np.zeros((40, 40)), np.zeros((40, 1))
+    layer = TileLayer(C, function, np.float32, PIXELS)
+    layer.gram(X, T, None, gram.Sums(G, B, np.full(40, 0.25), gram.Grid.of(0.75, 1.0)))
+    assert not np.isfinite(G[39]).any() and not np.isfinite(B[39]).any()
+    assert np.isfinite(np.tril(G)[:39]).all()
 
 
 @pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
