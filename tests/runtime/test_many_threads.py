@@ -15,7 +15,7 @@ MODELS = {
     "ridge": RBFClassifier(300, random_state=0),
     "path": RBFClassifierCV(300, random_state=0),
     "cg": RBFClassifier(1500, solver="cg", random_state=0),
-    "lms": RBFClassifier(100, solver="lms", random_state=0),
+    "lms": RBFClassifier(300, solver="lms", random_state=0),
     "svc": SVC(),
     "fsvc": FSVC(max_centers=200, random_state=0),
 }
@@ -53,13 +53,15 @@ def test_sixty_four_threads_give_the_bits_of_one(monkeypatch, name, dtype):
     asked, start = [], threads.start
     monkeypatch.setattr(threads, "start", lambda call: (asked.append(call), start(call)))
 
-    def outputs(n_threads, n_jobs):
+    def answers(n_threads, n_jobs):
         monkeypatch.setattr(threads, "_cores", lambda: n_threads)
-        return MODELS[name].set_params(n_jobs=n_jobs).fit(X, y).decision_function(X[:500])
+        model = MODELS[name].set_params(n_jobs=n_jobs).fit(X, y)
+        return model.decision_function(X[:500]), model.dual_coef_ if name == "svc" else model.coef_
 
-    alone = outputs(1, 1)  # which BLAS's threads are limited to, too
+    alone = answers(1, 1)  # which BLAS's threads are limited to, too
     assert not asked
-    np.testing.assert_array_equal(outputs(MANY, None), alone)
+    for found, expected in zip(answers(MANY, None), alone):
+        np.testing.assert_array_equal(found, expected)
     assert asked
 
 

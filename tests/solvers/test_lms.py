@@ -6,7 +6,6 @@ from callers import layer_of
 
 from gpurbf import config_context
 from gpurbf.layer.backends.numba.packing import aligned
-from gpurbf.runtime.threads import limited
 from gpurbf.solvers.lms import LMS, DivergenceError, lms_rows
 from tests import reference
 
@@ -24,35 +23,28 @@ def fused(H, T, W, learning_rate, weights=None):
     return out[:, : len(W)].T
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("b", [1, 3, 4, 5, 8, 33])
 @pytest.mark.parametrize("m", [1, 7, 8, 9, 64, 515, 1030])
 @pytest.mark.parametrize("k", [1, 2, 3, 10])
-def test_an_epoch_is_that_of_the_plain_loop(b, m, k):
-    H, T, W = problem(b, m, k)
-    rate = 0.5 / (H**2).sum(axis=1).max()
-    expected = reference.lms(H, T, W, rate, 1)
+def test_an_epoch_is_that_of_the_plain_loop(b, m, k, dtype):
+    """float32 activations are taken as they are."""
+    H, T, W = problem(b, m, k, dtype)
+    rate = 0.5 / (H.astype(float) ** 2).sum(axis=1).max()
+    expected = reference.lms(H.astype(float), T, W, rate, 1)
     np.testing.assert_allclose(fused(H, T, W, rate), expected, rtol=1e-12, atol=1e-13)
 
 
-def test_float32_activations_are_taken_as_they_are():
-    H, T, W = problem(50, 123, 3, np.float32)
-    expected = reference.lms(H.astype(float), T, W, 0.05, 1)
-    np.testing.assert_allclose(fused(H, T, W, 0.05), expected, rtol=1e-11)
-
-
-def test_the_number_of_threads_changes_no_bit():
-    H, T, W = problem(200, 300, 7)
-    with limited(1):
-        alone = fused(H, T, W, 0.01)
-    assert np.array_equal(fused(H, T, W, 0.01), alone)
-
-
-@pytest.mark.parametrize("b", [3, 22])
-def test_a_weight_counts_as_so_many_equal_samples_in_succession(b):
+@pytest.mark.parametrize("b", [1, 3, 22])
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_weight_counts_as_so_many_equal_samples_in_succession(b, part):
+    """And what is beyond a whole number as a smaller step."""
     H, T, W = problem(b, 40, 3)
-    weights = np.random.default_rng(1).integers(1, 5, b)
-    repeated = reference.lms(H.repeat(weights, axis=0), T.repeat(weights, axis=0), W, 0.1, 1)
-    np.testing.assert_allclose(fused(H, T, W, 0.1, weights.astype(float)), repeated, rtol=1e-10)
+    weights, expected = np.random.default_rng(1).integers(1, 5, b), W
+    for i, weight in enumerate(weights):
+        for step in [1.0] * weight + [part]:
+            expected = reference.lms(H[i : i + 1], T[i : i + 1], expected, 0.1 * step, 1)
+    np.testing.assert_allclose(fused(H, T, W, 0.1, weights + part), expected, rtol=1e-12)
 
 
 def test_a_weight_loses_no_digits_where_activations_are_small():
@@ -60,13 +52,6 @@ def test_a_weight_loses_no_digits_where_activations_are_small():
     expected = reference.lms(H.repeat(50, 0), T.repeat(50, 0), W, 0.1, 1)
     found = fused(H, T, W, 0.1, np.array([50.0]))
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-def test_a_fraction_of_a_weight_is_a_smaller_step():
-    H, T, W = problem(1, 9, 2)
-    twice = reference.lms(H.repeat(2, axis=0), T.repeat(2, axis=0), W, 0.1, 1)
-    expected = reference.lms(H, T, twice, 0.05, 1)
-    np.testing.assert_allclose(fused(H, T, W, 0.1, np.array([2.5])), expected, rtol=1e-12)
 
 
 def layer_and_data(n=300, m=40):
@@ -77,21 +62,18 @@ def layer_and_data(n=300, m=40):
 
 @pytest.mark.parametrize("rate", [0.1, None])
 @pytest.mark.parametrize("megabytes", [256, 0.2])
-def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(megabytes, rate):
+@pytest.mark.parametrize("samples", [True, False], ids=["samples", "no samples"])
+def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(
+    megabytes, rate, samples
+):
+    """Centers that are no samples start from zero."""
     layer, X, T = layer_and_data()
     order = np.random.default_rng(0).permutation(len(X))
-    H = layer.activations(X)[order]
+    H, start = layer.activations(X)[order], T[:40] if samples else None
     safe = 1 / np.square(H).sum(axis=1).max()
-    expected = reference.lms(H, T[order], T[:40], rate or safe, 4)
+    expected = reference.lms(H, T[order], T[:40] * samples, rate or safe, 4)
     with config_context(memory=megabytes):
-        W = LMS(rate, n_epochs=4).train(layer, X, T, None, start=T[:40], order=order)
-    np.testing.assert_allclose(W, expected, rtol=1e-10)
-
-
-def test_centers_that_are_no_samples_start_from_zero():
-    layer, X, T = layer_and_data()
-    expected = reference.lms(layer.activations(X), T, np.zeros((40, 3)), 0.1, 1)
-    W = LMS(0.1, n_epochs=1).train(layer, X, T, None)
+        W = LMS(rate, n_epochs=4).train(layer, X, T, None, start=start, order=order)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
 
