@@ -52,9 +52,9 @@ def with_gpu(monkeypatch, there):
         (False, 1, "avx2", "numba"),
         (False, None, "generic", "mkl"),
         (True, None, "avx2", "cupy"),
-        (True, 10**9, "generic", "cupy"),
-        (True, 1, "avx2", "numba"),
-        (True, 1, "generic", "mkl"),
+        (True, 107, "generic", "cupy"),
+        (True, 106, "avx2", "numba"),
+        (True, 106, "generic", "mkl"),
     ],
 )
 def test_auto_asks_nobody_after_the_first_that_can_run(
@@ -65,7 +65,8 @@ def test_auto_asks_nobody_after_the_first_that_can_run(
     backend, reason = get_backend("auto", n_centers)
     assert backend.name == taken and asked == [taken]
     assert reason.startswith("chosen automatically")
-    assert ("transfer" in reason) == gpu
+    assert ("worth the transfer from 107 centers" in reason) == gpu
+    assert ("not worth" in reason) == (gpu and taken != "cupy")
     assert get_backend("auto", n_centers) == (backend, reason) and asked == [taken]
 
 

@@ -12,40 +12,30 @@ OURS, OTHERS = (
 )
 
 
-@pytest.fixture
-def play(capsys):
-    """Play passes on a clock of our own: (+1: begins, -1: ends; seconds since the last; whose)."""
-
-    def played(*moments):
-        clock = SimpleNamespace(now=0.0)
-        announcer = jit.Announcer(lambda: clock.now)
-        for step, seconds, data in moments:
-            clock.now += seconds
-            (announcer.on_start if step > 0 else announcer.on_end)(SimpleNamespace(data=data))
-        return capsys.readouterr().err.splitlines()
-
-    return played
+NESTED = [(1, 0.0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
 
 
-def test_a_second_of_passes_says_one_line(play):
-    passes = [(1, 0.0, OURS), (-1, 0.4, OURS)] * 10
-    (line,) = play(*passes)
-    assert jit.cache_folder() in line and "warmup" in line
-
-
-def test_a_pass_inside_another_counts_once(play):
-    nested = [(1, 0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
-    assert not play(*nested)
-    assert play(*nested, *nested)
-
-
-def test_the_line_comes_before_a_long_pass_ends(play):
-    assert play((1, 0, OURS), (1, 0.1, OTHERS), (-1, 1.0, OTHERS))
-
-
-def test_time_between_passes_and_others_kernels_do_not_count(play):
-    assert not play(*[(1, 9.0, OURS), (-1, 0.1, OURS)] * 3)
-    assert not play((1, 0, OTHERS), (-1, 9, OTHERS))
+@pytest.mark.parametrize(
+    ("passes", "n_lines"),
+    [
+        ([(1, 0.0, OURS), (-1, 0.4, OURS)] * 10, 1),
+        (NESTED, 0),  # a pass inside another counts once
+        (NESTED * 2, 1),
+        ([(1, 0.0, OURS), (1, 0.1, OTHERS), (-1, 1.0, OTHERS)], 1),  # before a long one ends
+        ([(1, 9.0, OURS), (-1, 0.1, OURS)] * 3, 0),  # time between passes does not count
+        ([(1, 0.0, OTHERS), (-1, 9.0, OTHERS)], 0),  # nor do others' kernels
+    ],
+)
+def test_a_second_of_passes_says_one_line(capsys, passes, n_lines):
+    """Passes that begin (1) or end (-1), the seconds since the last moment, and whose they are."""
+    clock = SimpleNamespace(now=0.0)
+    announcer = jit.Announcer(lambda: clock.now)
+    for step, seconds, data in passes:
+        clock.now += seconds
+        (announcer.on_start if step > 0 else announcer.on_end)(SimpleNamespace(data=data))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == n_lines
+    assert all(jit.cache_folder() in line and "warmup" in line for line in lines)
 
 
 @pytest.mark.slow

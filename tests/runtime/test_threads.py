@@ -73,22 +73,6 @@ def test_limits_are_obeyed():
     assert threads.thread_limit() <= numba.config.NUMBA_NUM_THREADS
 
 
-def test_nested_callers_get_no_threads_that_are_taken(monkeypatch):
-    monkeypatch.setattr(threads, "_cores", lambda: 2)
-    counts = []
-    both = threading.Barrier(2)
-
-    def outer(i):
-        both.wait()  # two threads are at work: nothing is left for helpers
-        names = set()
-        threads.parallel_for(lambda j: names.add(threading.get_ident()), 20)
-        counts.append(len(names))
-        both.wait()
-
-    threads.parallel_for(outer, 2)
-    assert counts == [1, 1]
-
-
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_thread_without_items_left_helps_in_the_last_one(monkeypatch, last):
     # Item `last` goes on until a nested section has two threads at the same time. Whether the
@@ -128,11 +112,17 @@ def test_helpers_inherit_the_limit_and_the_settings(cores):
     assert seen == 4 * [(2, 7)]
 
 
-@pytest.mark.parametrize("outer, inner, n_threads, most", [(5, None, 3, 2), (None, 2, 2, 1)])
+@pytest.mark.parametrize(
+    "outer, inner, n_threads, left, most",
+    [(5, None, 3, 2, 2), (None, 2, 2, 2, 1), (3, None, 3, 0, 0), (None, None, 8, 0, 0)],
+)
 def test_inner_calls_share_an_outer_limit_and_an_inner_one_is_its_part_s_alone(
-    cores, outer, inner, n_threads, most
+    cores, outer, inner, n_threads, left, most
 ):
-    """Three threads for an outer call leave two of five to the calls inside it."""
+    """Three threads for an outer call leave two of five to the calls inside it, and none of three.
+
+    Nor is anything left where as many threads are at work as there are cores.
+    """
     together, found = threading.Barrier(n_threads, timeout=60), []
 
     def task(i):
@@ -143,7 +133,7 @@ def test_inner_calls_share_an_outer_limit_and_an_inner_one_is_its_part_s_alone(
 
     with threads.limited(outer):
         threads.parallel_for(task, n_threads)
-    assert sum(found) == 2 and max(found) <= most
+    assert sum(found) == left and max(found) <= most
 
 
 @pytest.mark.parametrize("limits", [(3, 5), (5, 3), (1, 7), (2, 4), (1, 1)])
