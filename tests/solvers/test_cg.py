@@ -65,14 +65,6 @@ def test_outputs_are_those_of_the_direct_solution(intercept, precision, precondi
     assert bool(model.intercept_.any()) is intercept
 
 
-@pytest.mark.parametrize("intercept", [True, False])
-def test_with_few_centers_that_are_no_samples_probabilities_are_those_of_ridge(intercept):
-    centers = X[:300] // 2 + X[300:] // 2
-    direct = RBFClassifier(centers=centers, solver=Ridge(1e-4, fit_intercept=intercept)).fit(X, y)
-    model = clone(direct).set_params(solver=CG(1e-4, fit_intercept=intercept, **TIGHT)).fit(X, y)
-    np.testing.assert_allclose(model.temperature_, direct.temperature_, rtol=1e-3)
-
-
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-9])
 def test_few_centers_that_are_all_samples_are_solved_at_once(alpha):
     """By the factor of their kernel, which also knows what it is to leave a sample out."""

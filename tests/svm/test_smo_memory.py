@@ -8,31 +8,6 @@ import pytest
 from gpurbf.svm import row_cache
 
 
-@pytest.mark.parametrize("budget_rows", [0, 5, 1000])
-def test_row_cache_gives_the_rows_it_was_asked_for(budget_rows, monkeypatch):
-    monkeypatch.setattr(row_cache, "MIN_ROWS", 3)
-    rng = np.random.default_rng(0)
-    K = rng.normal(size=(30, 30)).astype(np.float32)
-    budget = row_cache.Budget([10, 10, 10], budget_rows * 40, 1)
-
-    def values(samples, columns, out, places=slice(None)):
-        out[places] = K[samples, columns]
-
-    kernel, memory = SimpleNamespace(values=values, xp=np), np.empty(budget.size, np.float32)
-    cache = row_cache.RowCache(kernel, slice(10, 20), budget, memory)
-    for partner in (slice(20, 30), slice(0, 10), slice(0, 4), slice(20, 30)):
-        first = partner.start == 20
-        samples = np.r_[10:20, partner] if first else np.r_[partner, 10:20]
-        cache.pair_with(samples, first)
-        for _ in range(20):
-            members = rng.permutation(len(samples))[: rng.integers(1, len(samples))]
-            f, change = rng.normal(size=10), rng.normal(size=len(members))
-            expected = f - change @ K[samples[members], 10:20].astype(float)
-            cache.subtract(members, change, f)
-            assert f == pytest.approx(expected, abs=1e-12)
-    assert len(cache.pieces) * budget.piece <= max(budget_rows, 4) * 10
-
-
 @pytest.mark.parametrize("sizes", [[6000] * 10, [5000, 7, 300, 1], [40] * 300, [3, 2]])
 @pytest.mark.parametrize("n_bytes", [1, 1e6, 2e8])
 def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n_bytes):
