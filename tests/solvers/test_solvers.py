@@ -69,7 +69,6 @@ def test_an_objects_parameters_are_its_own_in_a_stream_too():
 @pytest.mark.parametrize(
     ("solver", "error", "message"),
     [
-        ("smo", ValueError, "Unknown solver 'smo'"),
         (LMS, ValueError, "Unknown solver <class"),
         (None, ValueError, "Unknown solver None"),
         (3, ValueError, "Unknown solver 3"),
