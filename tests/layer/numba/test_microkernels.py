@@ -237,6 +237,18 @@ def test_on_arm_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name)
     assert "[sp" not in inner
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("dot_avx512vnni", {"phi": 28, "load": 15, "call": 24, "insertelement": 12}),
+        ("dot32_avx2", {"phi": 16, "load": 9, "call": 12, "insertelement": 6}),
+    ],
+)
+def test_x86_kernels_are_written_as_before_those_for_arm(name, steps):
+    loop = re.search(r'^"?step"?:\n(.*?)^"?\w+"?:$', written(name), re.DOTALL | re.MULTILINE)[1]
+    assert {kind: len(re.findall(rf"\b{kind}\b", loop)) for kind in steps} == steps
+
+
 @each_kernel(name for name in INNER if name.startswith(("dot", "manhattan", "gram16")))
 def test_the_limit_of_the_hardware_can_be_measured(name, monkeypatch):
     monkeypatch.setattr(machine, "_PEAK_SECONDS", 1e-3)
