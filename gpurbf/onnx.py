@@ -204,13 +204,13 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
 def _classes(model: Any) -> np.ndarray:
     """Labels in a type that ONNX has: 64-bit integers or strings."""
     classes = model.classes_
-    if classes.dtype.kind in "iub":
+    if classes.dtype.kind in "iub" and classes[-1] <= np.iinfo(np.int64).max:
         return classes.astype(np.int64)
     if all(isinstance(name, str) for name in classes):
         return classes.astype(str)
     raise ValueError(
-        f"ONNX has labels that are integers or strings, and these are {classes.dtype}: fit on "
-        "y.astype(str), for example."
+        "ONNX has labels that are 64-bit integers or strings, and these are "
+        f"{classes.dtype}, up to {classes[-1]}: fit on y.astype(str), for example."
     )
 
 

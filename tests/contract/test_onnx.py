@@ -120,6 +120,8 @@ def test_models_that_onnx_cannot_express_are_refused():
         run(RBFLayer(5, kernel=np.sqrt).fit(X_TRAIN), X_TEST)
     with pytest.raises(ValueError, match=r"integers or strings.*float64"):
         run(SVC().fit(X_TRAIN, Y_TRAIN.astype(float)), X_TEST)
+    with pytest.raises(ValueError, match=r"64-bit integers.*uint64, up to 9223372036854775817"):
+        run(SVC().fit(X_TRAIN, Y_TRAIN.astype(np.uint64) + 2**63), X_TEST)
 
 
 def test_without_skl2onnx_the_error_says_what_to_install():
