@@ -17,7 +17,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
-from gpurbf.estimators._validation import profile_of
 from gpurbf.estimators.fsvc import FSVC
 from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
@@ -123,13 +122,13 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     if activation is None:
         raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
     metric = activation.metric
-    if isinstance(model, FSVC) and model.metric == "sqeuclidean":
+    # Parameters may have changed since the fit, so take those of its pass.
+    if isinstance(model, FSVC) and (unit := model._selection.unit).metric == "sqeuclidean":
         # The kernel takes the squared distance as if it were the distance. No profile does that, so
         # treat the squared distance like a Manhattan distance.
         radius = float(model.eval_radius_)
-        kernel = profile_of(model.kernel)
-        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[kernel]
-        activation = activation._replace(metric="manhattan", profile=kernel, gamma=gamma)
+        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[unit.kernel]
+        activation = activation._replace(metric="manhattan", profile=unit.kernel, gamma=gamma)
     return np.asarray(centers, np.float64), metric, activation
 
 

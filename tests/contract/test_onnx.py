@@ -113,6 +113,15 @@ def test_pipelines_and_sparse_models_are_converted():
     assert [output.name for output in graph.output] == ["label", "scores"]
 
 
+@pytest.mark.parametrize(
+    ("fitted", "later"),
+    [("euclidean", "sqeuclidean"), ("sqeuclidean", "euclidean"), ("sqeuclidean", "manhattan")],
+)
+def test_parameters_that_change_after_the_fit_do_not_change_the_graph(fitted, later):
+    model = FSVC(1.5, metric=fitted, random_state=0).fit(X_TRAIN, Y_TRAIN)
+    same(model.set_params(metric=later, kernel="triangular"), X_TEST)
+
+
 def test_models_that_onnx_cannot_express_are_refused():
     with pytest.raises(ValueError, match="function cannot be converted"):
         run(SVC(kernel=laplacian_kernel).fit(X_TRAIN, Y_TRAIN), X_TEST)
