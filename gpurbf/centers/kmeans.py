@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from gpurbf.centers.sample import shares
+from gpurbf.layer.sparse import canonical_csr
 from gpurbf.runtime.threads import single_threaded_blas, thread_limit
 
 
@@ -43,7 +45,9 @@ def kmeans(
 
     _check_enough_samples(X, n_centers)
     # MiniBatchKMeans takes float64 or float32: small integers are converted without loss.
-    X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float32)
+    dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.float32
+    # Its loops take entries that are given once, with short indices.
+    X = (canonical_csr(X) if sp.issparse(X) else X).astype(dtype, copy=False)
     means = MiniBatchKMeans(
         n_centers,
         random_state=random_state,

@@ -145,6 +145,15 @@ def test_n_jobs_limits_the_threads_of_k_means_and_of_nothing_else(monkeypatch, n
     assert _openmp_effective_n_threads() == before
 
 
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("rule", ["kmeans", "kmeans-class"])
+def test_means_of_sparse_samples_do_not_depend_on_how_their_entries_are_stored(rule, index):
+    tidy = sp.csr_array(X)
+    twice = np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2).astype(index)
+    stored = sp.csr_array((*twice, (2 * tidy.indptr).astype(index)), shape=X.shape)
+    assert np.array_equal(draw(rule, stored, y, 20), draw(rule, tidy, y, 20))
+
+
 @pytest.mark.parametrize("rule", ["kmeans", "kmeans-class"])
 def test_means_lie_among_the_samples(rule):
     C = draw(rule, X, y, 30)
