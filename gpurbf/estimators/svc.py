@@ -783,7 +783,7 @@ class SVC(
 def parameters_of(model: Any, cls: type) -> dict[str, Any]:
     """The parameters of a model that class ``cls`` has too.
 
-    The constructor of a subclass may take others than those that its base has as attributes.
+    They are read as attributes, because the constructor of a subclass may not take all of them.
     """
     own = {
         name: getattr(model, name)

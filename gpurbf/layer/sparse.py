@@ -201,8 +201,8 @@ class SparseLayer:
 def canonical_csr(X: Any) -> sp.csr_array:
     """X as float64 CSR with the short indices that scikit-learn's loops take, if they suffice.
 
-    It may share arrays with X. SciPy's ``power`` sorts entries in place: those of a copy, or X
-    would be left with some of its arrays sorted and the others not.
+    The result shares arrays with X if the entries of X are sorted and given once. Else it is a
+    copy: SciPy's ``power`` would sort some of the shared arrays in place and not the others.
     """
     X = sp.csr_array(X.values if isinstance(X, Samples) else X, dtype=np.float64)
     if X.indices.dtype != np.int32 and max(X.nnz, *X.shape) < 2**31:

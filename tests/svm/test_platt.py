@@ -17,7 +17,7 @@ X_TRAIN, Y_TRAIN, X_TEST, Y_TEST = X[:1000], Y[:1000], X[1000:], Y[1000:]
 
 
 class Cubic(SVC):
-    """Whose constructor takes other parameters than its base has."""
+    """A subclass whose constructor takes other parameters than that of `SVC`."""
 
     def __init__(self, name="cubic"):
         super().__init__(kernel="poly", coef0=2.0, probability=True, random_state=0)

@@ -223,12 +223,13 @@ def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[
         half = solve_triangular(L, B)
         return solve_triangular(L, half, trans=1), partial(solve_triangular, L)
     xp.fill_diagonal(A, diagonal)
-    with single_threaded_blas():  # with more threads, directions that are rounding are others
+    # Vectors of eigenvalues near zero would depend on the number of BLAS threads.
+    with single_threaded_blas():
         values, vectors = eigh(A)
     warn(
-        "HᵀH is not positive definite in floating point: it was solved by eigenvalues, those below "
-        "their rounding raised to it. Use a larger alpha, a larger gamma, fewer centers or "
-        "precision='float64'.",
+        "HᵀH is not positive definite in floating point: it was solved by eigenvalues, and those "
+        "smaller than their rounding error were raised to it. Use a larger alpha, a larger gamma, "
+        "fewer centers or precision='float64'.",
         ConvergenceWarning,
     )
     # The inverse of an eigenvalue that is only rounding would be the largest of all.

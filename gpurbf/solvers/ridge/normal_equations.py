@@ -45,8 +45,8 @@ class Equations(NamedTuple):
     xp: ModuleType
 
     def intercept(self, W: np.ndarray) -> np.ndarray:
-        """b (k,) of weights W (m, k), by one BLAS thread: with more, last digits are others."""
-        with single_threaded_blas():
+        """b (k,) of weights W (m, k)."""
+        with single_threaded_blas():  # the last digits depend on BLAS's number of threads
             return self.target_mean - self.mean @ W
 
 
