@@ -276,15 +276,16 @@ def make(capacity=1 << 30):
         fill_diagonal=fill_diagonal,
         concatenate=concatenate,
         linalg=types.SimpleNamespace(cholesky=cholesky, eigh=eigh),
-        cublas=types.SimpleNamespace(syrk=syrk),
         ElementwiseKernel=partial(ElementwiseKernel, apply),
         RawKernel=partial(RawKernel, gpu),
         **{name: partial(apply, getattr(np, name)) for name in FUNCTIONS},
     )
+    # As in CuPy, not an attribute of the package until it is imported.
+    cublas = module("cupy.cublas", syrk=syrk)
     linalg = module("cupyx.scipy.linalg", solve_triangular=solve_triangular)
     scipy_of_cupy = module("cupyx.scipy", linalg=linalg)
     cupyx = module("cupyx", errstate=errstate, scipy=scipy_of_cupy)
-    return {each.__name__: each for each in (cupy, cupyx, scipy_of_cupy, linalg)}
+    return {each.__name__: each for each in (cupy, cublas, cupyx, scipy_of_cupy, linalg)}
 
 
 def _no_kernels():

@@ -1,10 +1,12 @@
 """The one import of numba.cuda, which NVIDIA's package numba-cuda brings."""
 
+import contextlib
 import os
 import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from numba import cuda
 from numba.core import config
 
@@ -19,6 +21,13 @@ SIMULATED = bool(config.ENABLE_CUDASIM)
 # Few samples make grids of fewer than 128 blocks; a user cannot change that.
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
     settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+# NumPy 2.5 has no `row_stack`, which numba-cuda up to 0.30.4 names when it first compiles.
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack
+    with contextlib.suppress(ImportError):  # Numba's own numba.cuda
+        import numba.cuda.np.arrayobj  # noqa: F401
+    del np.row_stack
 
 
 def jit(function=None, **options):

@@ -324,6 +324,8 @@ class DeviceLayer:
         done again if memory runs out. If float64 is as fast as float32, H is converted to float64
         and cuBLAS adds to G itself; otherwise products of rows are float32 and added in float64.
         """
+        from cupy import cublas  # `import cupy` does not import it
+
         xp, (G, B, mean, _grid) = self._memory.xp, sums
         H = xp.empty((len(X), len(B)), self.dtype)
         self._write(H, X)
@@ -337,9 +339,9 @@ class DeviceLayer:
         products = Z.T @ targets
         if G is not None and Z.size:
             if kind == np.float64:
-                xp.cublas.syrk("T", Z, out=G, beta=1.0, lower=True)
+                cublas.syrk("T", Z, out=G, beta=1.0, lower=True)
             else:
-                G += xp.cublas.syrk("T", Z, out=xp.zeros(G.shape, kind), lower=True)
+                G += cublas.syrk("T", Z, out=xp.zeros(G.shape, kind), lower=True)
         B += products
         triangle = 0 if G is None else Z.shape[1] + 1
         count(operations=Z.size * (triangle + 2 * T.shape[1]), kind=kind.name)
