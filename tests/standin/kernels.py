@@ -99,16 +99,18 @@ class RawKernel:
         values = np.zeros((a.padded, a.width), a.packed.dtype)
         values[: a.N, : a.n] = moved.astype(a.packed.dtype)
         wide = values[: a.N].astype(np.int64 if "long long U;" in self.code else np.float64)
-        a.terms[:] = ((a.quadratic * wide + a.linear) * wide).sum(axis=1) + a.constant
         parts = re.search(
             r"to\[0\] = (\w+); to\[width\] = (\w+); to\[2 \* width\] = (\w+);", self.code
         )
         if parts is None:
-            a.packed[...] = values
-            return
-        high = tf32(values)
-        named = {"high": high, "low": tf32(values - high)}
-        a.packed[...] = np.hstack([named[name] for name in parts.groups()])
+            rest, a.packed[...] = 0, values
+        else:
+            high = tf32(values)
+            named = {"high": high, "low": tf32(values - high)}
+            a.packed[...] = np.hstack([named[name] for name in parts.groups()])
+            rest = named["low"][: a.N].astype(float) ** 2
+            wide = high[: a.N].astype(float) + named["low"][: a.N]
+        a.terms[:] = (a.quadratic * (wide**2 - rest) + a.linear * wide).sum(axis=1) + a.constant
 
     def activations(self, a):
         (text,) = re.findall(r"T y; (.*) return y;", self.code)
@@ -131,7 +133,7 @@ class RawKernel:
         # In the kernel's order: of a thread, of a warp's lanes by halves, of the warps.
         terms, warps = self.activations(a)[:, None] * a.weights, self.sizes["WARPS"]
         terms = np.pad(terms, [(0, 0), (0, 0), (0, -a.m % (32 * warps))])
-        sums = terms.reshape(a.N, a.k, -1, warps, 32).sum(axis=2)
+        sums = terms.reshape(a.N, a.k, -1, warps, 32).sum(axis=2).astype(np.float64)
         for step in (16, 8, 4, 2, 1):
             sums = sums[..., :step] + sums[..., step:]
         a.scores[...] = sums[..., 0].sum(axis=-1)

@@ -68,20 +68,21 @@ extern "C" __global__ void gpurbf_rows(
         P value = 0;
         if (i < N && j < n) value = P(M(x[i * n + j]) - M(shift[j]));
         STORE
-        const U u = U(value);
-        total += (quadratic * u + linear) * u;
+        total += quadratic * (u * u - rest) + linear * u;
     }
     for (int step = 16; step; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
     if (threadIdx.x == 0 && i < N) terms[i] = K(total + constant);
 }
 """
-_WHOLE = "packed[i * width + j] = value;"
+_WHOLE = "packed[i * width + j] = value; const U u = U(value), rest = 0;"
 # float32 as the sum of two numbers that TF32 holds: a sample's parts meet a center's in the order
-# high · high + high · low + low · high.
+# high · high + high · low + low · high. The term of a row is that of these sums and products, or
+# a sample would be at some distance from itself.
 _SPLIT = """
         P* to = packed + i * 3 * width + j;
         const float high = tf32(value), low = tf32(value - high);
         to[0] = high; to[width] = FIRST; to[2 * width] = SECOND;
+        const U u = U(high) + U(low), rest = U(low) * U(low);
 """
 _PARTS = {"samples": ("high", "low"), "centers": ("low", "high")}
 
@@ -106,14 +107,14 @@ extern "C" __global__ void gpurbf_outputs(
             products[i * pitch + j], rows[i], column, alpha, factor, gamma, coef0, tiny);
 }
 """
-# A block takes R samples and Q outputs; its threads take columns in turn. Every sum has a fixed
-# order, the same for any number of samples: there are no atomics.
+# A block takes R samples and Q outputs; its threads take columns in turn, and their sums are added
+# in double. Every sum has a fixed order, the same for any number of samples: there are no atomics.
 _SCORES = """
 extern "C" __global__ void gpurbf_scores(
     const A* products, long long pitch, const K* rows, const K* columns, K alpha, T factor,
     T gamma, T coef0, T tiny, long long N, long long m, const T* weights, long long k, T* scores
 ) {
-    __shared__ T partial[WARPS][R * Q];
+    __shared__ double partial[WARPS][R * Q];
     const long long top = (long long)blockIdx.x * R, output = (long long)blockIdx.y * Q;
     T sums[R][Q];
 #pragma unroll
@@ -134,7 +135,7 @@ extern "C" __global__ void gpurbf_scores(
     }
 #pragma unroll
     for (int e = 0; e < R * Q; ++e) {
-        T sum = sums[e / Q][e % Q];
+        double sum = sums[e / Q][e % Q];
         for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][e] = sum;
     }
@@ -142,9 +143,9 @@ extern "C" __global__ void gpurbf_scores(
     for (int e = threadIdx.x; e < R * Q; e += 32 * WARPS) {
         const long long i = top + e / Q, o = output + e % Q;
         if (i >= N || o >= k) continue;
-        T sum = T(0);
+        double sum = 0;
         for (int warp = 0; warp < WARPS; ++warp) sum += partial[warp][e];
-        scores[i * k + o] = sum;
+        scores[i * k + o] = T(sum);
     }
 }
 """
