@@ -164,14 +164,16 @@ def bandwidth(xp: ModuleType = np) -> float:
 def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) -> float:
     """Bytes a second of ``multiply(array, number, result)`` on arrays larger than the caches."""
     source, target = xp.ones(_NUMBERS, xp.float32), xp.zeros(_NUMBERS, xp.float32)
-    n = thread_limit() if xp is np else 1
+    # A device takes as long for one launch as for its work.
+    n, calls = (thread_limit(), 1) if xp is np else (1, 16)
     bounds = [_NUMBERS * i // n for i in range(n + 1)]
 
     def scale(i: int) -> None:
         part = slice(bounds[i], bounds[i + 1])
         multiply(source[part], xp.float32(3), target[part])
 
-    return (source.nbytes + target.nbytes) / _best(lambda: parallel_for(scale, n))
+    seconds = _best(lambda: [parallel_for(scale, n) for _ in range(calls)])
+    return calls * (source.nbytes + target.nbytes) / seconds
 
 
 def product_rate(dtype: str, xp: ModuleType = np) -> float:

@@ -23,8 +23,8 @@ from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 PHASES = ("training", "prediction")
 # Parts below this share of their phase are in the frame, not in the printed table.
 _SHOWN = 0.01
-# Stages whose work is on the device if the backend's arrays are there.
-_ON_DEVICE = ("hidden layer", "output training")
+# Stages and parts whose work is on the device if the backend's arrays are there.
+_ON_DEVICE = {"hidden layer", "output training", "samples shifted, norms", "leave-one-out"}
 
 _HEADER = (
     "stage", "s", "%", "Gop", "Gop/s", "GB", "GB/s", "of the ceiling", "MB", "% of memory",
@@ -94,7 +94,7 @@ class Profile:
             row
             for phase, recorder in zip(PHASES, (training, prediction))
             for name in (*STAGES, ELSEWHERE[0])
-            for row in self._stage(phase, name, recorder, xp if name in _ON_DEVICE else np)
+            for row in self._stage(phase, name, recorder, xp)
         ]
 
     def _stage(self, phase: str, name: str, recorder: Recorder, xp: ModuleType) -> list[Row]:
@@ -122,7 +122,7 @@ class Profile:
         whole, ideals = Entry(), {}
         for part, entry in parts.items():
             whole.add(entry)
-            ideals[part] = self._ideal(name, entry, xp)
+            ideals[part] = self._ideal(name, entry, xp if _ON_DEVICE & {name, part} else np)
         seconds = sum(seconds for seconds, _ in ideals.values())
         rows = [row("", whole, (seconds, max(ideals.values(), default=(0.0, ""))[1]))]
         if name:

@@ -7,7 +7,8 @@ import types
 import numpy as np
 
 _TYPES = {0: np.float32, 1: np.float64, 3: np.int8, 10: np.int32}
-FUNCTIONS = {"max": np.maximum, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "tanh": np.tanh}
+FUNCTIONS = {name: getattr(np, name) for name in ("sqrt", "exp", "expm1", "log", "tanh")}
+FUNCTIONS["max"] = np.maximum
 
 
 def caster(dtype):

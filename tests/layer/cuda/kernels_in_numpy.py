@@ -29,7 +29,7 @@ def further(array, place, count):
 
 
 def added(total, array, at):
-    return array.dtype.type(total + array[at : at + 16 // array.itemsize].sum())
+    return total + array[at : at + 16 // array.itemsize].sum(dtype=np.float64)
 
 
 def exponential(rate, x):

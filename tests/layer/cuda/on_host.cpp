@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 #include <vector>
-using std::exp; using std::log; using std::sqrt; using std::tanh;
+using std::exp; using std::expm1; using std::log; using std::sqrt; using std::tanh;
 template <class T> T max(T a, T b) { return a < b ? b : a; }
 #define __global__
 #define __device__

@@ -24,7 +24,8 @@ from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
 # form, and y by profile. `tiny` is the smallest normal number: values below it become 0, because
-# products of subnormal numbers are slow.
+# products of subnormal numbers are slow. Near 1, where all values of a wide kernel are, `exp` errs
+# twice as much as rounding does; 1 + expm1 does not.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
 _ARGUMENTS = {
     "squared": "T v = max(s, T(0));",
@@ -32,7 +33,10 @@ _ARGUMENTS = {
     "square": "T v = s * s;",
     "dot": "T v = s;",
 }
-_EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
+_EXPONENTIAL = (
+    "T x = gamma * v; T near = T(x < T(0.25)); "
+    "T e = near * (T(1) + expm1(-x)) + (T(1) - near) * exp(-x); y = e * T(e >= tiny);"
+)
 _STATEMENTS = {
     "gaussian": _EXPONENTIAL,
     "laplacian": _EXPONENTIAL,

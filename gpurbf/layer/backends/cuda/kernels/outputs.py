@@ -23,11 +23,13 @@ def column_of(j):
 
 @intrinsic
 def added(typing_context, total, array, at):
-    """total + the sum of 16 bytes of an array, from an element on."""
+    """total, a float64, + the sum of 16 bytes of an array, from an element on."""
 
     def generate(context, builder, signature, args):
         value = args[0]
         for summand in load16(builder, element(context, builder, array, args[1], args[2])):
+            if isinstance(summand.type, ir.FloatType):
+                summand = builder.fpext(summand, value.type)
             value = builder.fadd(value, summand)
         return value
 

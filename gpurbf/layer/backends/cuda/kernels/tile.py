@@ -185,16 +185,15 @@ def _scoring(shape, itemsize):
         """Add up partial sums of outputs `first` to `last`; the block's first tile is `group`."""
         t = np.int32(here(np.int64(cuda.threadIdx.x))) & (n_threads - 1)
         while t < (last - first) * M:
-            total = partials.dtype.type(0)
+            total = np.float64(0)
             for q in range(0, n_owners, vector):
                 total = added(total, partials, t * width + q)
             row = here(np.int64(band)) * M + t % M
             if row < scores.shape[1]:
                 at = (group * scores.shape[1] + row) * scores.shape[2] + first + t // M
-                summed = np.float64(total)
                 if number != group:
-                    summed += peek(scores, at)
-                poke(scores, at, summed)
+                    total += peek(scores, at)
+                poke(scores, at, total)
             t = np.int32(t + n_threads)
 
     @jit(device=True)
