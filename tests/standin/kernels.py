@@ -7,8 +7,8 @@ import types
 import numpy as np
 
 _TYPES = {0: np.float32, 1: np.float64, 3: np.int8, 10: np.int32}
-FUNCTIONS = {name: getattr(np, name) for name in ("sqrt", "exp", "expm1", "log", "tanh")}
-FUNCTIONS["max"] = np.maximum
+FUNCTIONS = {"max": np.maximum, "min": np.minimum}
+FUNCTIONS |= {name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh")}
 
 
 def caster(dtype):

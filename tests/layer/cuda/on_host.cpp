@@ -6,8 +6,9 @@
 #include <memory>
 #include <thread>
 #include <vector>
-using std::exp; using std::expm1; using std::log; using std::sqrt; using std::tanh;
+using std::exp; using std::log; using std::sqrt; using std::tanh;
 template <class T> T max(T a, T b) { return a < b ? b : a; }
+template <class T> T min(T a, T b) { return b < a ? b : a; }
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -19,7 +19,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import cupy_kernels
 
 ON_HOST = Path(__file__).parent / "on_host.cpp"
-GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0)
+GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0, np.float32)
 ACTIVATIONS = [
     *(Activation("euclidean", name) for name in ("gaussian", "laplacian", "triangular",
       "multiquadric", "inverse-multiquadric", "thin-plate")),
@@ -51,7 +51,7 @@ def sources():
         yield "gpurbf_outputs", cupy_kernels.outputs_source(GAUSSIAN.statements, *kind)
         yield "gpurbf_scores", cupy_kernels.scores_source(GAUSSIAN.statements, *kind, 10)
     for activation in ACTIVATIONS:
-        text = cupy_kernels.rule(activation, 1, 1.0).statements
+        text = cupy_kernels.rule(activation, 1, 1.0, np.float32).statements
         yield "gpurbf_scores", cupy_kernels.scores_source(text, *KINDS["codes"], 16)
 
 

@@ -24,8 +24,7 @@ from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
 # form, and y by profile. `tiny` is the smallest normal number: values below it become 0, because
-# products of subnormal numbers are slow. Near 1, where all values of a wide kernel are, `exp` errs
-# twice as much as rounding does; 1 + expm1 does not.
+# products of subnormal numbers are slow.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
 _ARGUMENTS = {
     "squared": "T v = max(s, T(0));",
@@ -33,9 +32,13 @@ _ARGUMENTS = {
     "square": "T v = s * s;",
     "dot": "T v = s;",
 }
-_EXPONENTIAL = (
-    "T x = gamma * v; T near = T(x < T(0.25)); "
-    "T e = near * (T(1) + expm1(-x)) + (T(1) - near) * exp(-x); y = e * T(e >= tiny);"
+_EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
+# In float32, `exp` errs twice as much as rounding does. Near 1, where all values of a wide kernel
+# are, this series does not.
+_EXPONENTIAL32 = (
+    "T x = gamma * v; T z = min(x, T(0.125)); T near = T(x < T(0.125)); "
+    "T q = T(1) - z * (T(1.0 / 2) - z * (T(1.0 / 6) - z * (T(1.0 / 24) - z * T(1.0 / 120)))); "
+    "T e = near * (T(1) - z * q) + (T(1) - near) * exp(-x); y = e * T(e >= tiny);"
 )
 _STATEMENTS = {
     "gaussian": _EXPONENTIAL,
@@ -168,11 +171,13 @@ class Rule(NamedTuple):
     coef0: float
 
 
-def rule(activation: Any, alpha: float, factor: float) -> Rule:
+def rule(activation: Any, alpha: float, factor: float, dtype: Any) -> Rule:
     """The rule of an activation; for a callable profile it ends with the profile's argument."""
     profile = in_tile(activation)
     power = profile == "poly"
     last = _power(int(activation.degree)) if power else _STATEMENTS[profile]
+    if last == _EXPONENTIAL and dtype == np.float32:
+        last = _EXPONENTIAL32
     statements = " ".join([_SUM, _ARGUMENTS[form(activation)], last])
     return Rule(statements, alpha, factor, activation.gamma, activation.coef0)
 
