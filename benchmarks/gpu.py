@@ -205,7 +205,7 @@ def _fits(bench: Bench) -> None:
     makers: dict[str, Callable[[str], Any]] = {
         f"SVC(C=10, gamma={gamma:.2g})": lambda name: SVC(C=10, gamma=gamma, backend=name),
         f"RBFClassifier({m})": lambda name: RBFClassifier(m, backend=name, random_state=0),
-        f"FSVC(radius={radius:g})": lambda name: FSVC(radius=radius, backend=name),
+        f"FSVC(radius={radius:g})": lambda name: FSVC(radius=radius, backend=name, random_state=0),
     }
     for label, make in makers.items():
         rows: list[tuple[Any, ...]] = []

@@ -39,11 +39,11 @@ _INT8_FEATURES = 131_071
 _GROUP, _TF32_GROUP = 16, 4
 # Bytes of which rows are whole groups if they are long: 784 8-bit inputs take cuBLAS 1.7 times as
 # long as 768 on an H100.
-_LINE, _LONG = 128, 512
+_LINE, _LONG = 128, 256
 # Bytes of the products that are activated together, and the minimum number of their rows. By
 # estimate, launches for more chunks would take longer than the memory traffic that a cache would
 # save.
-_CHUNK_BYTES, _LEAST = 1 << 27, 8192
+_CHUNK_BYTES, _LEAST = 1 << 28, 8192
 
 
 def _gemm(xp: ModuleType, compute: str, A: Any, B: Any, out: Any) -> None:

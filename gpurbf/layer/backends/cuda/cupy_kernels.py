@@ -156,7 +156,7 @@ extern "C" __global__ void gpurbf_scores(
     }
 }
 """
-_R, _Q, _WARPS = 4, 16, 8
+_R, _Q, _WARPS = 4, 16, 4
 # For the two other kernels: threads of a block, rows of a block, largest grid size except in x.
 _THREADS, _BLOCK_ROWS, _GRID = 256, 8, 65_535
 
