@@ -1,1 +1,1 @@
-"""Backends on an NVIDIA GPU: `cupy` (cuBLAS), `numba-cuda` (tiles); not measured on a GPU."""
+"""Backends on an NVIDIA GPU: `cupy` (cuBLAS), `numba-cuda` (tiles)."""
