@@ -141,9 +141,9 @@ LOADERS: dict[str, Callable[[], Backend]] = {
     "mkl": _module("blas.mkl"),
     "numpy": _module("blas.numpy_"),
 }
-# The backends that "auto" tries, in order. On an H100 `cupy` is as fast as the tiles for 8-bit data,
-# twice as fast for others, and starts sooner. On CPUs tiles with vector or matrix instructions were measured faster than every BLAS
-# product tried, in float64 too.
+# The backends that "auto" tries, in order. On an H100 `cupy` is as fast as the tiles for 8-bit
+# data, twice as fast for others, and starts sooner. On CPUs tiles with vector or matrix
+# instructions were measured faster than every BLAS product tried, in float64 too.
 GPUS = ["cupy", "numba-cuda"]
 CPUS = ["numba", "mkl", "numpy"]
 

@@ -24,10 +24,10 @@ if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
 
 # NumPy 2.5 has no `row_stack`, which numba-cuda up to 0.30.4 names when it first compiles.
 if not hasattr(np, "row_stack"):
-    np.row_stack = np.vstack
+    np.row_stack = np.vstack  # noqa: NPY201
     with contextlib.suppress(ImportError):  # Numba's own numba.cuda
         import numba.cuda.np.arrayobj  # noqa: F401
-    del np.row_stack
+    del np.row_stack  # noqa: NPY201
 
 
 def jit(function=None, **options):

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 from contextlib import nullcontext
 
@@ -62,6 +63,19 @@ def test_a_toolkit_is_found_by_its_nvcc(monkeypatch, tmp_path, home, nvcc, found
     with nullcontext() if found else pytest.raises(OSError, match="cannot infer"):
         cuda_api.find_compiler()
     assert os.environ.get("CUDA_HOME", "") == (toolkit if found else home)
+
+
+def test_kernels_compile_where_numpy_has_no_row_stack(compiled):
+    """As from NumPy 2.5 on, which Numba itself knows; numba-cuda up to 0.30.4 does not."""
+    script = (
+        "import numba.np.arrayobj, numpy as np, scipy.linalg\n"
+        "vars(np).pop('row_stack', None)\n"
+        "from gpurbf.runtime.jit import cuda_api\n"
+        "kernel = cuda_api.jit(lambda: None).py_func\n"
+        "assert cuda_api.cuda.compile_ptx(kernel, (), cc=(9, 0))\n"
+        "assert not hasattr(np, 'row_stack')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_kernel_of_a_device_is_itself_where_a_profile_records():

@@ -63,6 +63,26 @@ def test_underflow_is_flushed_to_zero(cupy):
     np.testing.assert_array_equal(layer.activations(X), np.eye(2))
 
 
+def test_activations_near_1_are_rounded_no_more_than_float32_rounds(cupy):
+    """A wide kernel; CUDA's exponential alone would err twice as much."""
+    X, C = data(np.uint8)
+    activation = Activation("euclidean", "gaussian", 0.1 / reference.euclidean(X, C).max() ** 2)
+    H = HiddenLayer(C, activation, backend="cupy").activations(X)
+    exact = reference.hidden(X, C, *activation)
+    assert exact.min() > 0.9 and np.abs(H - exact).max() < 0.6 * 2.0**-24
+
+
+def test_long_rows_are_whole_lines(cupy):
+    """784 bytes take cuBLAS 1.7 times as long as 768."""
+    rng = np.random.default_rng(0)
+    for n, precision, width in ((784, "exact", 896), (21, "exact", 32), (98, "float32", 3 * 128)):
+        X = rng.integers(0, 256, (20, n)).astype(np.uint8)
+        X = X if precision == "exact" else (X / 255).astype(np.float32)
+        layer = HiddenLayer(X, GAUSSIAN, backend="cupy", precision=precision)
+        np.testing.assert_allclose(layer.activations(X).diagonal(), 1, atol=1e-5)
+        assert cupy.gpu.calls[-1][-1] == width
+
+
 def test_integers_are_exact_up_to_the_limit_of_each_product(cupy):
     cublas = cupy.cuda.cublas
     integers, numbers = cublas.CUBLAS_COMPUTE_32I, cublas.CUBLAS_COMPUTE_64F

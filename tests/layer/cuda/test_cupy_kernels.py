@@ -142,6 +142,20 @@ def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
 
 
 @pytest.mark.slow
+def test_a_row_that_is_split_is_at_no_distance_from_itself(both):
+    """Its term is the product of its parts as a sample and as a center."""
+    A = np.random.default_rng(0).normal(size=(5, 33)).astype(np.float32)
+    for xp in both:
+        given = xp.asarray(A), xp.zeros(33, np.float32), distance.Coefficients(1, 0, 0)
+        packed, terms = xp.empty((2, 5, 3 * 36), np.float32), xp.empty((2, 5), np.float64)
+        for side, to, sums in zip(("samples", "centers"), packed, terms):
+            cupy_kernels.move_rows(xp, *given, to, sums, side)
+        samples, centers = packed.get().astype(np.float64)
+        for sums in terms.get():
+            np.testing.assert_allclose((samples * centers).sum(axis=1), sums, rtol=1e-14)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("N, m, k", [(1, 1, 1), (5, 131, 3)])
 def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     # Few threads, because the host has few; several blocks of samples and of outputs.
