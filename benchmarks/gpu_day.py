@@ -79,13 +79,13 @@ def cases(name: str, part: str) -> None:
         kind = type(kernel).__name__
         with contextlib.suppress(Exception):  # of any kind of object
             if kind == "RawKernel":
-                name, *used = kernel.name, kernel.num_regs, kernel.local_size_bytes
+                label, *used = kernel.name, kernel.num_regs, kernel.local_size_bytes
             elif kind == "CUDADispatcher" and kernel.overloads:  # those of what it is compiled for
-                found = kernel.get_regs_per_thread(), kernel.get_local_mem_per_thread()
-                name, *used = kernel.__name__, *(max(each.values()) for each in found)
+                both = kernel.get_regs_per_thread(), kernel.get_local_mem_per_thread()
+                label, *used = kernel.__name__, *(max(some.values()) for some in both)
             else:
                 continue
-            print("{}: {} registers, {} bytes of local memory".format(name, *used))
+            print("{}: {} registers, {} bytes of local memory".format(label, *used))
     if wrong:
         raise SystemExit(f"{len(wrong)} cases are wrong")
 

@@ -19,6 +19,7 @@ from benchmarks.report import Report
 from benchmarks.svc import peers
 from gpurbf import SVC, RBFClassifier, RBFClassifierCV, profile
 from gpurbf.cli import classify
+from gpurbf.layer.backends import best_on_host
 from gpurbf.profiling.scaling import table
 from gpurbf.runtime.threads import thread_limit
 
@@ -58,7 +59,8 @@ def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Probl
 
     wide = SVC(C=10, gamma=0.02)
     centers = [m // scale for m in (1000, 4096, 8000)]
-    rbf = RBFClassifier(centers[0], random_state=0)
+    options: dict[str, Any] = {"backend": best_on_host()[0].name, "random_state": 0}  # no GPU
+    rbf = RBFClassifier(centers[0], **options)
     return {
         "SVC, MNIST 60,000 uint8": lambda: Problem(SVC(C=10), *some(60_000)),
         "SVC, 20,000 of it, scaled float32": lambda: Problem(wide, *floats()),
@@ -68,13 +70,13 @@ def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Probl
         "RBFClassifier(1000), 30,000 of MNIST": lambda: Problem(rbf, *some(30_000)),
         "RBFClassifier(1000), 20,000 × 20": lambda: Problem(rbf, *table(20, 2)),
         "RBFClassifier(4096), MNIST": lambda: Problem(
-            RBFClassifier(centers[1], random_state=0), *some(60_000)
+            RBFClassifier(centers[1], **options), *some(60_000)
         ),
         "RBFClassifierCV(1000), 20,000 of MNIST": lambda: Problem(
-            RBFClassifierCV(centers[0], random_state=0), *some(20_000)
+            RBFClassifierCV(centers[0], **options), *some(20_000)
         ),
         "cg, 8,000 centers, 20,000 of MNIST": lambda: Problem(
-            RBFClassifier(centers[2], solver="cg", random_state=0), *some(20_000)
+            RBFClassifier(centers[2], solver="cg", **options), *some(20_000)
         ),
     }
 

@@ -172,8 +172,11 @@ def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) ->
         part = slice(bounds[i], bounds[i + 1])
         multiply(source[part], xp.float32(3), target[part])
 
-    seconds = _best(lambda: [parallel_for(scale, n) for _ in range(calls)])
-    return calls * (source.nbytes + target.nbytes) / seconds
+    def work() -> None:
+        for _ in range(calls):
+            parallel_for(scale, n)
+
+    return calls * (source.nbytes + target.nbytes) / _best(work)
 
 
 def product_rate(dtype: str, xp: ModuleType = np) -> float:
