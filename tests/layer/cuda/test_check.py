@@ -122,7 +122,9 @@ def test_a_name_is_refused_with_kernel_case_and_difference(monkeypatch, fresh, c
         monkeypatch.setattr(check, "judged", lambda *_, **__: pytest.fail("checked again"))
         backends._attempt.cache_clear()
     assert main(["info"]) == 0
-    assert "scores: euclidean, gaussian" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "scores: euclidean, gaussian" in said.out
+    assert said.err.count("checks the GPU (backend 'cupy', once)") == 1
 
 
 def test_what_was_right_is_not_checked_again_until_something_changes(monkeypatch, fresh, capsys):

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import timeit
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,11 +248,11 @@ def require(backend: Backend) -> None:
 def trusted(name: str) -> Verdict:
     """The verdict on a backend that is not loaded here, from a process with a time limit."""
 
-    def checked() -> Verdict:
-        print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
-        return _elsewhere(name, LIMIT)
-
-    return _found(name, lambda verdict: bool(verdict.why or verdict.rates), checked)
+    return _found(
+        name,
+        lambda verdict: bool(verdict.why or verdict.rates),
+        partial(_elsewhere, name, LIMIT),
+    )
 
 
 def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Verdict]) -> Verdict:
@@ -268,6 +269,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
             fcntl.flock(held.enter_context(file.open("w")), fcntl.LOCK_EX)
             verdict = kept(name)
         if verdict is None or not holds(verdict):
+            print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
             keep(name, verdict := checked())
     return verdict
 
