@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.stages import count, staged
+from gpurbf.runtime.threads import parallel_rows
 
 # Precisions with which data are not searched for integers.
 FORCED = ("float32", "tf32", "float64")
@@ -19,6 +20,8 @@ FORCED = ("float32", "tf32", "float64")
 _ROWS, _ENTRIES = 1024, 1 << 20
 # Dense copies up to this size are always made.
 _SMALL = 64 << 20
+# Bytes that a thread copies at a time.
+_COPIED = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Samples:
         return self.values.shape[0]
 
     def __getitem__(self, rows: Any) -> Samples:
-        return replace(self, values=self.values[rows])
+        return replace(self, values=rows_of(self.values, rows))
 
     def numbers(self) -> Any:
         """The samples as numbers; codes are decoded."""
@@ -51,6 +54,20 @@ class Samples:
             return self.values
         denominator, zero_point = map(self.dtype.type, self.quantization)
         return (self.values.astype(self.dtype) - zero_point) / denominator
+
+
+def rows_of(X: Any, rows: Any) -> Any:
+    """``X[rows]``; numbers of rows must be >= 0, and many are copied on all free threads."""
+    numbered = isinstance(rows, np.ndarray) and rows.dtype.kind == "i"
+    if not (numbered and isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.aligned):
+        return X[rows]
+    copy = np.empty((len(rows), *X.shape[1:]), X.dtype)
+
+    def task(part: slice) -> None:  # "clip": NumPy then writes without a buffer
+        np.take(X, rows[part], axis=0, out=copy[part], mode="clip")
+
+    parallel_rows(task, len(rows), max(1, _COPIED // max(1, X[:1].nbytes)))
+    return copy
 
 
 def _of(values: Any, quantization: Quantization | None, X: Any) -> Samples:

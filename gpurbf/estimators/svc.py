@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from gpurbf.data.samples import FORCED, quantize_or_keep
+from gpurbf.data.samples import FORCED, quantize_or_keep, rows_of
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
@@ -322,7 +322,7 @@ class SVC(
         with limited(self.n_jobs):
             models = self._train(X, codes, weights, C, progress)
             support = models.support if used is None else used[models.support]
-            self._keep(support, None if self._given() else X[models.support], models)
+            self._keep(support, None if self._given() else rows_of(X, models.support), models)
             if more:
                 self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
         progress.finish()

@@ -231,10 +231,12 @@ class KernelRows:
             return values(squares, a), float(most)
 
     @staged("prepare", "samples gathered")
-    def gathered(self, samples: np.ndarray) -> Samples:
+    def gathered(self, samples: np.ndarray | slice) -> Samples:
         """The samples, where values are evaluated, as :meth:`weighted` takes them."""
         there = self._there
-        return there[samples if there is self.X else self.xp.asarray(samples)]
+        if there is self.X or isinstance(samples, slice):
+            return there[samples]
+        return there[self.xp.asarray(samples)]
 
     def weighted(
         self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
@@ -262,14 +264,18 @@ class KernelRows:
         return row_products(rows.values, v[:, None])[:, 0]
 
     @staged("prepare", "centers packed, norms")
-    def over(self, samples: np.ndarray, before: Any = None, fresh: slice | None = None) -> Any:
+    def over(
+        self, samples: np.ndarray | slice, before: Any = None, fresh: slice | None = None
+    ) -> Any:
         """The layer whose centers are those samples, for :meth:`values`.
 
         It is made from the layer `before`, which changes, if that had the same samples except the
         fresh ones.
         """
         if self._among is None:
-            return self._layer(self.X[samples])
+            return self._layer(self.gathered(samples))
+        if isinstance(samples, slice):
+            samples = np.arange(samples.start, samples.stop)
         return self._among.layer(samples, before, fresh)
 
     @property
@@ -283,7 +289,7 @@ class KernelRows:
         with self._lock:
             layer = self._layers.get(key)
             if layer is None:
-                layer = self._layers[key] = self.over(np.arange(columns.start, columns.stop))
+                layer = self._layers[key] = self.over(columns)
             return layer
 
     def values(

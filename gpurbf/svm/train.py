@@ -83,22 +83,30 @@ def group_samples(
     """
     n_classes = int(y.max()) + 1
     same = np.zeros(len(y) + 1, bool)  # equal to the sample before; the last element is the end
-    order = np.argsort(y, kind="stable")
+    # Small types are sorted in one pass over their values.
+    order = np.argsort(y.astype(np.min_scalar_type(n_classes)), kind="stable")
     if X is not None:
         keys = row_hashes(X, 0)
-        sorted_ = np.lexsort((keys, y))
-        keys, codes = keys[sorted_], y[sorted_]
-        same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
-        positions = np.flatnonzero(same)
-        if len(positions):
-            # Keys may be equal by chance, so values are compared.
-            same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
-        uniform = weights is None or (weights == weights[0]).all()
-        if by_key or not uniform or same.any():
-            order = sorted_
+        by_key = by_key or not (weights is None or (weights == weights[0]).all())
+        if by_key or _has_equal(keys):
+            sorted_ = np.lexsort((keys, y))
+            keys, codes = keys[sorted_], y[sorted_]
+            same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
+            positions = np.flatnonzero(same)
+            if len(positions):
+                # Keys may be equal by chance, so values are compared.
+                same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
+            if by_key or same.any():
+                order = sorted_
     starts = np.flatnonzero(~same)
     codes = y[order[starts[:-1]]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
+
+
+def _has_equal(keys: np.ndarray) -> bool:
+    """Whether some of the keys are equal."""
+    keys = np.sort(keys)
+    return bool((keys[1:] == keys[:-1]).any())
 
 
 def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:

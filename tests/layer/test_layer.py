@@ -6,8 +6,10 @@ import reference
 import scipy.sparse as sp
 from callers import layer_of, run_threads
 
+from gpurbf.data.samples import quantize_or_keep
 from gpurbf.layer.activation import PROFILES, Activation
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.threads import limited
 
 SHAPES = [(0, 3, 5), (1, 1, 1), (1, 40, 17), (15, 16, 8), (17, 15, 33), (130, 70, 20)]
 
@@ -181,3 +183,20 @@ def assert_exact(n, backend):
 @pytest.mark.parametrize("n", [1025, 33_025, 33_026])
 def test_features_beyond_the_exact_range_of_one_product(backend, n):
     assert_exact(n, backend)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, "sixteenths", np.float32, np.float64])
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_each_row_is_shifted_alone(dtype, n_jobs):
+    """A matrix product gets the same numbers, whatever rows a thread shifts at a time."""
+    X, C = data(dtype, N=900, n=333)
+    layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-3), backend="numpy")
+    prepared = layer._prepare(layer.quantization)
+    X = X if layer.quantization is None else quantize_or_keep(X).values
+    d, product = prepared.distance, prepared.product
+    given = d.x_shift, product.x_dtype, d.row, d.column_terms.dtype
+    with limited(n_jobs):
+        whole = prepared.moved(X, *given)
+    rows = zip(*(prepared.moved(X[i : i + 1], *given) for i in range(len(X))))
+    for found, alone in zip(whole, map(np.concatenate, rows)):
+        np.testing.assert_array_equal(found, alone)

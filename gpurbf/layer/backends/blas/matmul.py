@@ -30,8 +30,9 @@ activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels
 # Products of many samples leave the caches before they are activated
 # (docs/notes/cpu-kernels.md has the measurements).
 _ROWS = 1024
-# Rows of products that a thread activates at a time.
-_ROWS_ACTIVATED = 32
+# What a thread takes at a time: rows of products to activate, and numbers to shift, which are then
+# still in cache when their squares are summed.
+_ROWS_ACTIVATED, _NUMBERS_MOVED = 32, 1 << 17
 
 
 def _square(H: np.ndarray) -> np.ndarray:
@@ -243,10 +244,15 @@ class MatrixProductLayer:
         self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
         """A - shift as the product reads it, and what each row adds to its distances."""
-        moved = shifted(A, shift, dtype)
         wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
-        terms = evaluate(coefficients, moved, row_sums, wide)
-        return self.product.pack(moved), terms.astype(terms_dtype)
+        moved, terms = np.empty(A.shape, dtype), np.empty(len(A), terms_dtype)
+
+        def task(rows: slice) -> None:
+            moved[rows] = part = shifted(A[rows], shift, dtype)
+            terms[rows] = evaluate(coefficients, part, row_sums, wide)
+
+        parallel_rows(task, len(A), max(1, _NUMBERS_MOVED // max(1, A.shape[1])))
+        return self.product.pack(moved), terms
 
 
 def backend_by_products(
