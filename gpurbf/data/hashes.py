@@ -14,9 +14,7 @@ from gpurbf.runtime.threads import parallel_rows
 kernels = lazy_module("gpurbf.data._kernels")
 
 
-# Numbers that stay in cache while they are hashed; and bytes, which are not copied. Tasks of 0.2 ms
-# begin often enough for many threads: each begins under Python's lock.
-_TILE, _TILE_OF_BYTES = 1 << 17, 1 << 19
+_TILE = 1 << 17  # numbers that stay in cache while they are hashed
 
 
 def row_hashes(X: Any, seed: int) -> np.ndarray:
@@ -24,9 +22,8 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
 
     odd = _odd_numbers(X.shape[1], seed)
     sums = np.empty(X.shape[0], np.uint64)
+    n_rows = max(1, _TILE // max(1, X.shape[1]))
     sparse = hasattr(X, "indptr")
-    as_it_is = not sparse and X.dtype == np.uint8 and X.flags.c_contiguous
-    n_rows = max(1, (_TILE_OF_BYTES if as_it_is else _TILE) // max(1, X.shape[1]))
     if sparse and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
