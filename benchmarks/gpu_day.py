@@ -34,8 +34,9 @@ from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.svm import cuda_pairs
 
 _ROOT = Path(__file__).parents[1]
-# Status of a step that has nothing to run on, as automake has it; processes side by side.
-NOT_RUN, _PARTS = 77, min(8, os.cpu_count() or 1)
+# Status of a step that has nothing to run on, as automake has it; processes side by side, of which
+# one that crashes hides half of the cases at most.
+NOT_RUN, _PARTS = 77, max(2, min(8, os.cpu_count() or 2))
 # Folders of tests that take any backend, each a process.
 FOLDERS = "layer", "svm", "solvers", "estimators", "fsvc", "contract", "data", "profiling"
 _QUICK = "GPURBF_GPU_DAY_QUICK"

@@ -90,7 +90,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     single, double = (layer.activations(X[rows]) for layer in layers)
     with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, below no limit
         error = np.subtract(single, double, dtype=np.float64)
-    if "tf32" in layers[0].backend.precisions:
+    if "tf32" in layers[0].backend.precisions:  # cuBLAS computes the products
         error *= _OTHER_KERNELS
     same = rows[:, None] == columns
     between = np.where(same, 0.0, error)[:, : len(spread)]
