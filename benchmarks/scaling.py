@@ -1,4 +1,4 @@
-"""Fits on more threads: measured on one and all that there are, modelled beyond."""
+"""Fits on more threads: measured on one to all that there are, modelled beyond."""
 
 from __future__ import annotations
 
@@ -82,23 +82,24 @@ def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Probl
 
 
 def run(report: Report, quick: bool, data_home: str | None) -> None:
-    """Measure one thread and all, two fits beside each other, and model more threads."""
+    """Measure one thread to all, as many fits beside each other, and model more threads."""
     here = thread_limit()
+    counts = sorted({2**power for power in range(here.bit_length())} | {here})
     report.text(
-        "## One thread and all that there are\n\nFits in turn, medians. *Serial* is the share of a "
-        "one-thread fit that the other threads do not shorten, by Amdahl's law, after what two "
-        "independent one-thread fits in two processes lose to each other is taken off (*two "
-        "fits at once*: their time over that of one alone). *Model* is the modelled time with all "
-        "threads over the measured one."
+        "## One thread to all that there are\n\nFits in turn, medians of seconds. *At once* is the "
+        "time of as many independent one-thread fits in as many processes over that of one "
+        "alone: what they lose to shared caches, memory and clock. *Serial* is the share of a "
+        "one-thread fit that the other threads do not shorten, by Amdahl's law, after that is "
+        "taken off. *Model* is the modelled time with all threads over the measured one."
     )
     measured, modelled = [], []
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(here, multiprocessing.get_context("spawn")) as pool:
         for name in problems(quick, data_home):
-            row, rows = _measure(pool, name, quick, data_home)
+            row, rows = _measure(pool, name, counts, quick, data_home)
             measured.append(row)
             modelled += rows
-    header = ["fit", "1 thread s", f"{here} threads s", "two fits at once", "serial %", "model"]
-    report.table(header, measured)
+    threads = [f"{number} thread{'s' * (number > 1)}" for number in counts]
+    report.table(["fit", *threads, "speed-up", "at once", "serial %", "model"], measured)
     _peers(report, quick, data_home, here)
     report.text(
         "## Modelled\n\nThe items of each parallel section, as long as they took here, handed out "
@@ -108,25 +109,25 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
 
 
 def _measure(
-    pool: Executor, name: str, quick: bool, data_home: str | None
+    pool: Executor, name: str, counts: list[int], quick: bool, data_home: str | None
 ) -> tuple[list[str], list[list[str]]]:
     """The row of a problem in the table of what is measured, and its rows of what is modelled."""
-    rounds, here = 1 if quick else 7, thread_limit()
+    here = counts[-1]
+    rounds = 1 if quick else max(3, 14 // len(counts))
     estimator, X, y = problems(quick, data_home)[name]()
     fits: dict[str, Callable[[], Any]] = {
-        str(number): functools.partial(_with_jobs(estimator, number).fit, X, y)
-        for number in (1, here)
+        str(number): functools.partial(_with_jobs(estimator, number).fit, X, y) for number in counts
     }
     times = in_turn(fits, rounds)
     one, all_of_them = times["1"].median, times[str(here)].median
-    beside = _beside(pool, name, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
+    beside = _beside(pool, name, here, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
     serial = _serial(one * beside, all_of_them, here)
     found = profile(estimator, X, y, X_test=X[:100])
     error = found.scaling([here])[0].seconds / found.seconds["training"]
     row = [
         name,
-        str(times["1"]),
-        str(times[str(here)]),
+        *(str(times[str(number)]) for number in counts),
+        f"{one / all_of_them:.1f}",
         f"{beside:.2f}",
         f"{100 * serial:.0f}",
         f"{error:.2f}",
@@ -162,10 +163,12 @@ def _serial(one: float, all_of_them: float, threads: int) -> float:
     return (threads * all_of_them / one - 1) / (threads - 1) if threads > 1 else 1.0
 
 
-def _beside(pool: Executor, name: str, quick: bool, data_home: str | None, rounds: int) -> float:
-    """The time of a one-thread fit beside an equal one in another process, over that alone."""
+def _beside(
+    pool: Executor, name: str, here: int, quick: bool, data_home: str | None, rounds: int
+) -> float:
+    """The time of one-thread fits in `here` processes at once, over that of one alone."""
     seconds = []
-    for processes in (1, 2):
+    for processes in (1, here):
         jobs = [pool.submit(_alone, name, quick, data_home, rounds) for _ in range(processes)]
         seconds.append(statistics.mean(job.result() for job in jobs))
     return seconds[1] / seconds[0]

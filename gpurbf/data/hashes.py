@@ -14,7 +14,7 @@ from gpurbf.runtime.threads import parallel_rows
 kernels = lazy_module("gpurbf.data._kernels")
 
 
-_TILE = 1 << 17  # numbers that stay in cache while they are hashed
+_TILE = 1 << 20  # bytes that stay in cache while they are hashed
 
 
 def row_hashes(X: Any, seed: int) -> np.ndarray:
@@ -22,8 +22,10 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
 
     odd = _odd_numbers(X.shape[1], seed)
     sums = np.empty(X.shape[0], np.uint64)
-    n_rows = max(1, _TILE // max(1, X.shape[1]))
     sparse = hasattr(X, "indptr")
+    # Bytes become numbers in the kernel.
+    dtype = np.dtype(X.dtype if X.dtype == np.uint8 and not sparse else np.float64)
+    n_rows = max(1, _TILE // max(1, dtype.itemsize * X.shape[1]))
     if sparse and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -35,8 +37,6 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
             values = X.data[stored].astype(np.float64)
             kernels.csr_row_sums(indptr - indptr[0], X.indices[stored], values, odd, sums[rows])
         else:
-            # Bytes become numbers in the kernel.
-            dtype = X.dtype if X.dtype == np.uint8 else np.float64
             kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
 
     parallel_rows(tile, X.shape[0], n_rows)

@@ -56,15 +56,19 @@ class Samples:
         return (self.values.astype(self.dtype) - zero_point) / denominator
 
 
-def rows_of(X: Any, rows: Any) -> Any:
-    """``X[rows]``; many numbered rows are copied on all free threads."""
+def rows_of(X: Any, rows: Any, dtype: Any = None) -> Any:
+    """``X[rows]``, in a dtype if given; many numbered rows are copied on all free threads."""
+    dtype = np.dtype(dtype or X.dtype)
     numbered = isinstance(rows, np.ndarray) and rows.dtype.kind == "i"
     if not (numbered and isinstance(X, np.ndarray) and X.flags.c_contiguous):
-        return X[rows]
-    copy = np.empty((len(rows), *X.shape[1:]), X.dtype)
+        return X[rows].astype(dtype, copy=False)
+    copy = np.empty((len(rows), *X.shape[1:]), dtype)
 
     def task(part: slice) -> None:
-        copy[part] = np.take(X, rows[part], axis=0)
+        if dtype == X.dtype:  # directly: with "raise" NumPy would copy twice
+            np.take(X, rows[part], axis=0, out=copy[part], mode="wrap")
+        else:
+            copy[part] = np.take(X, rows[part], axis=0)
 
     parallel_rows(task, len(rows), max(1, _COPIED // max(1, X[:1].nbytes)))
     return copy

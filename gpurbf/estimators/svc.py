@@ -135,7 +135,8 @@ class SVC(
     tol : float, default=1e-3
         Stop when the optimality conditions are violated by less than this, as in LIBSVM.
     cache_size : float, default=200
-        Memory for kernel rows, in megabytes.
+        Memory for kernel rows, in megabytes, for up to four threads. More threads train more pairs
+        of classes at a time, and have more in proportion: 800 MB with sixteen.
     class_weight : dict, "balanced" or None, default=None
         Factors of C by class, > 0. "balanced" gives all classes the same total weight, sample
         weights included.
@@ -322,7 +323,8 @@ class SVC(
         with limited(self.n_jobs):
             models = self._train(X, codes, weights, C, progress)
             support = models.support if used is None else used[models.support]
-            self._keep(support, None if self._given() else rows_of(X, models.support), models)
+            vectors = None if self._given() else rows_of(X, models.support, np.float64)
+            self._keep(support, vectors, models)
             if more:
                 self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
         progress.finish()

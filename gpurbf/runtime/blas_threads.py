@@ -89,7 +89,8 @@ def thread_limit_here(most: int) -> Iterator[None]:
     """Limit this thread's own number of threads, in libraries that have one for each thread."""
     undo: list[tuple[Any, int]] = []
     try:
-        for library in blas_libraries().lib_controllers:
+        # Others need not be asked: each question costs a thread the GIL, and many begin at once.
+        for library in filter(_is_per_thread, blas_libraries().lib_controllers):
             if (library.num_threads or 1) > most:
                 undo.append((library, _tell_thread(library, most)))
         yield
@@ -125,7 +126,7 @@ def after_fork(limits: list[Any]) -> None:
 def _apply() -> None:
     least = min((limit.most for limit in _in_force), default=None)
     for library in blas_libraries().lib_controllers:
-        if _is_mkl(library) or getattr(library, "threading_layer", "") == "openmp":
+        if _is_per_thread(library):
             continue
         path = library.filepath
         before, ours = _told.get(path) or (library.num_threads or 1,) * 2
@@ -136,6 +137,11 @@ def _apply() -> None:
             _told[path] = before, wanted
         if wanted == before:
             _told.pop(path, None)
+
+
+def _is_per_thread(library: Any) -> bool:
+    """Whether the library has a number for each thread."""
+    return _is_mkl(library) or getattr(library, "threading_layer", "") == "openmp"
 
 
 def _is_mkl(library: Any) -> bool:

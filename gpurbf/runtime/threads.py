@@ -292,12 +292,13 @@ def parallel_for(
     is called if an error or an interrupt comes to the caller, to end long items of other threads.
     """
     items = itertools.count()
-    stopped = False
+    stopped, given = False, -1
 
     def work() -> None:
-        nonlocal stopped
+        nonlocal stopped, given
         try:
             while not stopped and (i := next(items)) < n_items:
+                given = i
                 task(i)
         except BaseException:
             stopped = True
@@ -306,10 +307,23 @@ def parallel_for(
     if n_items <= 0:
         return
 
+    calls: list[Call] = []
+    waiting = iter(calls)
+
+    def share() -> None:
+        # Whoever begins wakes two: many are awake soon, and none for a section that is over.
+        for _ in range(2):
+            more = given + 1 < n_items and not stopped
+            if more and (call := next(waiting, None)) is not None:
+                start(call)
+        section.run(work)
+        for _ in waiting:
+            claim.free()
+
     def help_out() -> None:
         try:
             with blas_threads.thread_limit_here(thread_limit()):
-                section.run(work)
+                share()
         finally:
             claim.free()
 
@@ -318,12 +332,9 @@ def parallel_for(
         parallel_section(helpers := claim.held, most) as section,
     ):
         task = section.traced(task)
-        calls: list[Call] = []
         try:
-            for _ in range(helpers):
-                calls.append(Call(functools.partial(copy_context().run, help_out)))
-                start(calls[-1])
-            section.run(work)
+            calls += [Call(functools.partial(copy_context().run, help_out)) for _ in range(helpers)]
+            share()
             if calls and claim.outermost:
                 # While the outermost caller waits, its core is free for nested work, which ends
                 # before it goes on. A nested caller that goes on could find its core taken.

@@ -368,7 +368,7 @@ def _summary(beta, f, y, C, n):
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
 
 
-@_compiled
+@_short
 def kkt_summary(beta, f, y, C):
     """Intercept, objective and duality gap of a binary problem with the upper bounds C.
 

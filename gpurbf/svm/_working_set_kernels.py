@@ -82,6 +82,31 @@ def _worst(up, down, kept, n):
     return found[: rising + falling]
 
 
+@_short
+def joined(a, b, values):
+    """The samples of two classes, each given by its first sample and its end; and their values."""
+    (start, stop), (later, end) = a, b
+    n_a = stop - start
+    samples = np.empty(n_a + end - later, np.intp)
+    own = np.empty(len(samples))
+    for k in range(len(samples)):
+        samples[k] = start + k if k < n_a else later + k - n_a
+        own[k] = values[samples[k]]
+    return samples, own
+
+
+@_short
+def beginning(n_a, C):
+    """y, low, high, beta and f where a pair begins whose first ``n_a`` samples are +1."""
+    y, low, high = np.empty_like(C), np.empty_like(C), np.empty_like(C)
+    beta, f = np.zeros_like(C), np.empty_like(C)
+    for k in range(len(C)):
+        positive = k < n_a
+        y[k] = f[k] = 1.0 if positive else -1.0
+        low[k], high[k] = (0.0, C[k]) if positive else (-C[k], 0.0)
+    return y, low, high, beta, f
+
+
 @_compiled
 def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     """The working set after the previous one: its newer half, and the worst of all others.
@@ -187,6 +212,24 @@ class Slots(NamedTuple):
     used: np.ndarray  # and when that was asked for last
     slot_of: np.ndarray  # of each member its slot or -1
     counts: np.ndarray  # the time of the last request, vacant slots
+
+
+@_short
+def slots_of_pair(own, first, n_own, start, n):
+    """``slot_of`` for the next pair, of n members: the class's ``n_own`` are now from `start` on.
+
+    They were from `first` on. Slots of other members become vacant.
+    """
+    slot_of = np.full(n, -1)
+    for k in range(len(own.slot_of)):
+        s = own.slot_of[k]
+        if s >= 0 and first <= k < first + n_own:
+            own.owner[s] = start + k - first
+            slot_of[own.owner[s]] = s
+        elif s >= 0:
+            own.owner[s] = own.used[s] = -1
+            own.counts[1] += 1
+    return slot_of
 
 
 @_short

@@ -127,8 +127,8 @@ class BinarySolver:
     Parameters
     ----------
     kernel : MatrixPair or EvaluatedPair
-    y : ndarray of shape (n,)
-        +1 or -1.
+    n_a : int
+        The first samples, so many, have y = +1, all others -1.
     C : ndarray of shape (n,)
         Upper bounds, positive; infinity is allowed.
     tol : float
@@ -144,7 +144,7 @@ class BinarySolver:
     """
 
     kernel: MatrixPair | EvaluatedPair
-    y: np.ndarray
+    n_a: int
     C: np.ndarray
     tol: float
     max_iter: int
@@ -152,9 +152,9 @@ class BinarySolver:
     begun: tuple[np.ndarray, np.ndarray, int] | None
 
     def __post_init__(self) -> None:
-        ends = self.C * self.y
-        self.low, self.high = np.minimum(ends, 0.0), np.maximum(ends, 0.0)
-        self.beta, self.f, self.steps = np.zeros(len(ends)), self.y.copy(), 0
+        start = working_set_kernels.beginning(self.n_a, self.C)
+        self.y, self.low, self.high, self.beta, self.f = start
+        self.steps = 0
         # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
         self.squares, self.evaluated = 0.0, 0
         if self.begun is not None:

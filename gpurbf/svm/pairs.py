@@ -18,7 +18,7 @@ from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
-from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
+from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair, joined
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
 # Below this many samples, a second thread costs more than it brings.
@@ -29,6 +29,8 @@ _READ_COST, _WRITE_COST = 0.25, 0.5
 # third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
+# Threads that have `cache_size` together; more threads train more pairs, and have more.
+_THREADS_PER_CACHE = 4
 
 
 def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
@@ -54,8 +56,8 @@ def _at_once(
     """Number of pairs that are solved at the same time, each on its own thread.
 
     There are at least as many as can have no class in common. More pairs do not share rows of
-    their common classes, so they run only while an equal part of the memory is enough for each
-    pair to keep its rows. Threads beyond this number help inside the pairs.
+    their common classes, so they run only while each of them has, of ``n_bytes`` for all, enough
+    memory to keep its rows. Threads beyond this number help inside the pairs.
     """
     number = max(1, len(own) // 2)
     largest = max((int(own[a] + own[b]) for a, b in pairs), default=0)
@@ -94,7 +96,7 @@ class PairsSolver:
     max_iter : int
         Maximum number of steps of a pair; -1 for no limit.
     cache_bytes : float
-        Memory for kernel rows.
+        Memory for kernel rows of up to four threads; more have more, in proportion.
     stepped : callable or None
         Called with pair number, steps and violation before each working set and within large ones;
         True ends the pair.
@@ -130,13 +132,15 @@ class PairsSolver:
             if there is not None:
                 return there
         K = _matrix(kernel, self.cache_bytes, own if self.sizes is None else self.sizes)
-        total, keeping = 0.0, []  # pairs whose rows are kept
+        total, self.keeping = 0.0, set()  # pairs whose rows are kept, whatever the threads
         if K is None:
-            total = min(self.cache_bytes, kernel.free_bytes() / 4)
-            keeping = [(a, b) for a, b in pairs if keeps_rows(kernel, int(own[a] + own[b]), total)]
+            free, threads = kernel.free_bytes() / 4, planned_threads()
+            least = min(self.cache_bytes, free)
+            self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
+            total = min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), free)
         workers = _at_once(kernel, own, pairs, total) if K is None else 1
-        in_use = 2 * min(workers, thread_limit()) if keeping else 0
-        self.budget = Budget([int(own[c]) for c in set(chain(*keeping))], total, in_use)
+        in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
+        self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         self.schedule = Schedule(pairs, len(own), self.budget.parked)
@@ -185,11 +189,10 @@ class PairsSolver:
             if (p := self.schedule.take()) is None:
                 return
             with self.kernel.allocator():
-                a, b = (self.classes[c] for c in self.pairs[p])
-                n = a.stop - a.start + b.stop - b.start
-                if keeps_rows(self.kernel, n, self.budget.total):
+                if self.pairs[p] in self.keeping:
                     self._solve_with_rows(p, memory)
                 else:
+                    a, b = (self.classes[c] for c in self.pairs[p])
                     self._solve(p, EvaluatedPair(self.kernel, a, b))
             self.schedule.release(p)
 
@@ -220,11 +223,10 @@ class PairsSolver:
 
     def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
         a, b = (self.classes[c] for c in self.pairs[p])
-        C = np.concatenate([self.C[a], self.C[b]])
-        y = np.ones(len(C))
-        y[a.stop - a.start :] = -1.0
+        _, C = joined(a, b, self.C)
         check = functools.partial(self._check, p)
-        solver = BinarySolver(kernel, y, C, self.tol, self.max_iter, check, begun)
+        n_a = a.stop - a.start
+        solver = BinarySolver(kernel, n_a, C, self.tol, self.max_iter, check, begun)
         self._end(p, solver.solve())
 
     def _end(self, p: int, solution: Solution) -> None:

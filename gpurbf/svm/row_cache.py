@@ -57,8 +57,7 @@ class RowCache:
         self._slots = working_set_kernels.Slots(
             none, none, none, np.full(self.n, -1), np.zeros(2, np.intp)
         )
-        # The class's own members.
-        self._own = slice(0, self.n)
+        self._first = 0  # of the class's own members
         self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
@@ -66,20 +65,12 @@ class RowCache:
 
         Rows of the class's own samples stay; slots of its last partner's samples become vacant.
         """
-        self._samples = samples
-        slots, slot_of = self._slots, self._slots.slot_of
-        own = slot_of[self._own].copy()
-        slot_of[self._own] = -1
-        gone = slot_of[slot_of >= 0]
-        slots.owner[gone] = slots.used[gone] = -1
-        slots.counts[1] += len(gone)
         start = 0 if first else len(samples) - self.n
-        self._own = slice(start, start + self.n)
-        slot_of = np.full(len(samples), -1)
-        slot_of[self._own] = own
-        there = np.flatnonzero(own >= 0)
-        slots.owner[own[there]] = start + there
-        self._slots = slots._replace(slot_of=slot_of)
+        slot_of = working_set_kernels.slots_of_pair(
+            self._slots, self._first, self.n, start, len(samples)
+        )
+        self._samples, self._first = samples, start
+        self._slots = self._slots._replace(slot_of=slot_of)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -212,7 +203,6 @@ class Budget:
     """
 
     def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
-        self.total = n_bytes
         longest = max(sizes, default=1)
         rows = n_bytes // (4 * longest) // (_PIECES_PER_CLASS * max(1, len(sizes)))
         rows = int(min(MIN_ROWS + 1, max(_MIN_ROWS_PER_PIECE, rows)))

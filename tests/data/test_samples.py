@@ -20,8 +20,10 @@ def test_rows_are_those_of_an_index(n_jobs):
         for rows in (order % len(X), np.flatnonzero(order < 0), slice(3, 9), order[: len(X)] > 99):
             with limited(n_jobs):
                 copy = rows_of(X, rows)
-            assert copy.dtype == X.dtype
+                wide = rows_of(X, rows, np.float64)
+            assert copy.dtype == X.dtype and wide.dtype == np.float64
             np.testing.assert_array_equal(copy, X[rows])
+            np.testing.assert_array_equal(wide, X[rows])
     sparse = sp.csr_array(PIXELS[:50])
     assert (rows_of(sparse, order % 50) != sparse[order % 50]).nnz == 0
 

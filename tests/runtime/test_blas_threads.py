@@ -188,6 +188,14 @@ def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(
         assert caller._thread.submit(lambda: library.num_threads).result() == 4
 
 
+def test_a_library_with_one_number_for_all_threads_is_not_asked_by_each(monkeypatch):
+    library = SimpleNamespace(internal_api="openblas", threading_layer="pthreads")
+    found = SimpleNamespace(lib_controllers=[library])
+    monkeypatch.setattr(blas_threads, "blas_libraries", lambda: found)
+    with blas_threads.thread_limit_here(1):  # to ask for `num_threads` would fail
+        pass
+
+
 def test_one_thread_for_such_a_library_is_not_one_for_us(monkeypatch):
     libraries, own = SimpleNamespace(lib_controllers=[OnOpenMP()]), threads.thread_limit()
     monkeypatch.setattr(blas_threads, "blas_libraries", lambda: libraries)

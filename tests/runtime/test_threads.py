@@ -73,6 +73,21 @@ def test_limits_are_obeyed():
     assert threads.thread_limit() <= numba.config.NUMBA_NUM_THREADS
 
 
+def test_nobody_is_woken_for_a_section_that_is_over(cores, monkeypatch):
+    woken = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "start", woken.append)  # and they sleep on
+        threads.parallel_for(lambda i: None, 100)
+    assert len(woken) == 2
+    with claimed(99) as helpers:  # those that were not needed are free again
+        assert helpers == cores - 1
+
+
+def test_all_helpers_are_woken_for_items_that_take_long(cores):
+    met = threading.Barrier(cores, timeout=60)
+    threads.parallel_for(lambda i: met.wait(), cores)
+
+
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_thread_without_items_left_helps_in_the_last_one(monkeypatch, last):
     # Item `last` goes on until a nested section has two threads at the same time. Whether the

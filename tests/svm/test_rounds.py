@@ -99,6 +99,21 @@ def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
     assert max(running) > 2  # of four classes
 
 
+def test_more_than_four_threads_have_more_memory_for_rows(monkeypatch):
+    found, budget, X = [], pairs.Budget, numbers()
+
+    def seen(sizes, n_bytes, in_use):
+        found.append(n_bytes / 2**20)
+        return budget(sizes, n_bytes, in_use)
+
+    monkeypatch.setattr(pairs, "Budget", seen)
+    monkeypatch.setattr(threads, "_own_limit", lambda cores: cores)
+    for cores in (1, 4, 16):
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        fitted(X, n_jobs=None, cache_size=50)
+    assert found == [50, 50, 200]
+
+
 def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
     kernel, own = SimpleNamespace(linear=False, cost=10.0), np.full(5, 1000)
     for cores, megabytes, number in ((2, 200, 2), (8, 200, 8), (64, 200, 10), (8, 1, 2)):

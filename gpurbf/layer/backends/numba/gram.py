@@ -23,7 +23,7 @@ from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for, parallel_rows
+from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
@@ -41,6 +41,9 @@ FEW = 256
 _TARGET, _HALF = 1 << 21, 11
 # Rows at a time: of those that do not fit in 16 bits, and of those that a thread packs.
 _BEYOND, _ROWS = 512, 64
+# Steps in a panel (see `_panels`): few stay in cache while they are multiplied; exact sums do not
+# depend on it, so more threads than this get twice as many, and half as often wait for each other.
+_STEPS, _FEW_THREADS = 2304, 4
 
 
 class Grid(NamedTuple):
@@ -110,7 +113,7 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
     """
     G, B, *_ = sums
     N, (m, k), dtype = len(T), B.shape, np.dtype(dtype)
-    panels, h_panels, depth = _panels(m, k, dtype)
+    panels, h_panels, depth = _panels(m, k, dtype, _STEPS)
     kernel = cpu_kernel.micro_kernel("gram", dtype)
     for start in range(0, N, depth):
         part = slice(start, min(start + depth, N))
@@ -153,7 +156,8 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
     targets = np.rint(T * (roots[:, None] / grid.target_step))
     halves, factors = _halves(targets), roots / grid.step
     products = np.zeros((m, halves.shape[1]))
-    panels, h_panels, depth = _panels(m, halves.shape[1], np.int32)
+    steps = _STEPS * (1 + (thread_limit() > _FEW_THREADS))
+    panels, h_panels, depth = _panels(m, halves.shape[1], np.int32, steps)
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
     for start in range(0, N, 2 * depth):
@@ -203,17 +207,17 @@ def _fill(A: np.ndarray, rows: slice, panels: np.ndarray) -> None:
     packing.fill_panels(panels[:, : rows.stop - rows.start], A[rows])
 
 
-def _panels(m: int, k: int, dtype: Any) -> tuple[np.ndarray, int, int]:
+def _panels(m: int, k: int, dtype: Any, most: int) -> tuple[np.ndarray, int, int]:
     """Memory for panels of H and T, the number of panels of H, and the steps in a panel.
 
-    A step is a row, or a pair of rows in 32 bits.
+    A step is a row, or a pair of rows in 32 bits; there are at most so many.
     """
 
     h_panels = gram_kernels.padded_panels(m)
     n_panels = h_panels + gram_kernels.padded_panels(k)
     # Panels 256 rows off a multiple of 64 KiB do not map to the same lines of the cache.
     budget = working_bytes() // 2 // (n_panels * microkernels.LANES * np.dtype(dtype).itemsize)
-    depth = min(256 + max(0, budget - 256) // 1024 * 1024, 2304)
+    depth = min(256 + max(0, budget - 256) // 1024 * 1024, most)
     panels = packing.aligned((n_panels, depth, microkernels.LANES), dtype)
     panels[m // microkernels.LANES :] = 0
     return panels, h_panels, depth
