@@ -120,7 +120,8 @@ def _measure(
     }
     times = in_turn(fits, rounds)
     one, all_of_them = times["1"].median, times[str(here)].median
-    beside = _beside(pool, name, here, quick, data_home, min(rounds, 3)) if here > 1 else 1.0
+    some = 1 if quick or one > 2 else 3
+    beside = _beside(pool, name, here, quick, data_home, some) if here > 1 else 1.0
     serial = _serial(one * beside, all_of_them, here)
     found = profile(estimator, X, y, X_test=X[:100])
     error = found.scaling([here])[0].seconds / found.seconds["training"]
