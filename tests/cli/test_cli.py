@@ -356,6 +356,19 @@ def test_profile_writes_all_rows_as_csv(monkeypatch, tmp_path):
     assert sum(share for share in shares if share > 0) == pytest.approx(1)
 
 
+def test_what_is_recorded_to_model_more_threads_has_two(monkeypatch):
+    seen = []
+
+    def caught(estimator, *rest, **options):
+        seen.append(estimator.n_jobs)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("gpurbf.cli.profile.profile_data", caught)
+    for arguments in ([], ["--threads", "4,16"]):
+        assert call("profile", "--quick", *arguments) == 2
+    assert seen == [None, 2]
+
+
 def test_profile_models_more_threads(said, tmp_path):
     pytest.importorskip("matplotlib")
     arguments = ["profile", "--quick", "--centers", 100, "--threads", "1,16", "--out"]

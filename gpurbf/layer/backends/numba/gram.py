@@ -41,9 +41,9 @@ FEW = 256
 _TARGET, _HALF = 1 << 21, 11
 # Rows at a time: of those that do not fit in 16 bits, and of those that a thread packs.
 _BEYOND, _ROWS = 512, 64
-# Steps in a panel (see `_panels`): few stay in cache while they are multiplied; exact sums do not
-# depend on it, so more threads than this get twice as many, and half as often wait for each other.
-_STEPS, _FEW_THREADS = 2304, 4
+# The most steps in a panel, see `_panels`: few stay in cache while they are multiplied. Exact sums
+# do not depend on it, so more than a few threads take longer panels, and wait less for each other.
+_STEPS, _MORE_STEPS, _FEW_THREADS = 2304, 4352, 4
 
 
 class Grid(NamedTuple):
@@ -156,7 +156,7 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
     targets = np.rint(T * (roots[:, None] / grid.target_step))
     halves, factors = _halves(targets), roots / grid.step
     products = np.zeros((m, halves.shape[1]))
-    steps = _STEPS * (1 + (thread_limit() > _FEW_THREADS))
+    steps = _MORE_STEPS if thread_limit() > _FEW_THREADS else _STEPS
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32, steps)
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
     late = np.abs(targets).max(axis=1, initial=0) > _TARGET
