@@ -190,7 +190,8 @@ class _Claim:
     def free(self) -> None:
         """Release a thread of this section, so that others can have it."""
         with _lock.held:
-            self.add(-1)
+            if self.held:  # else the section was over before this thread began
+                self.add(-1)
 
 
 @contextmanager
