@@ -24,7 +24,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     sums = np.empty(X.shape[0], np.uint64)
     sparse = hasattr(X, "indptr")
     # Bytes become numbers in the kernel.
-    dtype = np.dtype(X.dtype if X.dtype == np.uint8 and not sparse else np.float64)
+    dtype = np.dtype(np.uint8 if X.dtype == np.uint8 and not sparse else np.float64)
     n_rows = max(1, _TILE // max(1, dtype.itemsize * X.shape[1]))
     if sparse and not X.has_canonical_format:
         X = X.copy()

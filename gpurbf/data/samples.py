@@ -65,10 +65,7 @@ def rows_of(X: Any, rows: Any, dtype: Any = None) -> Any:
     copy = np.empty((len(rows), *X.shape[1:]), dtype)
 
     def task(part: slice) -> None:
-        if dtype == X.dtype:  # directly: with "raise" NumPy would copy twice
-            np.take(X, rows[part], axis=0, out=copy[part], mode="wrap")
-        else:
-            copy[part] = np.take(X, rows[part], axis=0)
+        copy[part] = np.take(X, rows[part], axis=0)
 
     parallel_rows(task, len(rows), max(1, _COPIED // max(1, X[:1].nbytes)))
     return copy

@@ -293,7 +293,7 @@ def parallel_for(
     is called if an error or an interrupt comes to the caller, to end long items of other threads.
     """
     items = itertools.count()
-    stopped, given = False, -1
+    stopped, given = False, -1  # the item that was given to a thread last
 
     def work() -> None:
         nonlocal stopped, given
@@ -311,20 +311,21 @@ def parallel_for(
     calls: list[Call] = []
     waiting = iter(calls)
 
-    def share() -> None:
-        # Whoever begins wakes two: many are awake soon, and none for a section that is over.
+    def take_part() -> None:
+        # Whoever begins wakes two: many are awake soon, and none for a section that is over. `_end`
+        # waits in this order, so nobody is left who could wake a call that it has passed.
         for _ in range(2):
-            more = given + 1 < n_items and not stopped
-            if more and (call := next(waiting, None)) is not None:
+            left = given + 1 < n_items and not stopped
+            if left and (call := next(waiting, None)) is not None:
                 start(call)
         section.run(work)
-        for _ in waiting:
+        for _ in waiting:  # whom nobody needs any more
             claim.free()
 
     def help_out() -> None:
         try:
             with blas_threads.thread_limit_here(thread_limit()):
-                share()
+                take_part()
         finally:
             claim.free()
 
@@ -335,7 +336,7 @@ def parallel_for(
         task = section.traced(task)
         try:
             calls += [Call(functools.partial(copy_context().run, help_out)) for _ in range(helpers)]
-            share()
+            take_part()
             if calls and claim.outermost:
                 # While the outermost caller waits, its core is free for nested work, which ends
                 # before it goes on. A nested caller that goes on could find its core taken.

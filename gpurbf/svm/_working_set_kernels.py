@@ -96,15 +96,16 @@ def joined(a, b, values):
 
 
 @_short
-def beginning(n_a, C):
-    """y, low, high, beta and f where a pair begins whose first ``n_a`` samples are +1."""
+def beginning(samples, n_a, bounds):
+    """C, y, low, high, beta and f of a pair before its first step; ``n_a`` samples are +1."""
+    C = np.empty(len(samples))
     y, low, high = np.empty_like(C), np.empty_like(C), np.empty_like(C)
     beta, f = np.zeros_like(C), np.empty_like(C)
     for k in range(len(C)):
-        positive = k < n_a
+        positive, C[k] = k < n_a, bounds[samples[k]]
         y[k] = f[k] = 1.0 if positive else -1.0
         low[k], high[k] = (0.0, C[k]) if positive else (-C[k], 0.0)
-    return y, low, high, beta, f
+    return C, y, low, high, beta, f
 
 
 @_compiled
@@ -215,16 +216,16 @@ class Slots(NamedTuple):
 
 
 @_short
-def slots_of_pair(own, first, n_own, start, n):
+def slots_of_pair(own, before, n_own, start, n):
     """``slot_of`` for the next pair, of n members: the class's ``n_own`` are now from `start` on.
 
-    They were from `first` on. Slots of other members become vacant.
+    They were from `before` on. Slots of other members become vacant.
     """
     slot_of = np.full(n, -1)
     for k in range(len(own.slot_of)):
         s = own.slot_of[k]
-        if s >= 0 and first <= k < first + n_own:
-            own.owner[s] = start + k - first
+        if s >= 0 and before <= k < before + n_own:
+            own.owner[s] = start + k - before
             slot_of[own.owner[s]] = s
         elif s >= 0:
             own.owner[s] = own.used[s] = -1

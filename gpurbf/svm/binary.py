@@ -127,10 +127,9 @@ class BinarySolver:
     Parameters
     ----------
     kernel : MatrixPair or EvaluatedPair
-    n_a : int
-        The first samples, so many, have y = +1, all others -1.
-    C : ndarray of shape (n,)
-        Upper bounds, positive; infinity is allowed.
+        It has the samples; those of its first class have y = +1, the others -1.
+    bounds : ndarray of shape (N,)
+        Upper bounds of all samples, positive; infinity is allowed.
     tol : float
         Stop when no pair of samples violates the optimality conditions by this much.
     max_iter : int
@@ -144,16 +143,16 @@ class BinarySolver:
     """
 
     kernel: MatrixPair | EvaluatedPair
-    n_a: int
-    C: np.ndarray
+    bounds: np.ndarray
     tol: float
     max_iter: int
     check: Callable[[int, float], bool]
     begun: tuple[np.ndarray, np.ndarray, int] | None
 
     def __post_init__(self) -> None:
-        start = working_set_kernels.beginning(self.n_a, self.C)
-        self.y, self.low, self.high, self.beta, self.f = start
+        samples, n_a = self.kernel.samples, self.kernel.n_a
+        start = working_set_kernels.beginning(samples, n_a, self.bounds)
+        self.C, self.y, self.low, self.high, self.beta, self.f = start
         self.steps = 0
         # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
         self.squares, self.evaluated = 0.0, 0

@@ -35,10 +35,10 @@ class MatrixPair:
         b: slice,
         kernel: KernelRows | None = None,
     ) -> None:
-        self.K, self.a, self.b = K, a, b
+        self.K, self.a, self.b, self.n_a = K, a, b, a.stop - a.start
         self.rounding = 0.0 if kernel is None else kernel.rounding
         self.kernel = kernel if self.rounding else None
-        self.samples, self.diagonal = joined(a, b, diagonal)
+        self.samples, self.diagonal = _joined(a, b, diagonal)
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members]; in float64 if ``wide``."""
@@ -56,7 +56,7 @@ class MatrixPair:
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
         """``f -= change @ K[members]``, if ``wide`` in float64 and without the matrix."""
-        n_a, slots = self.a.stop - self.a.start, self.samples[members]
+        n_a, slots = self.n_a, self.samples[members]
         if wide and self.kernel is not None:
             f -= self.kernel.weighted(self.kernel.gathered(self.samples), slots, change, wide)
             return
@@ -76,7 +76,7 @@ class EvaluatedPair:
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
         self.kernel, self.n_a = kernel, a.stop - a.start
-        self.samples, self.diagonal = joined(a, b, kernel.diagonal)
+        self.samples, self.diagonal = _joined(a, b, kernel.diagonal)
         self.rounding = kernel.rounding
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
@@ -115,7 +115,7 @@ class EvaluatedPair:
         f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide)
 
 
-def joined(a: slice, b: slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _joined(a: slice, b: slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The samples of two classes, and their values."""
     return working_set_kernels.joined((a.start, a.stop), (b.start, b.stop), values)
 

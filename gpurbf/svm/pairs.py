@@ -18,7 +18,7 @@ from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
-from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair, joined
+from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
 
 # Below this many samples, a second thread costs more than it brings.
@@ -134,10 +134,10 @@ class PairsSolver:
         K = _matrix(kernel, self.cache_bytes, own if self.sizes is None else self.sizes)
         total, self.keeping = 0.0, set()  # pairs whose rows are kept, whatever the threads
         if K is None:
-            free, threads = kernel.free_bytes() / 4, planned_threads()
-            least = min(self.cache_bytes, free)
+            most, threads = kernel.free_bytes() / 4, planned_threads()
+            least = min(self.cache_bytes, most)
             self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
-            total = min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), free)
+            total = min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
         workers = _at_once(kernel, own, pairs, total) if K is None else 1
         in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
         self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
@@ -222,11 +222,8 @@ class PairsSolver:
         return self.schedule.running >= min(thread_limit(), 2)
 
     def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
-        a, b = (self.classes[c] for c in self.pairs[p])
-        _, C = joined(a, b, self.C)
         check = functools.partial(self._check, p)
-        n_a = a.stop - a.start
-        solver = BinarySolver(kernel, n_a, C, self.tol, self.max_iter, check, begun)
+        solver = BinarySolver(kernel, self.C, self.tol, self.max_iter, check, begun)
         self._end(p, solver.solve())
 
     def _end(self, p: int, solution: Solution) -> None:

@@ -57,7 +57,7 @@ class RowCache:
         self._slots = working_set_kernels.Slots(
             none, none, none, np.full(self.n, -1), np.zeros(2, np.intp)
         )
-        self._first = 0  # of the class's own members
+        self._start = 0  # where the class's own members begin
         self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
@@ -67,9 +67,9 @@ class RowCache:
         """
         start = 0 if first else len(samples) - self.n
         slot_of = working_set_kernels.slots_of_pair(
-            self._slots, self._first, self.n, start, len(samples)
+            self._slots, self._start, self.n, start, len(samples)
         )
-        self._samples, self._first = samples, start
+        self._samples, self._start = samples, start
         self._slots = self._slots._replace(slot_of=slot_of)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
