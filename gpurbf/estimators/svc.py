@@ -9,13 +9,12 @@ import operator
 import threading
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.svm import SVC as ScikitLearnSVC
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
@@ -54,12 +53,19 @@ from gpurbf.layer.sparse import SparseLayer, canonical_csr
 from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
 from gpurbf.runtime.checks import check_flag, check_number, check_option, check_verbose
 from gpurbf.runtime.errors import quiet, warn
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
 from gpurbf.svm.train import Groups, PairModels, group_samples, train_pairs
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVC as ScikitLearnSVC
+
+# Importing it takes longer than all of this package. `patch_sklearn` does not replace SVC there.
+scikit_learn = lazy_module("sklearn.svm._classes")
 
 # scikit-learn's names of kernels in terms of the hidden layer.
 KERNELS = {
@@ -82,8 +88,6 @@ _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 _NAMED = 5
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
-# Whether the installed scikit-learn has deprecated `probability`, as 1.9 and later have.
-_DEPRECATED = ScikitLearnSVC().get_params().get("probability", "deprecated") == "deprecated"
 _CALIBRATED = "CalibratedClassifierCV(SVC(), ensemble=False)"
 
 
@@ -567,10 +571,10 @@ class SVC(
                 f"{list(_THEIR_KERNELS)} or a function such as "
                 "sklearn.metrics.pairwise.laplacian_kernel."
             )
-        parameters = parameters_of(self, ScikitLearnSVC) | {"kernel": kernel}
+        parameters = parameters_of(self, scikit_learn.SVC) | {"kernel": kernel}
         if (activation := self._activation) is not None:  # parameters may have changed since fit
             parameters |= {"coef0": activation.coef0, "degree": activation.degree}
-        result = ScikitLearnSVC(**parameters)
+        result = scikit_learn.SVC(**parameters)
         _copy(self, result)
         # LIBSVM reads these arrays by address. They are the coefficients that predictions use:
         # users may have changed dual_coef_ and intercept_, which only report them.
@@ -634,7 +638,7 @@ class SVC(
         >>> bool((SVC.from_sklearn(model).predict(X) == model.predict(X)).all())
         True
         """
-        if not isinstance(model, ScikitLearnSVC):
+        if not isinstance(model, scikit_learn.SVC):
             raise TypeError(
                 f"from_sklearn takes a fitted sklearn.svm.SVC, got {type(model).__module__}."
                 f"{type(model).__name__}."
@@ -799,7 +803,8 @@ def parameters_of(model: Any, cls: type) -> dict[str, Any]:
 
 def _warn_deprecated(what: str) -> None:
     """Give scikit-learn's deprecation warning, if the installed version gives it."""
-    if _DEPRECATED:
+    parameters = scikit_learn.SVC().get_params()
+    if parameters.get("probability", "deprecated") == "deprecated":
         warn(
             f"{what} was deprecated in 1.9 and will be removed in version 1.11. "
             f"Use `{_CALIBRATED}` instead of `SVC(probability=True)`",

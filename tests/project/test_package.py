@@ -64,6 +64,12 @@ def test_every_public_name_resolves_without_numba_or_a_gpu_library():
     assert not loaded & {"numba", "llvmlite", "cupy", "matplotlib"}
 
 
+def test_classifiers_do_not_wait_for_other_estimators_to_be_imported():
+    code = "from gpurbf import FSVC, SVC, RBFClassifier; SVC().get_params()"
+    found = "{'sklearn.svm', 'sklearn.metrics', 'sklearn.model_selection'} & set(sys.modules)"
+    assert run(sys.executable, "-c", f"import sys; {code}; print({found})").strip() == "set()"
+
+
 def test_names_of_the_package_are_listed_and_unknown_ones_refused():
     assert set(gpurbf.__all__) <= set(dir(gpurbf))
     assert len(set(gpurbf.__all__)) == len(gpurbf.__all__)
