@@ -31,7 +31,7 @@ from gpurbf.layer.backends.cuda import check
 from gpurbf.profiling import machine
 from gpurbf.profiling.profiler import markdown_table
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.svm import cuda_pairs
+from gpurbf.svm import cuda_check
 
 _ROOT = Path(__file__).parents[1]
 # Status of a step that has nothing to run on, as automake has it; processes side by side, of which
@@ -71,7 +71,7 @@ def cases(name: str, part: str) -> None:
     backend, thorough = _backend(name), not os.environ.get(_QUICK)
     found = check.cases(backend, thorough, slice(int(part), None, _PARTS))
     if name == "numba-cuda" and part == "0":
-        found = chain(found, cuda_pairs.step_cases(backend, thorough))
+        found = chain(found, cuda_check.step_cases(backend, thorough))
     wrong = []
     for case in found:
         print(case.why or f"{case.kernel}: {case.data}: right, {case.error:.1e}", flush=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from gpurbf.cli import UserError
-from gpurbf.layer.backends import GPUS, LOADERS, Backend
+from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host
 from gpurbf.layer.backends.cuda import check
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.svm import cuda_pairs
+from gpurbf.svm import cuda_check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
             failures.append(f"{name}: {error}")
             continue
         print(f"{name}: {backend.kernel}", flush=True)
-        verdict = check.judged(backend, _shown(backend, arguments.thorough))
+        verdict = check.judged(backend, _shown(backend, arguments.thorough), best_on_host()[0])
         check.keep(name, verdict)
         for what, value in verdict.rates.items():
             print(f"  {what:44} {value:.3g}")
@@ -48,7 +48,7 @@ def _shown(backend: Backend, thorough: bool) -> Iterator[check.Case]:
     """The cases, each printed when its result is known."""
     cases = check.cases(backend, thorough)
     if backend.name == "numba-cuda":
-        cases = chain(cases, cuda_pairs.step_cases(backend, thorough))
+        cases = chain(cases, cuda_check.step_cases(backend, thorough))
     for case in cases:
         said = case.problem or f"{case.error:8.1e} of {case.tolerance:.0e}"
         verdict = "WRONG" if case.why else "right"

@@ -11,7 +11,8 @@ row_cache.py        or made of rows that are kept within a budget
     │
 kernel_matrix.py    kernel values: a hidden layer whose centers are samples, or a given matrix
 
-cuda_pairs.py       instead of pairs.py and binary.py: all pairs side by side on a device
+cuda_pairs.py       instead of pairs.py and binary.py: all pairs side by side on a device;
+cuda_check.py       whether its steps are right there
 rounding.py         which arithmetic kernel values and their sums need
 ovo.py              outputs of pairs for new samples, and their votes
 platt.py            probabilities: a sigmoid a pair, and their coupling

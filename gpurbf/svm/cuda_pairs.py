@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.backends import Backend, get_backend
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.lazy import lazy_module, once
+from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
 from gpurbf.svm.binary import Solution, working_set_size
 from gpurbf.svm.kernel_matrix import KernelRows
 
-check = lazy_module("gpurbf.layer.backends.cuda.check")
 cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 cuda_smo_kernels = lazy_module("gpurbf.svm._cuda_smo_kernels")
-pairs_on_host = lazy_module("gpurbf.svm.pairs")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
 # Rounds between two looks of the host, maximum number of steps of a pair between them, minimum
@@ -33,68 +29,6 @@ _STEP_THREADS, _UPDATE_THREADS, _MAX_BLOCKS_PER_PAIR = 512, 256, 64
 # Parts of the free memory for kernel values and for blocks between members; the rest is for
 # evaluating values.
 _MATRIX_PART, _BLOCKS_PART = 0.5, 0.25
-
-
-def steps_on_device(backend: Backend) -> tuple[bool, str]:
-    """Whether `Rounds` can step on a backend's arrays; if not and they are on a device, why."""
-    if backend.xp is np:
-        return False, ""
-    try:
-        get_backend("numba-cuda")
-    except BackendUnavailable as error:
-        return False, f"steps on the CPU: those on the GPU need numba-cuda ({error})"
-    if why := _wrong_steps(backend):
-        return False, f"steps on the CPU: those on the GPU are wrong ({why})"
-    return True, ""
-
-
-@once
-def _wrong_steps(backend: Backend) -> str:
-    """Check the steps on a device, once per process; returns the failure in words, or nothing."""
-    return next((case.why for case in step_cases(backend) if case.why), "")
-
-
-def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
-    """Cases of `check.case`: bit for bit the CPU's path; for larger pairs the CPU's objective."""
-    kernels, rng = "select, gather, inner, update", np.random.default_rng(0)
-
-    def solved(there: Backend | None, X: np.ndarray, starts: np.ndarray) -> list[Solution]:
-        squared = np.square(X).sum(axis=1)
-        K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
-        names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
-        return pairs_on_host.PairsSolver(
-            _Given(K, there), starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
-            cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
-        ).solve()  # fmt: skip
-
-    for lengths in ((31, 20, 26), *(((1500, 1100),) if thorough else ())):
-        X, starts = rng.normal(size=(sum(lengths), 5)), np.cumsum([0, *lengths])
-        whole = max(a + b for a, b in pairwise(lengths)) <= binary.MAX_SINGLE_SET
-
-        def run(X: np.ndarray = X, starts: np.ndarray = starts, whole: bool = whole) -> Any:
-            both = (solved(there, X, starts) for there in (backend, None))
-            if whole:
-                return (np.concatenate([pair.beta for pair in found]) for found in both)
-            return ([pair.objective for pair in found] for found in both)
-
-        data = f"pairs of classes of {', '.join(map(str, lengths))} samples"
-        yield check.case(kernels, data, 0.0 if whole else 1e-3, run)
-
-
-class _Given:
-    """A kernel matrix as the solver asks for it: its rows on a device, else all of it at once."""
-
-    cost, linear, rounding, tiles, description = 1.0, False, 0.0, None, ""
-
-    def __init__(self, K: np.ndarray, there: Backend | None) -> None:
-        self.matrix, self._K, self.on_device = None if there else K, K, there is not None
-        self.dtype, self.diagonal = K.dtype, K.diagonal().astype(np.float64)
-        where = there or get_backend("numpy")[0]
-        self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
-
-    def values(self, samples: np.ndarray, columns: slice, out: Any) -> None:
-        """Write K[samples, columns] into ``out``."""
-        out[...] = self.xp.asarray(self._K[samples, columns])
 
 
 class Problems(NamedTuple):

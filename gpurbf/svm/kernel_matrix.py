@@ -25,7 +25,6 @@ from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 from gpurbf.svm.rounding import float32_error
 
-cuda_pairs = lazy_module("gpurbf.svm.cuda_pairs")
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
 # Up to this many samples the whole kernel matrix is evaluated at once; of more samples too, if
@@ -100,12 +99,15 @@ class KernelRows:
     rounding : float
         The root mean square error of a value compared with exact distances, 0 if the solver need
         not handle it; ``kept_rounding``: that of rows that are kept in float32.
+    chosen : tuple of (Backend, str)
+        The backend and the reason it was taken.
     on_device : bool
-        Whether steps are made on the device of `xp`, not on the CPU; ``description`` then says if
-        there is no memory for them.
+        Whether steps are made on the device of `xp`, not on the CPU, as the caller has found;
+        ``description`` then says if there is no memory for them.
     """
 
     matrix: np.ndarray | None = None
+    on_device = False
     _among: TilesAmong | None = None
 
     def __init__(
@@ -117,7 +119,7 @@ class KernelRows:
         self._layers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._sparse = sp.issparse(X.values)
-        steps = self._choose_backend(backend)
+        self._choose_backend(backend)
         # With codes, evaluating each value by 8-bit products takes less time.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.diagonal, self.largest = self._diagonal()
@@ -132,32 +134,30 @@ class KernelRows:
         else:
             self._among = self._layers_among()
         self.cost = self._cost()
-        self.description = probe.describe() + why + (steps and f"; {steps}")
+        self.description = probe.describe() + why
 
-    def _choose_backend(self, backend: str) -> str:
-        """Choose the backend, move samples to its device; returns why steps are made on the CPU.
+    def _choose_backend(self, backend: str) -> None:
+        """Choose the backend, and move samples to its device.
 
         No backend takes sparse samples: SciPy's products are on the host, as NumPy's are.
         """
-        self._chosen = get_backend("numpy" if self._sparse else backend, on_host=_ON_HOST)
-        self.on_device, steps = cuda_pairs.steps_on_device(self._chosen[0])
-        chosen, X = self._chosen[0], self.X
+        self.chosen = get_backend("numpy" if self._sparse else backend, on_host=_ON_HOST)
+        chosen, X = self.chosen[0], self.X
         self.xp, self.backend = chosen.xp, "scipy" if self._sparse else chosen.name
         self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
         if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
             # Rows are gathered on the device: samples are copied there once.
             with self.allocator():
                 self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
-        return steps
 
     def _layers_among(self) -> TilesAmong | None:
         """Layers whose rows and centers the backend itself takes out of X, if it can."""
         values, quantization = self.X.values, self.X.quantization
-        if self._chosen[0].among is None or not values.flags.c_contiguous:
+        if self.chosen[0].among is None or not values.flags.c_contiguous:
             return None
         if quantization is None and values.dtype.kind != "f":
             return None
-        return self._chosen[0].among(values, self.activation, self.dtype, quantization)
+        return self.chosen[0].among(values, self.activation, self.dtype, quantization)
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
         """The dtype of values, the error that the solver must handle, and the reason.
@@ -177,7 +177,7 @@ class KernelRows:
             return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
-        between, itself = float32_error(X, self.activation, self._chosen)
+        between, itself = float32_error(X, self.activation, self.chosen)
         # One value of a row is that of a sample with itself.
         rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
         said = f"float32 errs by {rounding:.0e} a value"
@@ -196,7 +196,7 @@ class KernelRows:
         if self._sparse:
             return math.inf
         inputs = self.X.shape[1] / (64 if self.X.quantization is None else 256)
-        slower = 1 if self._chosen[0].tiled else 4
+        slower = 1 if self.chosen[0].tiled else 4
         return slower * self.dtype.itemsize / 4 * (1 + inputs)
 
     def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
@@ -205,7 +205,7 @@ class KernelRows:
         return HiddenLayer(
             C,
             self.activation,
-            backend=self._chosen,
+            backend=self.chosen,
             precision=self.precision,
             dtype=self.dtype if dtype is None else dtype,
         )

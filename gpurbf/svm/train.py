@@ -14,6 +14,7 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
 from gpurbf.runtime.stages import staged
 from gpurbf.svm.binary import Solution
+from gpurbf.svm.cuda_check import steps_on_device
 from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
 from gpurbf.svm.pairs import PairsSolver
 
@@ -171,6 +172,8 @@ def train_pairs(
     else:
         n_samples = len(X) if sizes is None else int(sizes.sum())
         kernel = KernelRows(X, activation, backend, precision, n_samples)
+        kernel.on_device, why = steps_on_device(kernel.chosen[0])
+        kernel.description += why and f"; {why}"
     with kernel.allocator():
         solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
         solutions = solver.solve()

@@ -3,6 +3,7 @@
 import ast
 import configparser
 import doctest
+import graphlib
 import importlib.util
 import inspect
 import re
@@ -99,10 +100,9 @@ def test_lazy_modules_obey_the_import_law():
     layers = setup["importlinter:contract:law"]["layers"].split("\n")
     ranks = {room.strip(): rank for rank, layer in enumerate(layers) for room in layer.split("|")}
     lazy = [
-        (path.relative_to(ROOT / "gpurbf").parts[0].removesuffix(".py"), node.args[0].value)
+        (path.relative_to(ROOT / "gpurbf").parts[0].removesuffix(".py"), name)
         for path in MODULES
-        for node in nodes(path)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module"
+        for name in lazy_names(nodes(path))
     ]
     assert lazy
     for room, name in lazy:
@@ -111,6 +111,25 @@ def test_lazy_modules_obey_the_import_law():
         assert library != "gpurbf" or target == room or ranks[target] > ranks[room], (
             f"{room} imports {name}"
         )
+
+
+def test_no_file_imports_in_a_circle():
+    """At import or at first use, in any number of steps; what only annotations need is left out."""
+    names = {}
+    for path in MODULES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts).removesuffix(".__init__")] = path
+    graph = {name: set() for name in names}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+                node.body = []
+        found = [*imported_names(ast.walk(tree)), *lazy_names(ast.walk(tree))]
+        owners = (one if one in names else one.rpartition(".")[0] for one in found)
+        graph[name].update({owner for owner in owners if owner in names} - {name})
+    assert sum(map(len, graph.values())) > 500
+    list(graphlib.TopologicalSorter(graph).static_order())
 
 
 # What a user may import: these modules, and of the package itself the names of its __all__.
@@ -126,13 +145,20 @@ PUBLIC_MODULES = {
 }
 
 
-def imported_names(path):
+def imported_names(syntax):
     """Every module and every name of a module that a file imports, as dotted names."""
-    for node in nodes(path):
+    for node in syntax:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def lazy_names(syntax):
+    """Every module that a file imports at its first use."""
+    for node in syntax:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module":
+            yield node.args[0].value
 
 
 def is_public(name):
@@ -148,7 +174,7 @@ def test_contract_tests_import_public_names_only():
     inside = [
         f"{path.name}: {name}"
         for path in sorted((ROOT / "tests" / "contract").glob("*.py"))
-        for name in imported_names(path)
+        for name in imported_names(nodes(path))
         if name.partition(".")[0] == "gpurbf" and not is_public(name)
     ]
     assert not inside, inside

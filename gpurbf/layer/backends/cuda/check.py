@@ -26,20 +26,21 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpurbf import __version__
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer import backends
 from gpurbf.layer.activation import FORMULAS, PROFILES, Activation, form
-from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
+
+if TYPE_CHECKING:
+    from gpurbf.layer.backends import Backend
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0
@@ -188,8 +189,8 @@ def _distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
     return cdist(X, C, "sqeuclidean" if metric == "euclidean" else "cityblock")
 
 
-def rates(backend: Backend) -> dict[str, float]:
-    """Operations a second of a tile on the device and on the CPU, and bytes a second of a copy."""
+def rates(backend: Backend, host: Backend) -> dict[str, float]:
+    """Operations a second of a tile on the device and on the host, and bytes a second of a copy."""
     N, m, n = _TIMED
     rng, xp = np.random.default_rng(0), backend.xp
     X, C = (rng.normal(size=(rows, n)).astype(np.float32) for rows in (N, m))
@@ -204,7 +205,7 @@ def rates(backend: Backend) -> dict[str, float]:
         return {
             "device": tile(backend, xp.asarray(X)),
             "copy": _COPIED / _seconds(xp, lambda: xp.asarray(rows)),
-            "host": tile(backends.best_on_host()[0], X),
+            "host": tile(host, X),
         }
 
 
@@ -218,13 +219,13 @@ def _seconds(xp: Any, call: Callable[[], Any]) -> float:
     return min(timeit.repeat(whole, number=1, repeat=4)[1:])
 
 
-def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdict:
-    """The verdict on all these cases, with rates if all are right."""
+def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None) -> Verdict:
+    """The verdict on all these cases; beside a backend of the host with rates, if all are right."""
     whys, measured = [one.why for one in found], {}
     why = next(filter(None, whys), "")
-    if timed and not why:
+    if host is not None and not why:
         try:
-            measured = rates(backend)
+            measured = rates(backend, host)
         except Exception as problem:
             why = f"timing: {type(problem).__name__}: {problem}"
     return Verdict(backend.device, _now(), why, len(whys), measured)
@@ -235,7 +236,7 @@ def require(backend: Backend) -> None:
     verdict = _found(
         backend.name,
         lambda verdict: verdict.device == backend.device,
-        lambda: judged(backend, cases(backend), timed=False),
+        lambda: judged(backend, cases(backend)),
     )
     if verdict.why:
         raise BackendUnavailable(
@@ -275,7 +276,10 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
 
 
 def _elsewhere(name: str, limit: float) -> Verdict:
-    code = f"from gpurbf.layer.backends.cuda import check; check.report({name!r})"
+    code = (
+        "from gpurbf.layer import backends; from gpurbf.layer.backends.cuda import check; "
+        f"check.report(backends.LOADERS[{name!r}], backends.best_on_host)"
+    )
     # The new process finds the same modules as this one.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
@@ -302,14 +306,14 @@ def _elsewhere(name: str, limit: float) -> Verdict:
     return Verdict("", _now(), why, 0, {})
 
 
-def report(name: str) -> None:
+def report(load: Callable[[], Backend], on_host: Callable[[], tuple[Backend, Any]]) -> None:
     """Check and print the verdict as a line of JSON; this runs in the separate process."""
     try:
-        backend = backends.LOADERS[name]()
+        backend = load()
     except Exception as error:
         verdict = Verdict("", _now(), f"{type(error).__name__}: {error}", 0, {})
     else:
-        verdict = judged(backend, cases(backend))
+        verdict = judged(backend, cases(backend), on_host()[0])
     print(json.dumps(verdict), flush=True)
 
 

@@ -13,7 +13,7 @@ from gpurbf.layer.backends.cuda import device, numba_cuda
 from gpurbf.layer.backends.cuda.kernels import tile
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
-from gpurbf.svm import _cuda_smo_kernels, cuda_pairs
+from gpurbf.svm import _cuda_smo_kernels, cuda_check
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
     test_a_sample_at_its_center_has_distance_zero,
     test_an_offset_costs_no_digits,
@@ -38,7 +38,7 @@ def loaded(cupy, monkeypatch):
     monkeypatch.setattr(numba_cuda, "forced_tile", lambda: Tile(M=64, B=8))
     backend = numba_cuda.build_backend(cupy, device.Device("simulated", (8, 0), 1))
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
-    monkeypatch.setattr(cuda_pairs, "_wrong_steps", lambda backend: "")
+    monkeypatch.setattr(cuda_check, "_wrong_steps", lambda backend: "")
     _attempt.cache_clear()
     return cupy
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.cuda.kernels import warps
-from gpurbf.svm import _cuda_smo_kernels, binary, cuda_pairs, pairs
+from gpurbf.svm import _cuda_smo_kernels, binary, cuda_check, cuda_pairs, pairs
 from gpurbf.svm._smo_kernels import kkt_violation
 from gpurbf.svm._working_set_kernels import next_set
 from tests.svm import test_smo
@@ -174,8 +174,8 @@ def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
 
 def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monkeypatch):
     there = Backend("simulated", np, "", None, free_bytes=lambda: 1e9)  # type: ignore[arg-type]
-    (case,) = cuda_pairs.step_cases(there)
+    (case,) = cuda_check.step_cases(there)
     assert case.why == "" and "31, 20, 26 samples" in case.data
     monkeypatch.setattr(cuda_pairs.Rounds, "points", lambda self, ps: [(None, None) for _ in ps])
-    (case,) = cuda_pairs.step_cases(there)
+    (case,) = cuda_check.step_cases(there)
     assert case.why.startswith("select, gather, inner, update: ")
