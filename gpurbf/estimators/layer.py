@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -125,7 +126,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         X : array-like or CSR of shape (n_samples, n_features)
             float64, float32 and uint8 are used as they are, other dtypes as float64.
         y : array-like of shape (n_samples,), optional
-            Labels, for rules that choose by class. A y of several columns is not used.
+            Labels, for rules that choose by class. A y of several columns, or a sparse one, is not
+            used.
         sample_weight : array-like of shape (n_samples,), optional
             Weights in the rule's draw and in ``gamma="scale"``; 0 leaves a sample out.
 
@@ -141,10 +143,11 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         X = check_X(self, X, reset=True)
         weights, codes = check_weights(sample_weight, X.shape[0]), None
         if y is not None and isinstance(self.centers, str):
-            y = np.asarray(on_host(y))
+            y = y if sp.issparse(y) else np.asarray(on_host(y))
             if y.shape[:1] != X.shape[:1]:
                 raise ValueError(f"y must have shape ({X.shape[0]},), got {y.shape}.")
-            if y.size == len(y):  # several targets a sample are no classes
+            # Several targets a sample, as the columns of a sparse y, are no classes.
+            if not sp.issparse(y) and y.size == len(y):
                 codes = np.unique(y.ravel(), return_inverse=True)[1]
         rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):

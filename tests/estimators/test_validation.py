@@ -152,12 +152,13 @@ def test_a_function_for_a_kernel_gives_as_many_numbers(backend, kernel):
 def test_a_layer_takes_any_targets():
     """It stands before regressors of several targets, too, which have no classes."""
     plain = RBFLayer(5, random_state=0).fit(X).centers_
-    for targets in (np.c_[X[:, 0], y], np.c_[y, y].tolist(), FRAME):
+    of_labels = sp.csr_matrix(np.eye(3)[y])
+    for targets in (np.c_[X[:, 0], y], np.c_[y, y].tolist(), FRAME, of_labels):
         np.testing.assert_array_equal(RBFLayer(5, random_state=0).fit(X, targets).centers_, plain)
     by_class = RBFLayer(5, random_state=0).fit(X, y).centers_
     for column in (y[:, None], pd.DataFrame({"y": y})):
         np.testing.assert_array_equal(RBFLayer(5, random_state=0).fit(X, column).centers_, by_class)
-    for wrong in (y[:-1], 3, np.c_[y, y].T):
+    for wrong in (y[:-1], 3, np.c_[y, y].T, of_labels[1:]):
         with pytest.raises(ValueError, match="y must have shape"):
             RBFLayer(5).fit(X, wrong)
 
