@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -144,7 +144,6 @@ class PairsSolver:
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         self.schedule = Schedule(pairs, len(own), self.budget.parked)
-        self._idle_rounds: list[Rounds] = []
         if K is not None:
             task = functools.partial(self.solve_on_matrix, K)
             if len(K) < _MIN_THREADED:
@@ -154,6 +153,10 @@ class PairsSolver:
                 parallel_for(task, len(pairs), stop=self.schedule.stop)
             return self.solutions
         memory = kernel.xp.empty(self.budget.size, np.float32)
+        compiled = kernel.tiles is not None and self.stepped is None
+        self._idle_rounds = [
+            Rounds(kernel.tiles, self._needs_no_help) if compiled else None for _ in range(workers)
+        ]
         try:
             task = functools.partial(self.solve_next_in_blocks, memory)
             parallel_for(task, len(pairs), workers, stop=self.schedule.stop)
@@ -202,14 +205,9 @@ class PairsSolver:
             self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
-        rounds = None
-        if self.kernel.tiles is not None and self.stepped is None:
-            with suppress(IndexError):
-                rounds = self._idle_rounds.pop()
-            rounds = rounds or Rounds(self.kernel.tiles, self._needs_no_help)
+        rounds = self._idle_rounds.pop()
         self._solve(p, CachedPair(self.kernel, caches[0], caches[1], rounds))
-        if rounds is not None:
-            self._idle_rounds.append(rounds)
+        self._idle_rounds.append(rounds)
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
 

@@ -117,7 +117,7 @@ class CachedPair(EvaluatedPair):
     """Kernel of a pair out of the row caches of its classes."""
 
     def __init__(
-        self, kernel: KernelRows, over_a: RowCache, over_b: RowCache, rounds: Rounds | None = None
+        self, kernel: KernelRows, over_a: RowCache, over_b: RowCache, rounds: Rounds | None
     ) -> None:
         super().__init__(kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b

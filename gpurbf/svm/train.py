@@ -89,7 +89,7 @@ def group_samples(
     if X is not None:
         keys = row_hashes(X, 0)
         by_key = by_key or not (weights is None or (weights == weights[0]).all())
-        if by_key or _has_equal(keys):
+        if by_key or not np.diff(np.sort(keys)).all():  # some keys are equal
             sorted_ = np.lexsort((keys, y))
             keys, codes = keys[sorted_], y[sorted_]
             same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
@@ -102,12 +102,6 @@ def group_samples(
     starts = np.flatnonzero(~same)
     codes = y[order[starts[:-1]]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
-
-
-def _has_equal(keys: np.ndarray) -> bool:
-    """Whether some of the keys are equal."""
-    keys = np.sort(keys)
-    return bool((keys[1:] == keys[:-1]).any())
 
 
 def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
