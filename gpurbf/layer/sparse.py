@@ -108,7 +108,7 @@ _PRODUCT = Gemm(
 )
 
 
-def _squares(A: Any, power: int, dtype: Any) -> np.ndarray:
+def squared_norms(A: Any, power: int, dtype: Any) -> np.ndarray:
     """Squared norms of rows, which are not shifted; dense rows are not copied."""
     if sp.issparse(A):
         return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
@@ -131,7 +131,7 @@ class SparseProductLayer(MatrixProductLayer):
     ) -> tuple[Any, np.ndarray]:
         """A, not shifted, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
-        terms = evaluate(coefficients, A, _squares, np.float64)
+        terms = evaluate(coefficients, A, squared_norms, np.float64)
         return A if sp.issparse(A) else self.product.pack(A), terms
 
 
@@ -148,7 +148,7 @@ class SparseLayer:
         self.centers = canonical_csr(C)
         self.activation = activation
         self._columns = Columns(self.centers)
-        self._norms = _squares(self.centers, 2, np.float64)
+        self._norms = squared_norms(self.centers, 2, np.float64)
 
     def describe(self) -> str:
         """The backend in use and the reason, its products and the arithmetic, in a line."""
@@ -192,7 +192,7 @@ class SparseLayer:
         self._columns.products(X, value)
         if self.activation.metric == "euclidean":
             value *= -2
-            value += _squares(X, 2, np.float64)[:, None]
+            value += squared_norms(X, 2, np.float64)[:, None]
             value += self._norms
             np.maximum(value, 0, out=value)
         return FORMULAS[str(self.activation.profile)](value, self.activation)

@@ -18,7 +18,7 @@ from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.layer.sparse import SparseLayer
+from gpurbf.layer.sparse import SparseLayer, squared_norms
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
@@ -221,10 +221,7 @@ class KernelRows:
         squares = np.empty(N)
         for rows in gen_batches(N, _NORM_ROWS):
             part = self.X[rows].numbers().astype(np.float64)
-            if self._sparse:
-                squares[rows] = np.asarray(part.multiply(part).sum(axis=1)).ravel()
-            else:
-                squares[rows] = np.einsum("ij,ij->i", part, part)
+            squares[rows] = squared_norms(part, 2, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
             values = FORMULAS[str(a.profile)]
             most = values(squares.max(initial=0.0), a._replace(coef0=abs(a.coef0)))
