@@ -225,7 +225,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             trials: list[Trial] = []
             for gamma, batch, part in tasks:
                 if batch.start == 0:
-                    self._keep_layer(self._of_width(layer, gamma))
+                    activation = layer.activation._replace(gamma=float(gamma))
+                    own = self._new_layer(layer.centers, activation, layer.quantizations)
+                    self._keep_layer(own)
                     normal = self._begin(alphas.min(), X, rows.weights)
                 self._add(normal, part, rows, batch)
                 if batch is batches[-1]:
@@ -249,13 +251,6 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """Choose distinct samples by their content: order and repetition do not matter."""
         found = Race(0, by_class=True).over(*rows[:3]).at(slice(most))
         return found, copies_of(found, rows)
-
-    def _of_width(self, layer: HiddenLayer, gamma: float) -> HiddenLayer:
-        """The layer, or the same with another gamma."""
-        if gamma == layer.activation.gamma:
-            return layer
-        activation = layer.activation._replace(gamma=float(gamma))
-        return self._new_layer(layer.centers, activation, layer.quantizations)
 
     @staged("output training")
     def _try(
