@@ -30,7 +30,7 @@ import scipy.sparse as sp
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import Samples, quantize_or_keep
-from gpurbf.fsvc.units import Unit
+from gpurbf.fsvc.units import Unit, direct_distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.lazy import lazy_module
@@ -282,7 +282,7 @@ class Pass:
         if self._parts:
             C = np.concatenate([self.centers, C])
             where = np.concatenate([self._columns(np.array(self.labels)), where])
-        values = self.unit.direct(rows[position], C)
+        values = self.unit.of_distance(direct_distance(rows[position], C, self.unit.metric))
         return np.bincount(where.astype(np.int64), values, minlength=self.n_classes)
 
     def _doubt(self, block: np.ndarray) -> float:

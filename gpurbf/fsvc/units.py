@@ -40,11 +40,6 @@ class Unit(NamedTuple):
         gamma = 1 / (2 * radius * radius) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
         return Activation(self.metric, self.kernel, gamma)
 
-    def direct(self, x: np.ndarray, C: np.ndarray) -> np.ndarray:
-        """Activations of one sample (n,) at centers (m, n) from differences in float64."""
-        d = direct_distance(x, C, self.metric)
-        return self.of_distance(d, out=d)
-
 
 def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
     """The distances of one sample (n,) to centers (m, n) from differences in float64."""
