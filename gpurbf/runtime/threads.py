@@ -290,7 +290,7 @@ def parallel_for(
 
     Items are handed out one by one, so uneven ones balance. After the first exception (or an
     interrupt) no more are handed out, and it is raised once the items in hand are done. ``stop()``
-    is called if an error or an interrupt comes to the caller, to end long items of other threads.
+    is called after an error or an interrupt, to end long items of other threads.
     """
     items = itertools.count()
     stopped, given = False, -1  # the item that was given to a thread last
@@ -303,6 +303,8 @@ def parallel_for(
                 task(i)
         except BaseException:
             stopped = True
+            if stop is not None:
+                stop()
             raise
 
     if n_items <= 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -170,7 +170,7 @@ class PairsSolver:
         a, b = (self.classes[c] for c in self.pairs[p])
         n = a.stop - a.start + b.stop - b.start
         diagonal, rounding = self.kernel.diagonal, self.kernel.rounding
-        with self.schedule.failing():
+        with suppress(Stopped):
             begun = None
             if n <= binary.MAX_SINGLE_SET:
                 solution, f, ended = begin_on_matrix(
@@ -188,7 +188,7 @@ class PairsSolver:
 
     def solve_next_in_blocks(self, memory: Any, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
-        with self.schedule.failing():
+        with suppress(Stopped):
             if (p := self.schedule.take()) is None:
                 return
             with self.kernel.allocator():
@@ -236,7 +236,7 @@ class PairsSolver:
 
 
 class Stopped(Exception):
-    """Raised in a pair when another one failed or was interrupted."""
+    """Raised in a pair when another one failed or was interrupted, which reports the error."""
 
 
 class Schedule:
@@ -303,18 +303,6 @@ class Schedule:
                 self._in_use[c] -= 1
                 if self._pending[c] and not self._in_use[c]:
                     self._free[c] = self._rank(c)
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """A context that stops all threads if its body raises."""
-        try:
-            yield
-        except Stopped:
-            # The thread that raised first reports the error.
-            pass
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Hand out no more pairs; those in hand end at their next look."""

@@ -311,6 +311,23 @@ def test_a_call_that_is_taken_back_too_late_leaves_that_of_others():
 
 
 @pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
+def test_an_error_in_another_thread_ends_what_the_caller_does():
+    helping, stopped, ended = threading.Event(), threading.Event(), []
+
+    def task(i):
+        if threading.current_thread() is threading.main_thread():
+            assert helping.wait(60)
+            ended.append(stopped.wait(60))
+            return
+        helping.set()
+        raise KeyError("there")
+
+    with pytest.raises(KeyError, match="there"):
+        threads.parallel_for(task, 2, stop=stopped.set)
+    assert ended == [True]
+
+
+@pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
 def test_an_interrupt_while_others_work_ends_what_they_do():
     helping, stopped, ended = threading.Event(), threading.Event(), []
 
@@ -339,7 +356,6 @@ import itertools
 import sys
 from gpurbf.runtime.threads import parallel_for
 from gpurbf.svm.pairs import Schedule
-from gpurbf.svm.pairs import Stopped
 
 def numbers():
     found = []
@@ -350,11 +366,10 @@ def pairs():
     all_pairs = list(itertools.combinations(range(4), 2))
     schedule, found = Schedule(all_pairs, 4, lambda c: 0), []
     def work(_):
-        with schedule.failing():
-            while (p := schedule.take()) is not None:
-                found.append(p)
-                schedule.release(p)
-    parallel_for(work, 2)
+        while (p := schedule.take()) is not None:
+            found.append(p)
+            schedule.release(p)
+    parallel_for(work, 2, stop=schedule.stop)
     assert sorted(found) == list(range(6))
 
 LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end
