@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
 from gpurbf.data.samples import FORCED, quantize_or_keep, rows_of
 from gpurbf.estimators import _choices as choices
@@ -711,7 +711,13 @@ class SVC(
 
     def _call_kernel(self, X: Any) -> np.ndarray:
         K = self._fitted_kernel(X, self._X_fit)
-        return np.asarray(K.toarray() if sp.issparse(K) else K, dtype=np.float64, order="C")
+        K = np.asarray(K.toarray() if sp.issparse(K) else K, dtype=np.float64, order="C")
+        if K.ndim != 2 or len(K) != _num_samples(X):
+            raise ValueError(
+                f"kernel={self._fitted_kernel!r} must return a matrix of {_num_samples(X)} rows, "
+                f"one for each sample, got shape {K.shape}."
+            )
+        return K
 
     @staged("back and evaluate", "scores")
     def _outputs(self, X: Any, copies: int = 2) -> np.ndarray:

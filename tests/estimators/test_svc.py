@@ -317,3 +317,13 @@ def test_a_named_backend_refuses_sparse_data_that_are_too_wide():
     X = sp.random_array((100, 200_000), density=1e-4, rng=np.random.default_rng(0), format="csr")
     with pytest.raises(ValueError, match="use backend='auto'"):
         SVC(backend="numpy", gamma=0.1).fit(X, np.arange(100) % 2)
+
+
+@pytest.mark.parametrize("result", [None, 1.0, np.ones(30), np.ones((30, 30, 1)), np.eye(7)])
+def test_a_function_for_a_kernel_gives_a_matrix_with_a_row_for_each_sample(result):
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
+    with pytest.raises(ValueError, match=r"must return a matrix of 30 rows.*got shape"):
+        SVC(kernel=lambda A, B: result).fit(X, y)
+    model = SVC(kernel=lambda A, B: A @ B.T if len(A) == 30 else result).fit(X, y)
+    with pytest.raises(ValueError, match=r"must return a matrix of 9 rows.*got shape"):
+        model.predict(X[:9])
