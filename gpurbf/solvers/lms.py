@@ -116,6 +116,8 @@ class LMS(BaseEstimator):
         ------
         DivergenceError
             If the learning rate was too high and the weights are not finite.
+        FloatingPointError
+            If activations are not finite.
         """
         order = np.arange(X.shape[0]) if order is None else order
         m, k = len(layer.centers), T.shape[1]
@@ -134,6 +136,9 @@ class LMS(BaseEstimator):
                         nbytes = H.nbytes + 2 * W.nbytes
                         count(operations=4 * H.size * k, kind="float64", nbytes=nbytes)
             if not np.isfinite(W).all():
+                with layer.allocator():
+                    if not all(np.isfinite(H).all() for _, H in tiles):
+                        raise FloatingPointError("activations")
                 raise DivergenceError(
                     f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
                     "too high for these activations. Lower it (below 2 / max z·z), or use "

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from callers import layer_of
 
-from gpurbf import config_context
+from gpurbf import RBFClassifier, config_context
 from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.solvers.lms import LMS, DivergenceError, lms_rows
 from tests import reference
@@ -89,3 +89,12 @@ def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
     for n_epochs, W in enumerate(LMS(0.1, n_epochs=3).epochs(layer, X, T, None), 1):
         assert np.array_equal(W, LMS(0.1, n_epochs=n_epochs).train(layer, X, T, None))
     assert n_epochs == 3
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("rate", [None, 0.01])
+def test_activations_that_are_not_finite_are_not_the_fault_of_the_rate(rate, value):
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    model = RBFClassifier(5, kernel=lambda d: np.full_like(d, value), solver=LMS(rate))
+    with pytest.raises(ValueError, match=r"activations cannot be computed.* kernel="):
+        model.fit(X, y)
