@@ -18,7 +18,6 @@ import scipy.sparse as sp
 from sklearn import get_config  # type: ignore[attr-defined]
 from sklearn.externals.array_api_compat import array_namespace, is_array_api_obj
 from sklearn.utils._array_api import _convert_to_numpy
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
@@ -308,7 +307,12 @@ def class_factors(
             )
         return total / (len(classes) * found)
     if isinstance(class_weight, Mapping):
-        factors = compute_class_weight(class_weight, classes=classes, y=classes)
+        # scikit-learn 1.9 looks for 0 in place of "0".
+        names = classes.tolist()
+        factors = np.array([class_weight.get(name, 1.0) for name in names], np.float64)
+        others = [name for name in names if name not in class_weight]
+        if others and len(names) - len(others) != len(class_weight):
+            raise ValueError(f"The classes, {others}, are not in class_weight")
         allowed = "> 0" if bounds else f"0, or from {_LEAST:g} to {_MOST:g}"
         for c in np.flatnonzero(~(factors > 0) if bounds else _out_of_range(factors)):
             raise ValueError(

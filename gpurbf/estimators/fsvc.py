@@ -31,6 +31,7 @@ from gpurbf.estimators._validation import (
     TrainingData,
     check_finite,
     check_samples,
+    class_factors,
     class_mass,
     finite,
     profile_of,
@@ -599,7 +600,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if self.class_weight == "balanced":
             votes = 1 / mass().astype(float)
         else:
-            votes = np.array([self.class_weight.get(c, 1.0) for c in classes.tolist()], np.float64)
+            votes = class_factors(self.class_weight, classes, mass)
         votes /= max(votes.max(), np.finfo(float).tiny)
         return W * votes[labels, None]
 

@@ -87,6 +87,13 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
     np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
 
 
+def test_balanced_classes_may_have_digits_in_text_for_labels(patched):
+    weights, labels = np.random.default_rng(0).uniform(0.5, 2, len(Y)), Y.astype(str)
+    models = [c(class_weight="balanced").fit(X, labels, weights) for c in (patched, ORIGINAL)]
+    np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
+    assert np.array_equal(*(model.predict(X) for model in models))
+
+
 def test_weights_do_not_change_gamma_whatever_the_data_are(patched):
     """Squares of small integers are beyond their dtype, and rows of one number are refused."""
     for A in (X, sp.csr_matrix((10 * X).astype(np.uint8)), sp.coo_array(X + 100)):

@@ -240,3 +240,18 @@ def test_a_kernel_that_gives_nan_is_named(model):
     with pytest.raises(ValueError, match=r"Or kernel=<function of_s.* gives NaN or such numbers"):
         model.fit(X, y)
         model.transform(X)
+
+
+@pytest.mark.parametrize("model", [SVC(), RBFClassifier(5), FSVC(1.0, solver="lms")], ids=str)
+def test_class_weights_are_found_by_labels_that_are_digits_in_text(model):
+    weights, model = {0: 1, 1: 4, 2: 0.5}, clone(model).set_params(random_state=0)
+    expected = clone(model).set_params(class_weight=weights).fit(X, y).decision_function(X)
+    weights = {str(name): weight for name, weight in weights.items()}
+    found = clone(model).set_params(class_weight=weights).fit(X, y.astype(str))
+    np.testing.assert_array_equal(found.decision_function(X), expected)
+    for part in ({"0": 3.0}, {}):
+        clone(model).set_params(class_weight=part).fit(X, y.astype(str))
+    with pytest.raises(
+        ValueError, match=r"The classes, \['0', '1', '2'\], are not in class_weight"
+    ):
+        clone(model).set_params(class_weight={"3": 1.0}).fit(X, y.astype(str))
