@@ -48,10 +48,9 @@ class DaskEstimator(BaseEstimator):
         cls.__init__, cls.local = __init__, local  # type: ignore[method-assign]
 
     def _new_model(self) -> Any:
-        """The local estimator, not fitted."""
-        parameters = self.get_params(deep=False)
-        parameters.pop("client")
-        return self.local(**parameters)
+        """The local estimator, not fitted; it has none of the parameters that a subclass added."""
+        names = inspect.signature(self.local).parameters
+        return self.local(**{name: vars(self)[name] for name in names if name in vars(self)})
 
     def to_local(self) -> Any:
         """A copy of the fitted model, a local estimator of gpurbf, without Dask.

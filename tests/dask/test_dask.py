@@ -410,6 +410,20 @@ def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(cli
         on_dask.RBFClassifier(n_center=3)
 
 
+class Named(on_dask.RBFClassifier):
+    """Adds a parameter, and sets one that its constructor does not take."""
+
+    def __init__(self, n_centers=20, name="", *, client=None):
+        super().__init__(n_centers, random_state=0, client=client)
+        self.name = name
+
+
+def test_a_subclass_may_have_other_parameters(client):
+    model = clone(Named(260, "mine")).fit(*cut(1000, 797))
+    assert (model.name, set(model.get_params())) == ("mine", {"n_centers", "name", "client"})
+    assert_same(model.to_local(), gpurbf.RBFClassifier(**RBF).fit(X, y))
+
+
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
