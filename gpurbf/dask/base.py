@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 from dask.delayed import delayed
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
 from gpurbf.dask.graph import Tasks, caller, shared
@@ -156,11 +156,12 @@ class DaskClassifier(DaskEstimator):
 
 def _applied(work: tuple[Any, Any, str, np.ndarray], X: Any) -> np.ndarray:
     model, call, method, like = work
-    return call(getattr(model, method), X) if len(X) else like
+    return call(getattr(model, method), X) if _num_samples(X) else like
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:
     """The weight of the correctly predicted samples, and of all samples."""
-    w = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
-    right = model.predict(X) == np.asarray(y).ravel() if len(X) else np.empty(0, bool)
+    n = _num_samples(X)
+    w = np.ones(n) if weights is None else np.asarray(weights, np.float64)
+    right = model.predict(X) == np.asarray(y).ravel() if n else np.empty(0, bool)
     return np.array([w @ right, w.sum()])

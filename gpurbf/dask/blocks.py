@@ -16,9 +16,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import dask.array as da
+import distributed
 import numpy as np
 import scipy.sparse as sp
+from dask.delayed import Delayed
 from sklearn.utils import column_or_1d
+from sklearn.utils.validation import _num_samples
 
 from gpurbf.centers import most_centers
 from gpurbf.centers.sample import Distinct, Race
@@ -341,10 +344,12 @@ class Blocks:
 
 
 def row_blocks(A: Any, like: Any = None) -> list[Any]:
-    """Blocks of rows of a dask array or data frame, or a list of delayed or future blocks.
+    """Blocks of rows of a dask array or data frame, or one delayed or future block or a list.
 
     ``like``: the samples, if A are their labels or weights; an array A is cut as the samples are.
     """
+    if isinstance(A, (Delayed, distributed.Future)):
+        return [A]
     if isinstance(A, (list, tuple)) and all(hasattr(block, "key") for block in A):
         if A:
             return list(A)
@@ -352,15 +357,16 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
     cut: Any = like.chunks[0] if isinstance(like, da.Array) else None
     known = cut is not None and not np.isnan(cut).any()
     if not hasattr(A, "to_delayed"):
-        if known and np.shape(A) == (sum(cut),):
-            A = da.from_array(np.asarray(A), chunks=(cut,))
+        shape = getattr(A, "shape", None) or (_num_samples(A),)
+        if known and shape == (sum(cut),):
+            A = da.from_array(column_or_1d(A), chunks=(cut,))
         else:
             cure = "for arrays in memory use the estimators of gpurbf."
             if like is not None:
                 cure = "for y or weights in memory, X must be a dask array of known chunks."
             raise TypeError(
                 "gpurbf.dask takes dask arrays, data frames and lists of delayed blocks, got "
-                f"{type(A).__name__} of shape {np.shape(A)}: {cure}"
+                f"{type(A).__name__} of shape {shape}: {cure}"
             )
     if isinstance(A, da.Array):
         if A.ndim == 2 and A.numblocks[1] > 1:

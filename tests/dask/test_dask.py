@@ -6,6 +6,7 @@ import signal
 import joblib
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from callers import Recorder
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
@@ -281,6 +282,14 @@ def test_predictions_are_lazy_and_those_of_the_model(client):
                 calls.clear()
 
 
+def test_one_block_may_stand_alone_and_predicted_ones_may_be_sparse(client):
+    model = on_dask.RBFClassifier(30, random_state=0).fit(dask.delayed(X), client.scatter(y))
+    blocks, labels = delayed_blocks(3, lambda i, part: sp.csr_array(part))
+    local = model.to_local()
+    np.testing.assert_array_equal(model.predict(blocks).compute(), local.predict(X))
+    assert model.score(blocks, labels) == local.score(X, y)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_prediction_does_not_warn_of_the_row_that_shows_its_shape(client):
     far, labels = cut(N, data=(X + 1000.0, y))
@@ -428,6 +437,7 @@ def test_a_subclass_may_have_other_parameters(client):
     ("model", "data", "message"),
     [
         (on_dask.RBFClassifier(), (X, y), "use the estimators of gpurbf"),
+        (on_dask.RBFClassifier(), (cut(N)[0], [y[:9], y[9:]]), r"got list of shape \(2,\): for y"),
         (on_dask.RBFClassifier(centers="kmeans"), cut(1000, 797), "see all samples in one place"),
         (on_dask.RBFClassifier("all"), cut(1000, 797), "n_centers='all' brings all samples"),
         (on_dask.RBFClassifier(solver="lms"), cut(1000, 797), "solver='lms' has to see"),
