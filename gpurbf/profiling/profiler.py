@@ -14,9 +14,11 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
 
+from gpurbf.estimators._validation import on_host
 from gpurbf.layer.backends import get_backend
 from gpurbf.profiling.machine import bandwidth, compute
 from gpurbf.profiling.scaling import Scaling, model
+from gpurbf.runtime.arrays import beside
 from gpurbf.runtime.memory import physical_bytes
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Entry, Recorder, stage
 
@@ -448,11 +450,12 @@ def profile_data(
         X_test, y_test = X, y
     if warm_up and not get_tags(estimator).input_tags.pairwise:
         say("warming up")
-        rows = np.union1d(np.arange(min(_WARM_UP, len(y))), np.unique(y, return_index=True)[1])
-        few = _safe_indexing(X, rows)
+        first = np.unique(on_host(y), return_index=True)[1]
+        rows = np.union1d(np.arange(min(_WARM_UP, len(y))), first)
+        few = _safe_indexing(X, beside(X, rows))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            clone(estimator).fit(few, _safe_indexing(y, rows)).predict(few)
+            clone(estimator).fit(few, _safe_indexing(y, beside(y, rows))).predict(few)
     model = clone(estimator)
     gc.collect()
     say("fitting")
@@ -466,5 +469,5 @@ def profile_data(
         predicted = model.predict(X_test)
         if y_test is not None:
             with stage("back and evaluate", "accuracy"):
-                accuracy = float(np.mean(predicted == np.asarray(y_test)))
+                accuracy = float(np.mean(on_host(predicted) == np.ravel(on_host(y_test))))
     return Profile(model, X, X_test, accuracy, training, prediction)

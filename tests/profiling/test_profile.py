@@ -12,13 +12,14 @@ import pytest
 from callers import run_threads
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import DataConversionWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import gpurbf
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling import machine
+from gpurbf.profiling import machine, profiler
 from gpurbf.runtime import stages
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Recorder, count, parallel_section, stage
 from gpurbf.runtime.threads import parallel_for
@@ -237,6 +238,21 @@ def test_a_profiled_estimator_is_the_same_estimator(name, digits):
     assert found.accuracy == np.mean(expected == labels)
 
 
+def test_labels_in_a_column_are_as_accurate(digits, found):
+    X, y = digits
+    with pytest.warns(DataConversionWarning):
+        assert gpurbf.profile(ESTIMATORS["rbf"](), X, y[:, None]).accuracy == found.accuracy
+
+
+@pytest.mark.parametrize("labels_there", [False, True])
+def test_samples_of_a_device_are_profiled(cupy, digits, monkeypatch, labels_there):
+    monkeypatch.setattr(profiler, "compute", lambda kind, xp: None)
+    monkeypatch.setattr(profiler, "bandwidth", lambda xp=np: 1e9)
+    (X, y), model = digits, ESTIMATORS["rbf"](backend="cupy")
+    found = gpurbf.profile(model, cupy.asarray(X), cupy.asarray(y) if labels_there else y)
+    assert found.accuracy > 0.95
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """A clock that counts this thread's calls of Python functions: no time, so no noise."""
@@ -374,7 +390,7 @@ def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):
 
 
 def test_a_kind_without_a_ceiling_has_no_efficiency(digits, monkeypatch):
-    monkeypatch.setattr("gpurbf.profiling.profiler.compute", lambda kind, xp: None)
+    monkeypatch.setattr(profiler, "compute", lambda kind, xp: None)
     found = gpurbf.profile(ESTIMATORS["rbf"](), *digits)
     gram = next(row for row in found.rows if row.part == "HᵀH")
     assert np.isnan(gram.efficiency) and gram.ceiling == ""
