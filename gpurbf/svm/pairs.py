@@ -132,13 +132,17 @@ class PairsSolver:
             if there is not None:
                 return there
         K = _matrix(kernel, self.cache_bytes, own if self.sizes is None else self.sizes)
-        total, self.keeping = 0.0, set()  # pairs whose rows are kept, whatever the threads
+        workers, total, self.keeping = 1, 0.0, set()  # pairs that keep rows, whatever the threads
         if K is None:
-            most, threads = kernel.free_bytes() / 4, planned_threads()
+            most = kernel.free_bytes() / 4
             least = min(self.cache_bytes, most)
             self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
-            total = min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
-        workers = _at_once(kernel, own, pairs, total) if K is None else 1
+            # A profile hands out pairs for more threads than there are, which need no memory.
+            total, planned = (
+                min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
+                for threads in (thread_limit(), planned_threads())
+            )
+            workers = _at_once(kernel, own, pairs, planned)
         in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
         self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]

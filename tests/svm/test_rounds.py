@@ -8,6 +8,7 @@ import pytest
 
 from gpurbf import SVC
 from gpurbf.runtime import threads
+from gpurbf.runtime.stages import Recorder
 from gpurbf.svm import _round_kernels, binary, pairs
 
 LABELS = np.repeat(np.arange(4), 1100)  # pairs of more samples than a single set
@@ -112,6 +113,10 @@ def test_more_than_four_threads_have_more_memory_for_rows(monkeypatch):
         monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
         fitted(X, n_jobs=None, cache_size=50)
     assert found == [50, 50, 200]
+    monkeypatch.setattr(threads, "_cores", lambda: 4)
+    with Recorder():  # which plans for sixteen threads
+        fitted(X, n_jobs=None, cache_size=50)
+    assert found.pop() == 50
 
 
 def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
