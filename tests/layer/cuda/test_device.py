@@ -191,8 +191,9 @@ def test_joblib_tells_its_workers_their_number(monkeypatch):
     assert found == [n_jobs] * 2 or n_jobs == 1
 
 
-def test_the_environment_s_memory_is_checked(cupy, monkeypatch):
-    monkeypatch.setenv("GPURBF_GPU_MEMORY", "much")
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
+def test_the_environment_s_memory_is_checked(cupy, monkeypatch, text):
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", text)
     X, layer = samples_and_layer()
     with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):
         layer.activations(X)

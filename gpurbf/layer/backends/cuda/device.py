@@ -153,7 +153,7 @@ def _environment_megabytes() -> float:
         megabytes = float(text or 0)
     except ValueError:
         megabytes = -1.0
-    if megabytes < 0:
+    if not 0 <= megabytes < math.inf:
         raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
     return megabytes
 
