@@ -7,6 +7,7 @@ import importlib.util
 import os
 import runpy
 import sys
+import traceback
 from pathlib import Path
 
 from gpurbf.cli import UserError
@@ -31,7 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     patch_sklearn()
     sys.argv = [script, *arguments.arguments]
-    if arguments.module:
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(script, run_name="__main__")
+    try:
+        if arguments.module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except BrokenPipeError:  # only our own commands end in silence then
+        traceback.print_exc()
+        sys.exit(1)

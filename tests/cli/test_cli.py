@@ -243,6 +243,14 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback():
     program.stderr.close()
 
 
+def test_a_broken_pipe_of_a_program_is_shown(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("raise BrokenPipeError('a socket')")
+    code = f"import sys; from gpurbf.cli import main; sys.exit(main(['run', {str(program)!r}]))"
+    done = run_python(code, check=False)
+    assert done.returncode == 1 and done.stderr.endswith("BrokenPipeError: a socket\n")
+
+
 def test_named_data_are_found_in_the_folder_of_the_variable(monkeypatch, tmp_path, folder):
     folder.rename(tmp_path / "mnist")
     seen = []
