@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpurbf.runtime.stages import Segment, Trace
@@ -64,28 +64,24 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
     """
     free, joins = threads - 1, {}
 
-    def perform(trace: Trace) -> Iterator[Segment | _Join]:
+    def perform(trace: Iterable[Segment | list[Trace]]) -> Iterator[Segment | _Join]:
         for each in trace:
             if isinstance(each, Segment):
                 yield each
-            elif each:
+            else:
                 yield from share(each)
-
-    def work(items: Iterator[Trace]) -> Iterator[Segment | _Join]:
-        for item in items:
-            yield from perform(item)
 
     def share(section: list[Trace]) -> Iterator[Segment | _Join]:
         nonlocal free
         most = getattr(section, "most", None) or len(section)
         helpers = max(0, min(free, len(section) - 1, most - 1))
         free -= helpers
-        items, join = iter(section), _Join(helpers)
+        items, join = iter(section), _Join(helpers)  # each thread takes the next item
         for _ in range(helpers):
-            thread = work(items)
+            thread = perform(itertools.chain.from_iterable(items))
             joins[thread] = join
             push(now, thread)
-        yield from work(items)
+        yield from perform(itertools.chain.from_iterable(items))
         if join.helpers:
             yield join
 
