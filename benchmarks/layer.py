@@ -17,7 +17,7 @@ from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.cpu_kernel import KERNELS, VARIABLE
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.profiling.machine import limit
+from gpurbf.profiling.machine import compute
 
 TITLE = "The hidden layer"
 
@@ -163,7 +163,7 @@ def _products(report: Report, X: np.ndarray, C: np.ndarray, rounds: int) -> None
     times = in_turn(candidates, rounds)
     report.text("## Products alone")
     _speed_table(report, times, 2 * X.shape[1] * P.size)
-    ceiling = limit("8-bit products")
+    ceiling = compute("8-bit products")
     if ceiling is None:
         return
     rate = 2 * X.shape[1] * P.size / times["numba, random bytes"].low

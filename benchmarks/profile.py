@@ -12,7 +12,7 @@ import gpurbf
 from benchmarks.measure import in_turn, run_python
 from benchmarks.report import Report
 from gpurbf.cli.classify import images
-from gpurbf.profiling.machine import bandwidth, compute, limit, scale_rate
+from gpurbf.profiling.machine import bandwidth, compute, scale_rate
 from gpurbf.profiling.profiler import PHASES, Profile
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import Recorder
@@ -69,7 +69,7 @@ def _ceilings(report: Report, rounds: int) -> None:
 
 def _again(kind: str) -> float | None:
     """The ceiling that the profile uses, measured once more."""
-    for function in (limit, compute, bandwidth):
+    for function in (compute, bandwidth):
         function.cache_clear()
     return bandwidth() if kind == "memory" else compute(kind)
 

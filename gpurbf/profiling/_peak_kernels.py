@@ -41,18 +41,14 @@ def register_loop(typing_context, name, steps, data):
             number = builder.add(number, _i64(1))
             return builder.icmp_signed("<", number, steps), [number, *new]
 
-        distinct = [_distinct(totals, i) for i in range(n_sums)]
+        # Equal sums would be computed once.
+        distinct = [ir.Constant(totals, [i + 1] * totals.count) for i in range(n_sums)]
         _, *sums = loop(builder, [_i64(0), *distinct], step)
         for i, total in enumerate(sums):
             builder.store(total, builder.gep(pointer, [_i64(i)]), align=1)
         return context.get_dummy_value()
 
     return types.void(name, types.intp, types.intp), generate
-
-
-def _distinct(totals, i):
-    """A constant vector for each sum: equal sums would be computed once."""
-    return ir.Constant(totals, [i + 1] * totals.count)
 
 
 def _amx(steps, data):

@@ -141,10 +141,15 @@ def compute(kind: str, xp: ModuleType = np) -> float | None:
     that kernel has no such loop, and on the device of another array library, it is the rate of a
     product of large matrices. None if neither is known.
     """
-    found = limit(kind) if xp is np else None
-    if found is None and kind in ("float32", "float64"):
-        found = product_rate(kind, xp)
-    return found
+    if xp is np:
+        kernel = choose_kernel()[0]
+        tasks = itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64"))
+        for task, dtype in (*tasks, ("gram", "int16")):
+            name = kernel_for(task, dtype, kernel)
+            own = microkernel_table.layout_of(name).arithmetic == kind
+            if own and not name.endswith("_generic"):  # the generic kernels have no such loop
+                return peak(name)
+    return product_rate(kind, xp) if kind in ("float32", "float64") else None
 
 
 @functools.cache
@@ -199,24 +204,6 @@ def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
             fence()
 
     return min(timeit.repeat(whole, number=1, repeat=runs))
-
-
-@functools.cache
-def limit(kind: str) -> float | None:
-    """Operations a second that this CPU's kernel for that arithmetic can reach, measured once.
-
-    None if the kernel has no loop over registers only; the generic kernels have none.
-    """
-    kernel, _ = choose_kernel()
-    tasks = [
-        *itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64")),
-        ("gram", "int16"),
-    ]
-    for task, dtype in tasks:
-        name = kernel_for(task, dtype, kernel)
-        if microkernel_table.layout_of(name).arithmetic == kind:
-            return None if name.endswith("_generic") else peak(name)
-    return None
 
 
 def peak(name: str) -> float:
