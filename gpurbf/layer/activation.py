@@ -39,7 +39,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 # These profiles take the distance itself; the other profiles of a distance take its square.
-OF_DISTANCE = frozenset({"laplacian", "triangular"})
+OF_DISTANCE = ("laplacian", "triangular")
 
 
 def _thin_plate(s: np.ndarray) -> np.ndarray:

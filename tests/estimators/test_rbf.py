@@ -1,6 +1,7 @@
 """RBFClassifier and RBFLayer as their users meet them."""
 
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -63,6 +64,21 @@ def test_every_kernel_trains_at_its_default_scale(kernel, metric):
     for gamma in ("scale", "median"):
         model = RBFClassifier(150, kernel=kernel, metric=metric, gamma=gamma, random_state=0)
         assert model.fit(X_train, y_train).score(X_test, y_test) > 0.85
+
+
+def test_a_kernel_may_be_an_object_that_has_no_hash():
+    @dataclass  # compares by value, so it has none
+    class Inverse:
+        width: float
+
+        def __call__(self, squared):
+            return 1 / (1 + squared / self.width)
+
+    models = (
+        RBFClassifier(50, centers="fsvc", kernel=kernel, random_state=0).fit(X_train, y_train)
+        for kernel in (Inverse(1000.0), lambda squared: 1 / (1 + squared / 1000.0))
+    )
+    np.testing.assert_array_equal(*(model.decision_function(X_test) for model in models))
 
 
 def test_own_centers_are_used_as_they_are():
