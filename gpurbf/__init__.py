@@ -14,35 +14,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gpurbf import datasets
-    from gpurbf.estimators.fsvc import FSVC
-    from gpurbf.estimators.layer import RBFLayer
-    from gpurbf.estimators.rbf import RBFClassifier
-    from gpurbf.estimators.rbf_cv import RBFClassifierCV
-    from gpurbf.estimators.svc import SVC
-    from gpurbf.patching import patch_sklearn, unpatch_sklearn
-    from gpurbf.profiling.profiler import profile
-    from gpurbf.runtime.config import config_context, get_config, set_config
-    from gpurbf.runtime.errors import BackendUnavailable
-
-__all__ = [
-    "RBFClassifier",
-    "RBFClassifierCV",
-    "RBFLayer",
-    "FSVC",
-    "SVC",
-    "profile",
-    "patch_sklearn",
-    "unpatch_sklearn",
-    "BackendUnavailable",
-    "config_context",
-    "get_config",
-    "set_config",
-    "datasets",
-    "__version__",
-]
-
+if TYPE_CHECKING:  # `X as X`: type checkers take it for a name of the package
+    from gpurbf import datasets as datasets
+    from gpurbf.estimators.fsvc import FSVC as FSVC
+    from gpurbf.estimators.layer import RBFLayer as RBFLayer
+    from gpurbf.estimators.rbf import RBFClassifier as RBFClassifier
+    from gpurbf.estimators.rbf_cv import RBFClassifierCV as RBFClassifierCV
+    from gpurbf.estimators.svc import SVC as SVC
+    from gpurbf.patching import patch_sklearn as patch_sklearn
+    from gpurbf.patching import unpatch_sklearn as unpatch_sklearn
+    from gpurbf.profiling.profiler import profile as profile
+    from gpurbf.runtime.config import config_context as config_context
+    from gpurbf.runtime.config import get_config as get_config
+    from gpurbf.runtime.config import set_config as set_config
+    from gpurbf.runtime.errors import BackendUnavailable as BackendUnavailable
 
 __version__ = "0.1.0"
 
@@ -61,6 +46,7 @@ _HOMES = {
     "get_config": "gpurbf.runtime.config",
     "set_config": "gpurbf.runtime.config",
 }
+__all__ = [*_HOMES, "datasets", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
