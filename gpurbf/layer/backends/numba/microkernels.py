@@ -77,8 +77,8 @@ class Kind(NamedTuple):
 # score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
 # gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
 KINDS = {
-    "dot_avx512vnni": Kind("vpdpbusd512", 16, 12, 2),
-    "dot_avxvnni": Kind("vpdpbusd256", 8, 6, 1, target=AVXVNNI),
+    "dot_avx512vnni": Kind("vpdpbusd", 16, 12, 2),
+    "dot_avxvnni": Kind("vpdpbusd", 8, 6, 1, target=AVXVNNI),
     "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
     "dot_generic": Kind("multiply_int16", 4, 4, 1),
     "dot32_avx512": Kind("multiply_float32", 16, 12, 2, run=128),
@@ -87,8 +87,8 @@ KINDS = {
     "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
     "dot64_avx2": Kind("multiply_float64", 4, 2, 1, target=AVX2),
     "dot64_generic": Kind("multiply_float64", 2, 2, 1),
-    "manhattan_avx512": Kind("vpsadbw512", 8, 12, 1),
-    "manhattan_avx2": Kind("vpsadbw256", 4, 2, 1, target=AVX2),
+    "manhattan_avx512": Kind("vpsadbw", 8, 12, 1),
+    "manhattan_avx2": Kind("vpsadbw", 4, 2, 1, target=AVX2),
     "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
     "manhattan32_avx512": Kind("difference_float32", 16, 12, 2, run=128),
     "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2, run=128),
@@ -108,8 +108,8 @@ KINDS = {
     "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
     "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES, target=AVX2),
     "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
-    "gram16_avx512vnni": Kind("vpdpwssd512", 16, 8, 2, 4, 4 * LANES),
-    "gram16_avxvnni": Kind("vpdpwssd256", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
+    "gram16_avx512vnni": Kind("vpdpwssd", 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind("vpdpwssd", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
     "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
     "dot_i8mm": Kind("ummla", 2, 6, 1, target=I8MM),
@@ -195,16 +195,18 @@ def _difference_uint8(builder, total, x, c):
 
 
 def _multiply_float(builder, total, x, c):
-    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
-    return _instruction(builder, f"llvm.fmuladd.v{x.type.count}{suffix}", total.type, x, c, total)
+    return _of_floats(builder, "fmuladd", x, c, total)
 
 
 def _difference_float(builder, total, x, c):
-    suffix = "f32" if isinstance(x.type.element, ir.FloatType) else "f64"
-    distance = _instruction(
-        builder, f"llvm.fabs.v{x.type.count}{suffix}", total.type, builder.fsub(x, c)
-    )
-    return builder.fadd(total, distance)
+    return builder.fadd(total, _of_floats(builder, "fabs", builder.fsub(x, c)))
+
+
+def _of_floats(builder, name, *args):
+    """Call an LLVM intrinsic of vectors of floats."""
+    vector = args[0].type
+    suffix = f"v{vector.count}f{8 * byte_size(vector.element)}"
+    return _instruction(builder, f"llvm.{name}.{suffix}", vector, *args)
 
 
 def _udot(builder, total, x, c):
@@ -268,15 +270,12 @@ _widened = (_f32, _f64, _f64, 1, np.float32, np.float64)
 PAIRS = "16-bit products"
 PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
-    "vpdpbusd512": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
-    "vpdpbusd256": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
+    "vpdpbusd": Operation(_vpdpbusd, _i32, _i32, _i32, 4, _s8, _u8, PRODUCTS),
     "vpmaddwd256": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PRODUCTS),
-    "vpdpwssd512": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
-    "vpdpwssd256": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
+    "vpdpwssd": Operation(_vpdpwssd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
     "vpmaddwd_pairs": Operation(_vpmaddwd, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
     "multiply_pairs": Operation(_multiply_pairs, _i32, _i32, _i32, 2, _s16, _s16, PAIRS),
-    "vpsadbw512": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
-    "vpsadbw256": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
+    "vpsadbw": Operation(_vpsadbw, _i64, _i64, _i32, 8, _u8, _u8, DIFFERENCES),
     "udot": Operation(_udot, _i32, _i32, _i32, 4, _u8, _u8, PRODUCTS),
     "ummla": Operation(_ummla, _i64, _i32, _i32, 8, _u8, _u8, PRODUCTS, rows=2),
     "uabd_udot": Operation(_uabd_udot, _i32, _i32, _i32, 4, _u8, _u8, DIFFERENCES),
