@@ -6,6 +6,7 @@ import ctypes
 import functools
 import platform
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from gpurbf.runtime.lazy import lazy_module
@@ -61,12 +62,10 @@ def processor() -> str:
 
 
 @functools.cache
-def cache_bytes(level: int, unknown: int) -> int:
-    """Size of a core's cache of that level (2 or 3), where Linux tells it; else ``unknown``."""
+def l2_bytes() -> int:
+    """Size of a core's cache of level 2, where Linux tells it; else 1 MiB."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            if int((index / "level").read_text()) == level:
+        with suppress(OSError, ValueError):
+            if int((index / "level").read_text()) == 2:
                 return int((index / "size").read_text().strip().removesuffix("K")) << 10
-        except (OSError, ValueError):
-            continue
-    return unknown
+    return 1 << 20

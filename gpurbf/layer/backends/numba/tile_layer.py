@@ -47,9 +47,7 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 # Bytes of inputs, over all pairs of a sample and a center, that are worth another thread (0.1 ms or
 # so); an activation costs about as much as 64 bytes of inputs.
 _MIN_BYTES_PER_THREAD, _ACTIVATION_BYTES = 1 << 25, 64
-# A block of packed rows leaves room in an L2 cache for the centers that it meets. The cache is
-# assumed to have 1 MiB if the system does not report its size.
-_L2_BYTES = 1 << 20
+# A block of packed rows leaves room in an L2 cache for the centers that it meets.
 _BLOCK_ROWS = 192
 # Minimum rows of a block: reading centers less often is worth more than a block that fits
 # (docs/notes/cpu-kernels.md).
@@ -308,7 +306,7 @@ def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dty
 def _block(layout: Layout, width: int, wanted: int | None) -> int:
     """Rows that are packed at a time: the ``wanted`` number, or a good one."""
     row_bytes = width * layout.x_dtype.itemsize
-    rows_that_fit = cpu.cache_bytes(2, _L2_BYTES) // 4 // row_bytes
+    rows_that_fit = cpu.l2_bytes() // 4 // row_bytes
     most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
     most = min(most, _MAX_BLOCK_BYTES // row_bytes)
     least = max(consumers.CHUNK, layout.rows)
