@@ -17,8 +17,8 @@ from gpurbf.data.hashes import mix, row_hashes
 from gpurbf.data.row_blocks import over_rows
 from gpurbf.runtime.errors import warn
 
-# Rows whose hashes are compared at once, and parts whose distinct rows are merged in a step.
-_ROWS_PER_BLOCK, _PARTS_PER_MERGE = 1 << 20, 8
+# Rows whose hashes are compared at once.
+_ROWS_PER_BLOCK = 1 << 20
 # If few rows are wanted: inputs that are hashed first, and rows kept by them per row wanted.
 _N_LEADING_INPUTS, _LEADING_ROWS_PER_ROW = 64, 4
 
@@ -138,12 +138,9 @@ class Distinct(NamedTuple):
 
     def merged(self, *others: Distinct) -> Distinct:
         """The distinct rows of these and of others."""
-        found = self
-        for start in range(0, len(others), _PARTS_PER_MERGE):
-            some = found, *others[start : start + _PARTS_PER_MERGE]
-            every = (None if own[0] is None else np.concatenate(own) for own in zip(*some))
-            found = Distinct._make(every)._once()
-        return found
+        parts = zip(self, *others)
+        every = (None if own[0] is None else np.concatenate(own) for own in parts)
+        return Distinct._make(every)._once()
 
     def at(self, some: Any) -> Distinct:
         """Select some of the rows, by a mask, a slice or numbers."""
