@@ -88,12 +88,10 @@ def row_sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
 
 def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
     """X - shift in dtype, C-contiguous, computed where neither it nor a small integer rounds."""
-    if np.issubdtype(dtype, np.floating) and X.dtype in (np.float32, np.float64):
+    if np.issubdtype(dtype, np.floating):
         # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
         wide = np.promote_types(X.dtype, dtype)
-        return np.ascontiguousarray(np.subtract(X, shift, dtype=wide).astype(dtype, copy=False))
-    if np.issubdtype(dtype, np.floating):
-        return np.subtract(X, shift, dtype=dtype, order="C")
+        return np.subtract(X, shift, dtype=wide, order="C").astype(dtype, copy=False)
     return np.subtract(X, np.int16(shift), dtype=np.int16).astype(dtype, order="C")
 
 
