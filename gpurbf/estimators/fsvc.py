@@ -52,7 +52,7 @@ from gpurbf.fsvc.selection import (
 )
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import PRECISIONS, Activation
-from gpurbf.runtime.arrays import beside, chosen, rows_on_host, to_host
+from gpurbf.runtime.arrays import beside, chosen, to_host
 from gpurbf.runtime.checks import (
     check_flag,
     check_number,
@@ -648,7 +648,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             )
             if self.outside == "nearest":
                 with finite(self, X):
-                    far, metric = rows_on_host(X, outside), self._selection.unit.metric
+                    far, metric = to_host(X[beside(X, outside)]), self._selection.unit.metric
                     nearest = nearest_centers(far, self.centers_, metric, **self._options)
                 scores[beside(X, outside)] = beside(X, self.coef_.T[nearest])
         return scores

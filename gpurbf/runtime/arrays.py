@@ -37,8 +37,3 @@ def chosen(values: np.ndarray, places: Any) -> Any:
     """Values at ``places``: on the device if they are there and values are numeric."""
     values, places = beside(places, values), places.astype(np.intp, copy=False)
     return values[places if is_resident(values) else to_host(places)]
-
-
-def rows_on_host(X: Any, rows: np.ndarray) -> Any:
-    """Some rows of X as a NumPy or CSR array; from a device only these rows are copied."""
-    return to_host(X[beside(X, rows)])
