@@ -5,7 +5,6 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -204,22 +203,15 @@ def strips_of(layout, width, panels, sparse):
     x_step = layout.rows * layout.x_group * layout.x_dtype.itemsize
     strip_bytes = 8 * n_words * n_steps * layout.panels
     n_strips = panels.nbytes // strip_bytes
-    strips, places = _all_steps(n_strips, n_steps, x_step, strip_bytes)
+    strips, places = np.zeros((n_strips, 3), np.intp), np.arange(n_steps, dtype=np.int32)
+    strips[:, 1], strips[:, 2] = n_steps, np.arange(n_strips) * strip_bytes
+    places *= x_step
     if sparse:
-        strips, places = strips.copy(), np.empty(n_strips * n_steps, np.int32)
+        places = np.empty(n_strips * n_steps, np.int32)
         strips[:, 0] = np.arange(n_strips) * n_steps
         given = panels.ctypes.data, layout.panels, n_words, x_step
         time_unlocked(leave_out)(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
     return strips, places
-
-
-@lru_cache(maxsize=64)
-def _all_steps(n_strips, n_steps, x_step, strip_bytes):
-    """Steps of dense centers, which are all steps; one array for all layers of that size."""
-    strips = np.zeros((n_strips, 3), np.intp)
-    strips[:, 1] = n_steps
-    strips[:, 2] = np.arange(n_strips) * strip_bytes
-    return strips, np.arange(n_steps, dtype=np.int32) * np.int32(x_step)
 
 
 @cached(nogil=True)

@@ -159,17 +159,12 @@ class TileLayer:
         panels = self._panels[fresh.start * width : fresh.stop * width]
         some = chosen[fresh]
         packing.pack_rows(self.packing, C, some, len(some), panels, self._terms[fresh])
-        strips, places = packing.strips_of(layout, width, panels, self.sparse)
         if self.sparse:
+            strips, places = packing.strips_of(layout, width, panels, True)
             n_steps, first = width // layout.x_group, fresh.start // strip
             self._strips[first : first + len(strips), 1] = strips[:, 1]
             self._places[first * n_steps :][: len(places)] = places
         return True
-
-    @property
-    def arithmetic(self) -> str:
-        """The kind of the products' operations."""
-        return self.layout.arithmetic
 
     @property
     def fused(self) -> bool:
