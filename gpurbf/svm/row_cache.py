@@ -174,7 +174,7 @@ class Rounds:
                 )
                 evaluated, stepped, subtracted = work
                 operations = 2 * int(self._layer.packing.sizes[0]) * evaluated
-                count(operations=operations, kind=self._layer.arithmetic)
+                count(operations=operations, kind=self._layer.layout.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
                 return outcome, state

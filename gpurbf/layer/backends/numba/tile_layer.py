@@ -261,7 +261,7 @@ class TileLayer:
             results = consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize
             count(
                 operations=int(2 * n * m * X.shape[1] * self.density),
-                kind=self.arithmetic,
+                kind=self.layout.arithmetic,
                 nbytes=n * X.shape[1] * X.itemsize + panels.nbytes + results,
             )
             if fused:
