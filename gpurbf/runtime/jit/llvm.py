@@ -138,6 +138,20 @@ def bits_as(typing_context, number, kind):
     return kind.dtype(number, kind), generate
 
 
+@intrinsic
+def polynomial(typing_context, x, coefficients):
+    """The polynomial in x of these float64 coefficients, the highest first, by Horner's rule."""
+
+    def generate(context, builder, signature, args):
+        factors = cgutils.unpack_tuple(builder, args[1])
+        value, *others = (context.cast(builder, c, types.float64, x) for c in factors)
+        for c in others:
+            value = builder.fadd(builder.fmul(value, args[0]), c)
+        return value
+
+    return x(x, coefficients), generate
+
+
 @intrinsic(prefer_literal=True)
 def words(typing_context, address, shape):
     """The integers at an address: a tuple of ``shape`` of them, or a NamedTuple of that class."""
