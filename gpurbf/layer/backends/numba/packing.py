@@ -4,7 +4,6 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 (R = the kernel's rows) and centers (R = 16); padding is zero.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,7 @@ from gpurbf.runtime.stages import time_unlocked
 
 def aligned(shape, dtype):
     """An uninitialised array at a cache line's start: vectors that straddle two cost double."""
-    size = math.prod(shape) if isinstance(shape, tuple) else shape
-    n_bytes = size * np.dtype(dtype).itemsize
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(n_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
@@ -286,8 +284,7 @@ def fill_panels(panels, A):
 def pack_many(W, dtype):
     """W (m, k) as panels [m][16 outputs]."""
     m, k = W.shape
-    shape = -(-k // LANES), m, LANES
-    panels = aligned(shape, dtype)
+    panels = aligned((-(-k // LANES), m, LANES), dtype)
     fill_panels(panels, W)
     return panels
 
