@@ -99,7 +99,7 @@ def quantize_or_keep(
             codes = _encode_sparse(X, quantization) if sparse else _encode_all(X, quantization)
             if codes is not None:
                 return _of(codes, quantization, X)
-    return _of(X.toarray() if sparse and not stays_sparse(X) else X, None, X)
+    return _of(X.toarray() if sparse and not _stays_sparse(X) else X, None, X)
 
 
 def _encode_all(X: np.ndarray, quantization: Quantization) -> np.ndarray | None:
@@ -173,10 +173,8 @@ def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
     return []
 
 
-def stays_sparse(X: Any) -> bool:
-    """Whether X is CSR and would take much memory, more than twice its own, as dense float64."""
-    if not sp.issparse(X):
-        return False
+def _stays_sparse(X: Any) -> bool:
+    """Whether CSR X would take much memory, more than twice its own, as dense float64."""
     return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
 
 
