@@ -226,8 +226,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             for gamma, batch, part in tasks:
                 if batch.start == 0:
                     activation = layer.activation._replace(gamma=float(gamma))
-                    own = self._new_layer(layer.centers, activation, layer.quantizations)
-                    self._keep_layer(own)
+                    given = layer.centers, activation, layer.quantizations
+                    self._keep_layer(self._new_layer(*given))
                     normal = self._begin(alphas.min(), X, rows.weights)
                 self._add(normal, part, rows, batch)
                 if batch is batches[-1]:
