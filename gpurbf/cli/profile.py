@@ -53,6 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out) if arguments.out else None
     if out and out.suffix not in (".png", ".svg", ".csv"):
         raise UserError(f"--out {out}: the name must end in .png, .svg or .csv.")
+    if out and not out.parent.is_dir():  # said before the work, not after it
+        raise UserError(f"--out {out}: there is no folder {out.parent}.")
     if arguments.centers is not None and arguments.estimator not in _COUNTS:
         raise UserError(f"--centers: {arguments.estimator} chooses its own centers; leave it out.")
     threads = _numbers(arguments.threads)

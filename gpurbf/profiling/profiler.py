@@ -447,6 +447,8 @@ def profile_data(
     """
     X, y, X_test, y_test = data
     if X_test is None:
+        if y_test is not None:
+            raise ValueError("y_test are labels of X_test: give both, or neither.")
         X_test, y_test = X, y
     if warm_up and not get_tags(estimator).input_tags.pairwise:
         say("warming up")

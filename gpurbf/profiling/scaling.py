@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import numbers
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.stages import Segment, Trace
 
 Key = tuple[str, str]
@@ -130,6 +132,7 @@ def model(trace: Trace, nbytes: float, threads: Sequence[int]) -> list[Scaling]:
     one = simulate(trace, 1)[0]
     rows = []
     for number in threads:
+        check_number("threads", number, numbers.Integral, 1)
         seconds, lost = simulate(trace, number)
         key = max(lost, key=lost.__getitem__, default=("", ""))
         limit = ": ".join(filter(None, key)) or ("Python between stages" if number > 1 else "")

@@ -395,3 +395,10 @@ def test_a_kind_without_a_ceiling_has_no_efficiency(digits, monkeypatch):
     gram = next(row for row in found.rows if row.part == "HᵀH")
     assert np.isnan(gram.efficiency) and gram.ceiling == ""
     assert "Ceilings: memory" in str(found)
+
+
+def test_numbers_and_labels_that_mean_nothing_are_refused(found, digits):
+    with pytest.raises(ValueError, match=r"threads must be >= 1, got 0\."):
+        found.scaling([2, 0])
+    with pytest.raises(ValueError, match="give both, or neither"):
+        gpurbf.profile(ESTIMATORS["rbf"](), *digits[:2], y_test=digits[1])
