@@ -307,7 +307,7 @@ def class_factors(
             )
         return total / (len(classes) * found)
     if isinstance(class_weight, Mapping):
-        # scikit-learn 1.9 looks for 0 in place of "0".
+        # Not by compute_class_weight: in scikit-learn 1.9 it takes 0 for the label "0".
         names = classes.tolist()
         factors = np.array([class_weight.get(name, 1.0) for name in names], np.float64)
         others = [name for name in names if name not in class_weight]

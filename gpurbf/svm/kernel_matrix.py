@@ -99,8 +99,8 @@ class KernelRows:
     rounding : float
         The root mean square error of a value compared with exact distances, 0 if the solver need
         not handle it; ``kept_rounding``: that of rows that are kept in float32.
-    chosen : tuple of (Backend, str)
-        The backend and the reason it was taken.
+    backend : str
+        The name of the backend; ``backend_and_reason`` are the backend itself and why it was taken.
     on_device : bool
         Whether steps are made on the device of `xp`, not on the CPU, as the caller has found;
         ``description`` then says if there is no memory for them.
@@ -141,10 +141,12 @@ class KernelRows:
 
         No backend takes sparse samples: SciPy's products are on the host, as NumPy's are.
         """
-        self.chosen = get_backend("numpy" if self._sparse else backend, on_host=_ON_HOST)
-        chosen, X = self.chosen[0], self.X
-        self.xp, self.backend = chosen.xp, "scipy" if self._sparse else chosen.name
-        self.allocator, self.free_bytes = chosen.allocator, chosen.free_bytes
+        self.backend_and_reason = get_backend(
+            "numpy" if self._sparse else backend, on_host=_ON_HOST
+        )
+        found, X = self.backend_and_reason[0], self.X
+        self.xp, self.backend = found.xp, "scipy" if self._sparse else found.name
+        self.allocator, self.free_bytes = found.allocator, found.free_bytes
         if self.xp is not np and X.values.nbytes < self.free_bytes() / 4:
             # Rows are gathered on the device: samples are copied there once.
             with self.allocator():
@@ -153,11 +155,11 @@ class KernelRows:
     def _layers_among(self) -> TilesAmong | None:
         """Layers whose rows and centers the backend itself takes out of X, if it can."""
         values, quantization = self.X.values, self.X.quantization
-        if self.chosen[0].among is None or not values.flags.c_contiguous:
+        if self.backend_and_reason[0].among is None or not values.flags.c_contiguous:
             return None
         if quantization is None and values.dtype.kind != "f":
             return None
-        return self.chosen[0].among(values, self.activation, self.dtype, quantization)
+        return self.backend_and_reason[0].among(values, self.activation, self.dtype, quantization)
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
         """The dtype of values, the error that the solver must handle, and the reason.
@@ -177,7 +179,7 @@ class KernelRows:
             return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:
             return wide, 0.0, ""
-        between, itself = float32_error(X, self.activation, self.chosen)
+        between, itself = float32_error(X, self.activation, self.backend_and_reason)
         # One value of a row is that of a sample with itself.
         rounding = float(np.hypot(between, itself / np.sqrt(len(X))))
         said = f"float32 errs by {rounding:.0e} a value"
@@ -196,7 +198,7 @@ class KernelRows:
         if self._sparse:
             return math.inf
         inputs = self.X.shape[1] / (64 if self.X.quantization is None else 256)
-        slower = 1 if self.chosen[0].tiled else 4
+        slower = 1 if self.backend_and_reason[0].tiled else 4
         return slower * self.dtype.itemsize / 4 * (1 + inputs)
 
     def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
@@ -205,7 +207,7 @@ class KernelRows:
         return HiddenLayer(
             C,
             self.activation,
-            backend=self.chosen,
+            backend=self.backend_and_reason,
             precision=self.precision,
             dtype=self.dtype if dtype is None else dtype,
         )

@@ -166,7 +166,7 @@ def train_pairs(
     else:
         n_samples = len(X) if sizes is None else int(sizes.sum())
         kernel = KernelRows(X, activation, backend, precision, n_samples)
-        kernel.on_device, why = steps_on_device(kernel.chosen[0])
+        kernel.on_device, why = steps_on_device(kernel.backend_and_reason[0])
         kernel.description += why and f"; {why}"
     with kernel.allocator():
         solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)

@@ -312,14 +312,14 @@ def test_a_call_that_is_taken_back_too_late_leaves_that_of_others():
 
 @pytest.mark.skipif(threads.thread_limit() < 2, reason="one thread")
 def test_an_error_in_another_thread_ends_what_the_caller_does():
-    helping, stopped, ended = threading.Event(), threading.Event(), []
+    working, stopped, ended = threading.Event(), threading.Event(), []
 
     def task(i):
         if threading.current_thread() is threading.main_thread():
-            assert helping.wait(60)
+            working.set()
             ended.append(stopped.wait(60))
             return
-        helping.set()
+        assert working.wait(60)  # each has an item
         raise KeyError("there")
 
     with pytest.raises(KeyError, match="there"):

@@ -195,14 +195,14 @@ def _difference_uint8(builder, total, x, c):
 
 
 def _multiply_float(builder, total, x, c):
-    return _of_floats(builder, "fmuladd", x, c, total)
+    return _float_intrinsic(builder, "fmuladd", x, c, total)
 
 
 def _difference_float(builder, total, x, c):
-    return builder.fadd(total, _of_floats(builder, "fabs", builder.fsub(x, c)))
+    return builder.fadd(total, _float_intrinsic(builder, "fabs", builder.fsub(x, c)))
 
 
-def _of_floats(builder, name, *args):
+def _float_intrinsic(builder, name, *args):
     """Call an LLVM intrinsic of vectors of floats."""
     vector = args[0].type
     suffix = f"v{vector.count}f{8 * byte_size(vector.element)}"

@@ -4,6 +4,7 @@ Panel p holds rows p·R … p·R + R − 1 as `[depth / group][R][group]`. The s
 (R = the kernel's rows) and centers (R = 16); padding is zero.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from gpurbf.runtime.stages import time_unlocked
 
 def aligned(shape, dtype):
     """An uninitialised array at a cache line's start: vectors that straddle two cost double."""
-    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(n_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
@@ -318,6 +319,6 @@ def pack_groups(groups, multiple):
             place += blocks[-1].size
         columns.append(own)
         column += len(own)
-    W = aligned(place, np.float64)
+    W = aligned((place,), np.float64)
     np.concatenate(blocks, out=W)
     return W, np.array(segments, np.intp).reshape(-1, 6), np.concatenate(columns)

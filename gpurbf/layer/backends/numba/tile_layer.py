@@ -121,7 +121,7 @@ class TileLayer:
         """Make C, or C[chosen], the centers."""
         layout, self.m = self.layout, len(C if chosen is None else chosen)
         size = microkernel_table.padded(self.m, microkernels.LANES * layout.panels)
-        panels = self._panels = packing.aligned(size * self.width, layout.c_dtype)
+        panels = self._panels = packing.aligned((size * self.width,), layout.c_dtype)
         terms = self._terms = np.empty(size, layout.out_dtype)
         packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, self.m, panels, terms)
         self._strips, self._places = packing.strips_of(layout, self.width, panels, self.sparse)
