@@ -19,15 +19,15 @@ import numpy as np
 import scipy.linalg
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
+from gpurbf.runtime.threads import map_within, parallel_rows, single_threaded_blas
 
 extending = lazy_module("numba.extending")
 
 # Rows of a block that is mirrored.
 _BLOCK = 256
 # What a thread takes at a time: rows of a panel in a factorization, right-hand sides in a solution,
-# rows in a solution for few right-hand sides.
-_ROWS, _COLUMNS, _ROWS_SOLVED = 512, 256, 1024
+# numbers of a panel in a solution for few right-hand sides, and its columns in a transposed one.
+_ROWS, _COLUMNS, _NUMBERS_SOLVED, _COLUMNS_SOLVED = 512, 256, 512 * 768, 96
 
 
 class Factorizations(NamedTuple):
@@ -140,17 +140,18 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
         """The first of each group of rows below the diagonal of a panel."""
         return range(panels[j].shape[1], len(panels[j]), _ROWS)
 
-    map_single_threaded_blas([partial(finish_diagonal, 0)][: len(panels)])
-    for j in range(len(panels)):
-        map_single_threaded_blas([partial(finish_rows, j, i) for i in rows(j)])
-        # The next diagonal, for which all wait, comes first.
-        map_single_threaded_blas(
-            [
-                partial(subtract, j, later, i)
-                for later in range(j + 1, len(panels))
-                for i in (0, *rows(later))
-            ]
-        )
+    with single_threaded_blas():
+        map_within([partial(finish_diagonal, 0)][: len(panels)])
+        for j in range(len(panels)):
+            map_within([partial(finish_rows, j, i) for i in rows(j)])
+            # The next diagonal, for which all wait, comes first.
+            map_within(
+                [
+                    partial(subtract, j, later, i)
+                    for later in range(j + 1, len(panels))
+                    for i in (0, *rows(later))
+                ]
+            )
 
 
 def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: bool = False) -> None:
@@ -174,17 +175,18 @@ def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: boo
                 shape, terms = (size, n, w), (P[w + i :], apart, own, m, 1.0, rest[i:], m)
             blas("gemm", trans, b"N", *shape, -1.0, *terms)
 
-        size, step = below, _ROWS_SOLVED
+        size, step = below, _NUMBERS_SOLVED // w
         if transposed:
-            size, step = w * (below > 0), w // 4 if below > step else w
+            size, step = w * (below > 0), _COLUMNS_SOLVED if below > step else w
         works = [partial(subtract, i, min(step, size - i)) for i in range(0, size, step)]
         if transposed:
-            map_single_threaded_blas(works)
+            map_within(works)
         blas("trsm", b"L", b"L", trans, b"N", w, n, 1.0, P, apart, own, m)
         if not transposed:
-            map_single_threaded_blas(works)
+            map_within(works)
 
-    map_single_threaded_blas([partial(solve, left) for left in range(0, k, _COLUMNS)])
+    with single_threaded_blas():
+        map_within([partial(solve, left) for left in range(0, k, _COLUMNS)])
 
 
 def _apart(P: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""Few plain samples skip scikit-learn's validation; nobody can tell."""
+"""Few plain samples skip scikit-learn's validation, many are checked by us; nobody can tell."""
 
 import warnings
 from fractions import Fraction
@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
 from gpurbf.estimators import _validation
+from gpurbf.runtime import threads
 
 RNG = np.random.default_rng(0)
 X, y = RNG.normal(size=(40, 3)), np.arange(40) % 3
@@ -70,13 +71,15 @@ def outcome(call):
     return result, sorted({str(each.message) for each in said})
 
 
-def both(monkeypatch, call):
-    """The outcomes with the short way and without."""
-    short = outcome(call)
+def by_each_way(monkeypatch, call):
+    """The outcomes by the way for few numbers, the way for many, and scikit-learn's alone."""
+    few = outcome(call)
     with monkeypatch.context() as patch:
         patch.setattr(_validation, "_is_plain", lambda *args, **options: False)
         patch.setattr(_validation, "_are_plain_labels", lambda y: False)
-        return short, outcome(call)
+        alone = outcome(call)
+        patch.setattr(_validation, "_MANY", 7)
+        return few, outcome(call), alone
 
 
 @pytest.mark.parametrize("model", [SVC(backend="numpy"), RBFClassifier(5, random_state=0)], ids=str)
@@ -84,8 +87,8 @@ def both(monkeypatch, call):
 @pytest.mark.parametrize("samples", SAMPLES)
 def test_predictions_are_those_of_the_full_validation(model, fitted, samples, monkeypatch):
     model = clone(model).fit(FRAME if fitted == "frame" else X, y)
-    short, long = both(monkeypatch, lambda: model.decision_function(SAMPLES[samples]).tolist())
-    assert short == long
+    found = by_each_way(monkeypatch, lambda: model.decision_function(SAMPLES[samples]).tolist())
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("samples", SAMPLES)
@@ -96,8 +99,8 @@ def test_fits_are_those_of_the_full_validation(samples, labels, monkeypatch):
         names = getattr(model, "feature_names_in_", np.empty(0)).tolist()
         return model.n_features_in_, names, model.classes_.tolist(), model.support_.tolist()
 
-    short, long = both(monkeypatch, fit)
-    assert short == long
+    found = by_each_way(monkeypatch, fit)
+    assert found[0] == found[1] == found[2]
 
 
 def test_names_of_an_earlier_fit_are_forgotten():
@@ -112,6 +115,23 @@ def test_small_plain_arrays_skip_the_full_validation(monkeypatch):
         model.fit(X, y).predict(X)
     many = np.zeros((_validation._FEW // 3 + 1, 3))
     assert not _validation._is_plain(model, many, reset=False)
+
+
+def test_all_threads_check_many_numbers_and_a_limit_of_one_thread_holds(cores, monkeypatch):
+    many, seen = np.ones((10, _validation._MANY // 4)), []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            _validation, "parallel_rows", lambda *given: seen.append(threads.thread_limit())
+        )
+        for n_jobs in (None, 3, 1):
+            _validation.check_X(SVC(n_jobs=n_jobs), many, reset=True)
+    assert seen == [cores, 3]
+    wrong = many.copy()
+    wrong[-1, -1] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        _validation.check_X(SVC(), wrong, reset=True)
+    largest = np.full_like(many, np.finfo(float).max)  # finite, though their sum is not
+    assert _validation.check_X(SVC(), largest, reset=True) is largest
 
 
 @pytest.mark.parametrize("model", [FSVC(1.0), RBFClassifier(5, random_state=0)], ids=str)

@@ -26,8 +26,8 @@ kernels = lazy_module("gpurbf.solvers.cg._stored_h_kernels")
 _MAX_TILE_ROWS = 1024
 # Maximum fractions of the configured memory for H, and for a tile of H.
 _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
-# Rows, and columns, that a thread takes at a time.
-_ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 1024
+# Rows that a thread rounds at a time, rows that it multiplies, and columns.
+_ROWS_ROUNDED, _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 128, 512
 # The number of a block's first row, and the block.
 _Place = tuple[int, np.ndarray]
 # Adds the products of some blocks.
@@ -148,7 +148,7 @@ class StoredH:
         def task(rows: slice) -> None:
             largest.append(kernels.round_rows(rows.start, rows.stop, H, shift, step, Q))
 
-        parallel_rows(task, len(H), _ROWS_PER_TASK)
+        parallel_rows(task, len(H), _ROWS_ROUNDED)
         return Q, max(largest) < kernels.LARGEST + 0.5
 
     def matvec(self, V: np.ndarray) -> np.ndarray:

@@ -74,8 +74,10 @@ class Grid(NamedTuple):
         less, rounded = mean.astype(H.dtype), np.empty(H.shape)
 
         def task(rows: slice) -> None:
-            steps = np.rint((H[rows] - less) * factors[rows].astype(H.dtype))
-            np.add(mean, steps / factors[rows], out=rounded[rows])
+            steps = H[rows] - less
+            steps *= factors[rows].astype(H.dtype)
+            np.divide(np.rint(steps, out=steps), factors[rows], out=rounded[rows])
+            rounded[rows] += mean
 
         parallel_rows(task, len(H), _ROWS)
         return rounded
