@@ -17,8 +17,11 @@ _FEW = 256
 def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction | float:
     """Σ values, or Σ weights · values, of float64 arrays (N,); a float if it is not finite.
 
-    Fractions of several parts add up to that of the whole, and ``float`` rounds it once.
+    Values may also be uint64, with a sum below 2⁶⁴. Fractions of several parts add up to that of
+    the whole, and ``float`` rounds it once.
     """
+    if weights is None and values.dtype.kind == "u":
+        return Fraction(int(values.sum()))
     if weights is None and len(values) <= _FEW and (few := _of_few(values.tolist())) is not None:
         return few
     with np.errstate(over="ignore", invalid="ignore"):

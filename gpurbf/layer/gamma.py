@@ -24,7 +24,7 @@ kernels = lazy_module("gpurbf.data._kernels")
 _SAMPLE = 1000
 # Number of samples to estimate the rounding of distances, and the allowed error of a kernel value.
 _FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
-_ROWS = 4096
+_ROWS = 1 << 16
 _TILE = 1 << 17  # numbers that stay in cache
 _BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
 # The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at
@@ -125,8 +125,8 @@ def _sums_of_rows(
     about: float, X: Any, y: None, weights: np.ndarray | None, first: int
 ) -> np.ndarray:
     """The exact sums over all rows of weights, of x - about and of its square."""
-    sums = np.empty((2, X.shape[0]))
     of_bytes = X.dtype == np.uint8 and not about and not sp.issparse(X)
+    sums = np.empty((2, X.shape[0]), np.uint64 if of_bytes else np.float64)
     row = -(-X.size // max(1, X.shape[0]))  # the size of CSR is its entries
     n_rows = max(1, (_BYTES_OF_A_TASK if of_bytes else _TILE) // max(1, row))
     ones = np.ones(X.shape[1]) if sp.issparse(X) else None
