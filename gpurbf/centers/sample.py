@@ -84,7 +84,8 @@ def stratified(
     if n_centers < np.count_nonzero(available):
         return found.first[order[:n_centers]]
     quotas = shares(mass, available, n_centers)
-    ranked = order[np.argsort(labels[order], kind="stable")]
+    few_bits = labels[order].astype(np.min_scalar_type(len(mass)))  # NumPy sorts them by radix
+    ranked = order[np.argsort(few_bits, kind="stable")]
     starts = np.cumsum(available) - available
     chosen = [ranked[start : start + quota] for start, quota in zip(starts, quotas, strict=True)]
     return found.first[np.concatenate(chosen)]
