@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.optimize
-from scipy.special import expit, log_softmax
+from scipy.special import expit
 
 from gpurbf.runtime.arrays import library
 from gpurbf.runtime.stages import staged
@@ -60,10 +60,12 @@ def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | Non
     if logits.shape[1] == 1:
         # Two classes with scores -s/2 and s/2: their softmax is the logistic function of s.
         logits = np.hstack([-logits / 2, logits / 2])
-    rows = np.arange(len(y))
+    rows, tops = np.arange(len(y)), logits.max(axis=1, keepdims=True)
 
     def loss(log_temperature: float) -> float:
-        log_p = log_softmax(logits * np.exp(-log_temperature), axis=1)[rows, y]
+        factor = np.exp(-log_temperature)
+        z = logits * factor - tops * factor
+        log_p = z[rows, y] - np.log(np.exp(z).sum(axis=1))
         return -float(np.average(log_p, weights=weights))
 
     best = scipy.optimize.minimize_scalar(loss, bounds=(-7.0, 4.0), method="bounded")
