@@ -177,7 +177,7 @@ class NormalEquations:
             layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
         self.n_rows += len(T)
         if weights is None:  # targets are whole numbers
-            self.targets = self.targets + [Fraction(total) for total in T.sum(axis=0)]
+            self.targets = self.targets + [Fraction(total) for total in np.einsum("ij->j", T)]
             self.weight += Fraction(len(T))
         else:
             self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
