@@ -15,8 +15,9 @@ from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.svm import _smo_kernels as smo
 from gpurbf.svm import _working_set_kernels as working_sets
 
-# What Python does next: a round of its own, what it does between two calls, or memory for rows.
-LOOK, PAUSE, GROW = range(3)
+# What Python does next: a round of its own if the problem has not ended, what it does between two
+# calls, memory for rows, or more steps inside the set.
+LOOK, PAUSE, GROW, STEP = range(4)
 
 _inner = inner(error_model="numpy")
 
@@ -144,7 +145,12 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
     Returns
     -------
     outcome : int
-        LOOK, PAUSE or GROW.
+        LOOK, PAUSE, GROW or STEP.
+    wanted : tuple of int
+        Of GROW: how many more slots each class needs.
+    inside : tuple
+        The violation of all samples, if a set was to be chosen. Of STEP: how many steps were made
+        inside the set, and its values as `next_set` returns them.
     work : tuple of int
         Kernel values that were evaluated, read in steps, and subtracted from f.
     state : State
@@ -152,6 +158,7 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
     steps, sets, squares, members, begin, end, ready, changed, change, pending = state
     n, n_a, all_there = len(p.f), a.rows.shape[1], np.empty(0, np.uint8)
     final, evaluated, stepped, subtracted = pending, 0, 0, 0
+    violation, inside, values, wanted = np.inf, 0, np.empty((5, 0)), (0, 0)
     while True:
         if not pending:
             outcome = LOOK
@@ -173,16 +180,20 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
                 max(tol, smo.INNER_TOLERANCE * violation), call,
             )  # fmt: skip
             stepped += m * inside
-            # Python makes the round again: it raises, ends the problem, or makes more steps.
-            if inside == 0 or left != left or (inside == call < limit - steps and not stuck):
-                break
+            if inside == 0 or left != left:
+                break  # Python makes the round again: it raises or ends the problem
+            go_on = inside == call < limit - steps and not stuck
             steps, members, begin, end, ready = steps + inside, chosen, first, stop, m
+            if go_on:
+                outcome = STEP
+                break
             changed, change, square = working_sets.scatter(members, values[3], p.beta)
             squares, pending = squares + square, True
         outcome = GROW
-        wanted = working_sets.slots_wanted(changed, a.slots)
-        wanted += working_sets.slots_wanted(changed, b.slots)
-        if wanted > 0 and not final:
+        wanted = (
+            working_sets.slots_wanted(changed, a.slots), working_sets.slots_wanted(changed, b.slots)
+        )  # fmt: skip
+        if max(wanted) > 0 and not final:
             break
         evaluated += n_a * _subtract(a, p.samples, changed, change, p.f[:n_a], memory)
         evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
@@ -195,4 +206,5 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break
     state = State(steps, sets, squares, members, begin, end, ready, changed, change, pending)
-    return outcome, (evaluated, stepped, subtracted), state
+    work = evaluated, stepped, subtracted
+    return outcome, wanted, (violation, inside, values), work, state

@@ -212,7 +212,7 @@ class Slots(NamedTuple):
     owner: np.ndarray  # its member or -1,
     used: np.ndarray  # and when that was asked for last
     slot_of: np.ndarray  # of each member its slot or -1
-    counts: np.ndarray  # the time of the last request, vacant slots
+    counts: np.ndarray  # the time of the last request, vacant slots, all slots
 
 
 @_short
@@ -251,7 +251,7 @@ def place(members, samples, own):
     """
     row, owner, used, slot_of, counts = own
     counts[0] += 1
-    clock, filled = counts[0], len(row)
+    clock, filled = counts[0], counts[2]
     members = members[:filled]
     slots, n = slot_of[members], 0
     for s in slots:

@@ -228,7 +228,10 @@ class BinarySolver:
         while True:
             compiled = rounds is not None and self.evaluated < _MAX_EVALUATIONS
             if compiled and rounds.needs_no_help():
-                if not self._compiled_rounds(rounds, sets, plane):
+                outcome, violation = self._compiled_rounds(rounds, sets, plane)
+                if outcome == round_kernels.LOOK:
+                    if violation < self.tol and self._trusted(self.tol):
+                        return violation
                     rounds = None
             elif (violation := self._round(sets, plane)) is not None:
                 return violation
@@ -236,8 +239,8 @@ class BinarySolver:
                 rounds = None
                 self._go_ahead(plane, int(_MAX_ROWS_AHEAD * sets.changed))
 
-    def _compiled_rounds(self, rounds: Rounds, sets: _Sets, plane: TwoStep) -> bool:
-        """Make rounds in one compiled call on this thread; whether the next may be compiled too."""
+    def _compiled_rounds(self, rounds: Rounds, sets: _Sets, plane: TwoStep) -> tuple[int, float]:
+        """Make rounds in one compiled call on this thread; its outcome and the last violation."""
         arrays = self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch
         limits = (
             self.tol,
@@ -246,15 +249,19 @@ class BinarySolver:
             self.max_iter,
         )
         state = self.steps, sets.count, self.squares, *sets.last
-        outcome, state = rounds.run(self.kernel, (*arrays, plane.points), limits, state)
+        outcome, (violation, inside, values), state = rounds.run(
+            self.kernel, (*arrays, plane.points), limits, state
+        )
         self.steps, sets.count, self.squares, *last, changed, _, _ = state
         # Before steps ahead, which end compiled rounds, each set adds a point.
         sets.last, plane.added = tuple(last), sets.count
-        if outcome == round_kernels.LOOK:
-            return False
-        sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
-        self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
-        return True
+        if outcome == round_kernels.STEP:
+            self._step(sets, plane, rounds.block(len(last[0])), violation, values, inside)
+        elif outcome == round_kernels.PAUSE:
+            sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
+            # Single sets are not reported, but all pairs may be stopped.
+            self.check(self.steps, np.inf)
+        return outcome, violation
 
     def _round(self, sets: _Sets, plane: TwoStep) -> float | None:
         """A round for any backend, on all free threads; the violation if it was the last one."""
@@ -269,15 +276,28 @@ class BinarySolver:
             self._evaluate()
             plane.forget()
             return None
-        before = self.steps
-        if violation < self.tol or before == self.max_iter or self.check(before, violation):
+        steps = self.steps
+        if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
             return violation
         sets.last = members, begin, end, 0
         fresh = slice(0, len(members)) if ready else slice(begin, end)
         K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
+        return self._step(sets, plane, K, violation, values, 0)
+
+    def _step(
+        self,
+        sets: _Sets,
+        plane: TwoStep,
+        K: np.ndarray,
+        violation: float,
+        values: np.ndarray,
+        begun: int,
+    ) -> float | None:
+        """Step inside the last set, after ``begun`` steps; the violation if no step is possible."""
+        before, members = self.steps - begun, sets.last[0]
         usual, creeping = smo_kernels.INNER_TOLERANCE, smo_kernels.CREEPING_TOLERANCE
         goal = max(self.tol, (creeping if sets.creeping else usual) * violation)
-        self._inner(all_rows(K), values, goal)
+        self._inner(all_rows(K), values, goal, since=begun)
         if self.steps == before:
             return violation
         changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
@@ -331,7 +351,12 @@ class BinarySolver:
         self.evaluated += 1
 
     def _inner(
-        self, rows: Any, arrays: Sequence[np.ndarray], goal: float, most: float = np.inf
+        self,
+        rows: Any,
+        arrays: Sequence[np.ndarray],
+        goal: float,
+        most: float = np.inf,
+        since: int = 0,
     ) -> tuple[float, bool]:
         """Inner steps in calls short enough to be interrupted between them.
 
@@ -345,6 +370,8 @@ class BinarySolver:
             The violation at which steps end.
         most : float
             Maximum number of steps.
+        since : int
+            Steps that were made with these arrays already.
 
         Returns
         -------
@@ -352,11 +379,21 @@ class BinarySolver:
         ended : bool
             Whether no step can follow; False if ``most`` steps were made.
         """
-        n, since = len(arrays[0]), 0
+        n = len(arrays[0])
         most_values = smo_kernels.MAX_VALUES_PER_CALL
         call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
         last = min(self.steps + most, self.max_iter)
         while True:
+            if since:
+                with stage("output training", "free samples"):
+                    most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
+                    values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
+                    found, read = free_cg_kernels.solve_free(
+                        rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
+                    )
+                    count(operations=2 * read, kind="float64", nbytes=rows[0].itemsize * read)
+                self.steps += found
+                since = 0 if found else since
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
                 done, violation, stuck = smo_kernels.solve_block(rows, *arrays, goal, left)
@@ -370,15 +407,6 @@ class BinarySolver:
                 return violation, True
             if self.steps == last:
                 return violation, False
-            with stage("output training", "free samples"):
-                most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
-                values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
-                found, read = free_cg_kernels.solve_free(
-                    rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
-                )
-                count(operations=2 * read, kind="float64", nbytes=rows[0].itemsize * read)
-            self.steps += found
-            since = 0 if found else since
 
 
 class _Sets:

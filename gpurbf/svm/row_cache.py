@@ -53,9 +53,8 @@ class RowCache:
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
-        none = np.empty(0, np.intp)
         self._slots = working_set_kernels.Slots(
-            none, none, none, np.full(self.n, -1), np.zeros(2, np.intp)
+            *np.empty((3, len(self.rows)), np.intp), np.full(self.n, -1), np.zeros(3, np.intp)
         )
         self._start = 0  # where the class's own members begin
         self._samples = np.arange(columns.start, columns.stop)
@@ -76,7 +75,7 @@ class RowCache:
         """``f -= change @ K[members]``."""
         start = 0
         while start < len(members):
-            self.make_room(members[start:])
+            self.grow(working_set_kernels.slots_wanted(members[start:], self._slots))
             places, missing, where = working_set_kernels.place(
                 members[start:], self._samples, self._slots
             )
@@ -88,19 +87,17 @@ class RowCache:
             subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
             start += len(places)
 
-    def make_room(self, members: np.ndarray) -> None:
-        """Ask the budget for slots if vacant ones do not suffice for the members' rows."""
-        row, owner, used, slot_of, counts = self._slots
-        wanted = working_set_kernels.slots_wanted(members, self._slots)
+    def grow(self, wanted: int) -> None:
+        """Ask the budget for so many more slots."""
         if not wanted:
             return
-        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - len(row))
+        row, owner, used, _, counts = self._slots
+        _, vacant, filled = counts.tolist()
+        pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - filled)
         self.pieces += pieces
-        none = np.full(len(rows), -1)
-        counts[1] += len(rows)
-        self._slots = working_set_kernels.Slots(
-            np.append(row, rows), np.append(owner, none), np.append(used, none), slot_of, counts
-        )
+        new = slice(filled, filled + len(rows))
+        row[new], owner[new], used[new] = rows, -1, -1
+        counts[1:] = vacant + len(rows), new.stop
 
     def compiled(self) -> Any:
         """The rows as compiled rounds take them."""
@@ -163,13 +160,13 @@ class Rounds:
         caches, size = (pair.over_a, pair.over_b), limits[2]
         problem = round_kernels.Problem(pair.samples, *arrays)
         state = round_kernels.State(*state, np.empty(0, np.intp), np.empty(0), False)
+        rows = [cache.compiled() for cache in caches]
         if size**2 > len(self._K):
             self._make_room(pair.samples[:size])
         _held, memory = scratch(self._n_bytes)
         while True:
-            rows = (cache.compiled() for cache in caches)
             with stage("output training", "rounds"):
-                outcome, work, state = round_kernels.rounds(
+                outcome, wanted, inside, work, state = round_kernels.rounds(
                     problem, self._block, *rows, *limits, state, memory
                 )
                 evaluated, stepped, subtracted = work
@@ -177,9 +174,13 @@ class Rounds:
                 count(operations=operations, kind=self._layer.layout.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
-                return outcome, state
-            for cache in caches:
-                cache.make_room(state.changed)
+                return outcome, inside, state
+            for cache, n_slots in zip(caches, wanted):
+                cache.grow(n_slots)
+
+    def block(self, n: int) -> np.ndarray:
+        """K between the n members of the last set."""
+        return self._K[: n * n].reshape(n, n)
 
 
 class Budget:
@@ -223,13 +224,13 @@ class Budget:
     def _pieces(self, n_rows: int, n: int) -> int:
         return -(-n_rows // (self.piece // n - 1))
 
-    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], np.ndarray]:
+    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], list[int]]:
         """Take pieces for ``n_rows`` rows of n numbers, or for as many as fit; pieces and rows.
 
         There is always room for ``least`` rows.
         """
         pieces: list[int] = []
-        rows = np.empty(0, np.intp)
+        rows: list[int] = []
         with self._lock:
             while len(rows) < n_rows:
                 while len(self._free) <= self._reserve and self._idle:
@@ -237,8 +238,7 @@ class Budget:
                 if len(self._free) <= (self._reserve if len(rows) >= least else 0):
                     break
                 pieces.append(i := self._free.pop())
-                own = np.arange(-(-i * self.piece // n), (i + 1) * self.piece // n)
-                rows = np.append(rows, own)
+                rows += range(-(-i * self.piece // n), (i + 1) * self.piece // n)
         return pieces, rows
 
     def park(self, key: int, cache: Any) -> None:

@@ -43,7 +43,7 @@ def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
     rng = np.random.default_rng(0)
     slot_of, owner, used = np.full(30, -1), np.full(12, -1), np.full(12, -1)
     row, samples = np.cumsum(rng.integers(1, 4, 12)), rng.permutation(30) + 100
-    counts = np.array([0, len(owner)])
+    counts = np.array([0, len(owner), len(owner)])
     own = _working_set_kernels.Slots(row, owner, used, slot_of, counts)
     for clock in range(1, 60):
         members = rng.permutation(30)[: rng.integers(1, 13)]
