@@ -215,6 +215,8 @@ class Budget:
         self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
         self.size = n_pieces * self.piece
+        # As many as there may be caches: each growth takes this part of what is free, to be seldom.
+        self._sharers = max(in_use, len(sizes))
         # The piece given back last is taken first: its memory is there.
         self._free = list(range(n_pieces))[::-1]
         # With their classes, the longest unused first.
@@ -232,7 +234,8 @@ class Budget:
         pieces: list[int] = []
         rows: list[int] = []
         with self._lock:
-            while len(rows) < n_rows:
+            ahead = (len(self._free) - self._reserve) // self._sharers
+            while len(rows) < n_rows or len(pieces) < ahead:
                 while len(self._free) <= self._reserve and self._idle:
                     self._free += self._idle.pop(0)[1].pieces[::-1]
                 if len(self._free) <= (self._reserve if len(rows) >= least else 0):
