@@ -28,7 +28,7 @@ class Block(NamedTuple):
     K: np.ndarray  # float32, room for the largest set
     columns: np.ndarray  # words of `packing.Columns`, `driver.LayerWords` and `driver.CallWords`
     layer: np.ndarray
-    plan: np.ndarray
+    plan: np.ndarray  # all layers'
 
 
 class ClassRows(NamedTuple):
@@ -37,35 +37,6 @@ class ClassRows(NamedTuple):
     rows: np.ndarray
     slots: working_sets.Slots
     layer: np.ndarray
-    plan: np.ndarray
-
-
-class Problem(NamedTuple):
-    """The samples of a pair, class by class."""
-
-    samples: np.ndarray
-    beta: np.ndarray
-    f: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    diagonal: np.ndarray
-    scratch: np.ndarray
-    points: np.ndarray  # (3, 2, n), see `binary.TwoStep`
-
-
-class State(NamedTuple):
-    """Where the solver is between two rounds, or within one."""
-
-    steps: int
-    sets: int  # and of points remembered, see `binary.TwoStep`
-    squares: float  # of all changes
-    members: np.ndarray  # of the last set; those from begin to end were new in it
-    begin: int
-    end: int
-    ready: int  # how many members have their kernel in the block; -1: other members have
-    changed: np.ndarray  # members that the last set changed
-    change: np.ndarray
-    pending: bool  # f does not include the changes yet
 
 
 _M, _STRIP = (LayerWords._fields.index(name) for name in ("m", "columns"))
@@ -103,14 +74,14 @@ def _between(block, samples, begin, end, before, memory):
 
 
 @_inner
-def _subtract(own, samples, members, change, f, memory):
+def _subtract(own, plan, samples, members, change, f, memory):
     """``f -= change @ K[members]`` over the class; returns how many rows were evaluated."""
     start = evaluated = 0
     while start < len(members):
         places, missing, where = working_sets.place(members[start:], samples, own.slots)
         if len(missing):
             out = np.intp(own.rows.ctypes.data)
-            _evaluate(own.layer, own.plan, missing, out, own.rows.strides[0], where, memory)
+            _evaluate(own.layer, plan, missing, out, own.rows.strides[0], where, memory)
         if start + len(places) < len(members):  # sums are of four rows at a time
             places = places[: max(1, len(places) // 4 * 4)]
         part = change[start : start + len(places)]
@@ -120,13 +91,14 @@ def _subtract(own, samples, members, change, f, memory):
 
 
 @cached(nogil=True, error_model="numpy")
-def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
+def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
     """Rounds from a state on, until there is something for Python to do.
 
     Parameters
     ----------
-    p : Problem
-        Beta, f and points change in place.
+    pair : tuple
+        The samples of a pair, class by class; K of each with itself; and its numbers, see
+        `_working_set_kernels.beginning`, of which beta, f and points change in place.
     block : Block
     a, b : ClassRows
     tol : float
@@ -137,8 +109,15 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         Size of a working set.
     limit : int
         Maximum number of all steps.
-    state : State
-        If f lacks changes, the rows that they need are made now.
+    state : tuple
+        Where the solver is between two rounds, or within one:
+
+        * steps; sets, also the number of points remembered (`binary.TwoStep`); squares of all
+          changes
+        * the members of the last set; those from begin to end were new in it
+        * ready: how many members have their kernel in the block; -1: other members have
+        * members that the last set changed, their changes, and whether f lacks these: then the rows
+          that they need are made now
     memory : int
         Address of the thread's own memory.
 
@@ -153,24 +132,25 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         inside the set, and its values as `next_set` returns them.
     work : tuple of int
         Kernel values that were evaluated, read in steps, and subtracted from f.
-    state : State
+    state : tuple
     """
+    samples, diagonal, numbers = pair
+    low, high, beta, f = numbers[2], numbers[3], numbers[4], numbers[5]
     steps, sets, squares, members, begin, end, ready, changed, change, pending = state
-    n, n_a, all_there = len(p.f), a.rows.shape[1], np.empty(0, np.uint8)
+    n, n_a, all_there = len(f), a.rows.shape[1], np.empty(0, np.uint8)
     final, evaluated, stepped, subtracted = pending, 0, 0, 0
     violation, inside, values, wanted = np.inf, 0, np.empty((5, 0)), (0, 0)
     while True:
         if not pending:
             outcome = LOOK
             violation, chosen, first, stop, values = working_sets.next_set(
-                p.beta, p.f, p.low, p.high, p.diagonal, p.scratch, members, end == len(members),
-                size, tol,
+                beta, f, low, high, diagonal, numbers[6:8], members, end == len(members), size, tol,
             )  # fmt: skip
             trusted = rounding * np.sqrt(squares) <= violation
             if not (violation >= tol and trusted) or steps == limit:
                 break
             m = len(chosen)
-            K = _between(block, p.samples[chosen], first, stop, ready, memory)
+            K = _between(block, samples[chosen], first, stop, ready, memory)
             ready, evaluated = -1, evaluated + m * (stop - first)
             call = max(smo.MIN_STEPS_PER_CALL, m)
             call = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps)
@@ -187,7 +167,7 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
             if go_on:
                 outcome = STEP
                 break
-            changed, change, square = working_sets.scatter(members, values[3], p.beta)
+            changed, change, square = working_sets.scatter(members, values[3], beta)
             squares, pending = squares + square, True
         outcome = GROW
         wanted = (
@@ -195,16 +175,17 @@ def rounds(p, block, a, b, tol, rounding, size, limit, state, memory):
         )  # fmt: skip
         if max(wanted) > 0 and not final:
             break
-        evaluated += n_a * _subtract(a, p.samples, changed, change, p.f[:n_a], memory)
-        evaluated += (n - n_a) * _subtract(b, p.samples, changed, change, p.f[n_a:], memory)
+        evaluated += n_a * _subtract(a, block.plan, samples, changed, change, f[:n_a], memory)
+        evaluated += (n - n_a) * _subtract(b, block.plan, samples, changed, change, f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
-        working_sets.remember(p.points[sets % 3], p.beta, p.f)
+        point = 8 + sets % 3 * 2
+        working_sets.remember(numbers[point : point + 2], beta, f)
         sets, outcome = sets + 1, PAUSE
         # The many steps inside a set that a creeping problem takes do not fit into a call.
         ended = sets >= smo.CREEPING_SETS
         if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break
-    state = State(steps, sets, squares, members, begin, end, ready, changed, change, pending)
+    state = steps, sets, squares, members, begin, end, ready, changed, change, pending
     work = evaluated, stepped, subtracted
     return outcome, wanted, (violation, inside, values), work, state

@@ -97,15 +97,17 @@ def joined(a, b, values):
 
 @_short
 def beginning(samples, n_a, bounds):
-    """C, y, low, high, beta and f of a pair before its first step; ``n_a`` samples are +1."""
-    C = np.empty(len(samples))
-    y, low, high = np.empty_like(C), np.empty_like(C), np.empty_like(C)
-    beta, f = np.zeros_like(C), np.empty_like(C)
-    for k in range(len(C)):
-        positive, C[k] = k < n_a, bounds[samples[k]]
-        y[k] = f[k] = 1.0 if positive else -1.0
-        low[k], high[k] = (0.0, C[k]) if positive else (-C[k], 0.0)
-    return C, y, low, high, beta, f
+    """The numbers of a pair before its first step, in rows; ``n_a`` samples are +1.
+
+    They are C, y, low, high, beta and f; two rows are scratch, and six have room for three points
+    of beta and f (`binary.TwoStep`).
+    """
+    numbers = np.empty((14, len(samples)))
+    for k in range(len(samples)):
+        C, y = bounds[samples[k]], 1.0 if k < n_a else -1.0
+        numbers[0, k], numbers[1, k], numbers[4, k], numbers[5, k] = C, y, 0.0, y
+        numbers[2, k], numbers[3, k] = (0.0, C) if k < n_a else (-C, 0.0)
+    return numbers
 
 
 @_compiled
@@ -211,26 +213,26 @@ class Slots(NamedTuple):
     row: np.ndarray  # of each slot its row in memory,
     owner: np.ndarray  # its member or -1,
     used: np.ndarray  # and when that was asked for last
-    slot_of: np.ndarray  # of each member its slot or -1
+    slot_of: np.ndarray  # of each member its slot or -1, with room for the largest pair
     counts: np.ndarray  # the time of the last request, vacant slots, all slots
 
 
 @_short
-def slots_of_pair(own, before, n_own, start, n):
-    """``slot_of`` for the next pair, of n members: the class's ``n_own`` are now from `start` on.
+def pair_slots(own, before, n_own, start):
+    """Begin the next pair: the class's ``n_own`` members are now from `start` on.
 
     They were from `before` on. Slots of other members become vacant.
     """
-    slot_of = np.full(n, -1)
     for k in range(len(own.slot_of)):
-        s = own.slot_of[k]
-        if s >= 0 and before <= k < before + n_own:
-            own.owner[s] = start + k - before
-            slot_of[own.owner[s]] = s
-        elif s >= 0:
+        own.slot_of[k] = -1
+    for s in range(own.counts[2]):
+        k = own.owner[s] - before
+        if 0 <= k < n_own:
+            own.owner[s] = start + k
+            own.slot_of[start + k] = s
+        elif k >= -before:
             own.owner[s] = own.used[s] = -1
             own.counts[1] += 1
-    return slot_of
 
 
 @_short

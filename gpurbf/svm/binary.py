@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from gpurbf.svm.pair_kernel import (
     all_rows,
     pair_rows,
 )
-
-if TYPE_CHECKING:
-    from gpurbf.svm.row_cache import Rounds
 
 free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
 round_kernels = lazy_module("gpurbf.svm._round_kernels")
@@ -151,8 +148,8 @@ class BinarySolver:
 
     def __post_init__(self) -> None:
         samples, n_a = self.kernel.samples, self.kernel.n_a
-        start = working_set_kernels.beginning(samples, n_a, self.bounds)
-        self.C, self.y, self.low, self.high, self.beta, self.f = start
+        self.numbers = working_set_kernels.beginning(samples, n_a, self.bounds)
+        self.C, self.y, self.low, self.high, self.beta, self.f = self.numbers[:6]
         self.steps = 0
         # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
         self.squares, self.evaluated = 0.0, 0
@@ -224,44 +221,37 @@ class BinarySolver:
 
     def by_working_sets(self) -> float:
         """Solve working sets until no pair of samples violates by tol, or no step is possible."""
-        sets, plane, rounds = _Sets(len(self.f)), TwoStep(len(self.f)), self.kernel.rounds
+        sets, plane = _Sets(self.numbers, self.kernel.rounds), TwoStep(self.numbers)
         while True:
-            compiled = rounds is not None and self.evaluated < _MAX_EVALUATIONS
-            if compiled and rounds.needs_no_help():
-                outcome, violation = self._compiled_rounds(rounds, sets, plane)
-                if outcome == round_kernels.LOOK:
-                    if violation < self.tol and self._trusted(self.tol):
-                        return violation
-                    rounds = None
-            elif (violation := self._round(sets, plane)) is not None:
+            rounds = sets.rounds if self.evaluated < _MAX_EVALUATIONS else None
+            compiled = rounds is not None and rounds.needs_no_help()
+            violation = (self._compiled_rounds if compiled else self._round)(sets, plane)
+            if violation is not None:
                 return violation
             if sets.creeping:
-                rounds = None
+                sets.rounds = None
                 self._go_ahead(plane, int(_MAX_ROWS_AHEAD * sets.changed))
 
-    def _compiled_rounds(self, rounds: Rounds, sets: _Sets, plane: TwoStep) -> tuple[int, float]:
-        """Make rounds in one compiled call on this thread; its outcome and the last violation."""
-        arrays = self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch
-        limits = (
-            self.tol,
-            ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART,
-            sets.size,
-            self.max_iter,
-        )
+    def _compiled_rounds(self, sets: _Sets, plane: TwoStep) -> float | None:
+        """Rounds in one compiled call on this thread; the violation if the problem has ended."""
+        rounding = ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART
+        limits = self.tol, rounding, sets.size, self.max_iter
         state = self.steps, sets.count, self.squares, *sets.last
-        outcome, (violation, inside, values), state = rounds.run(
-            self.kernel, (*arrays, plane.points), limits, state
+        outcome, (violation, inside, values), state = sets.rounds.run(
+            self.kernel, self.numbers, limits, state
         )
         self.steps, sets.count, self.squares, *last, changed, _, _ = state
         # Before steps ahead, which end compiled rounds, each set adds a point.
         sets.last, plane.added = tuple(last), sets.count
         if outcome == round_kernels.STEP:
-            self._step(sets, plane, rounds.block(len(last[0])), violation, values, inside)
-        elif outcome == round_kernels.PAUSE:
-            sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
-            # Single sets are not reported, but all pairs may be stopped.
-            self.check(self.steps, np.inf)
-        return outcome, violation
+            K = sets.rounds.block(len(values[0]))
+            return self._step(sets, plane, K, violation, values, inside)
+        if outcome == round_kernels.LOOK:
+            sets.rounds = None
+            return violation if violation < self.tol and self._trusted(self.tol) else None
+        sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
+        self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
+        return None
 
     def _round(self, sets: _Sets, plane: TwoStep) -> float | None:
         """A round for any backend, on all free threads; the violation if it was the last one."""
@@ -285,13 +275,7 @@ class BinarySolver:
         return self._step(sets, plane, K, violation, values, 0)
 
     def _step(
-        self,
-        sets: _Sets,
-        plane: TwoStep,
-        K: np.ndarray,
-        violation: float,
-        values: np.ndarray,
-        begun: int,
+        self, sets: _Sets, plane: TwoStep, K: Any, violation: float, values: Any, begun: int
     ) -> float | None:
         """Step inside the last set, after ``begun`` steps; the violation if no step is possible."""
         before, members = self.steps - begun, sets.last[0]
@@ -351,12 +335,7 @@ class BinarySolver:
         self.evaluated += 1
 
     def _inner(
-        self,
-        rows: Any,
-        arrays: Sequence[np.ndarray],
-        goal: float,
-        most: float = np.inf,
-        since: int = 0,
+        self, rows: Any, arrays: Sequence[Any], goal: float, most: float = np.inf, since: int = 0
     ) -> tuple[float, bool]:
         """Inner steps in calls short enough to be interrupted between them.
 
@@ -413,11 +392,12 @@ class _Sets:
     """The working sets so far.
 
     ``last`` holds the members of the last set, begin and end of those that were new in it, and how
-    many of them have their kernel in the block of compiled rounds.
+    many of them have their kernel in the block of compiled ``rounds`` (None: none is to follow).
     """
 
-    def __init__(self, n: int) -> None:
-        self.size, self.scratch = working_set_size(n), np.empty((2, n))
+    def __init__(self, numbers: np.ndarray, rounds: Any) -> None:
+        self.rounds = rounds
+        self.size, self.scratch = working_set_size(numbers.shape[1]), numbers[6:8]
         self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
         self.count = self.changed = 0
         self.creeping = False
@@ -438,9 +418,9 @@ class TwoStep:
     via conjugate SMO", 2021); samples that are beyond their bounds there are put back.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, numbers: np.ndarray) -> None:
         # Beta and f of the last three points; the newest is the one before `added`, modulo 3.
-        self.points = np.zeros((3, 2, n))
+        self.points = numbers[8:].reshape(3, 2, -1)
         self.added = self._first = 0
 
     def forget(self) -> None:

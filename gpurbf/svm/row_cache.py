@@ -53,9 +53,8 @@ class RowCache:
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
-        self._slots = working_set_kernels.Slots(
-            *np.empty((3, len(self.rows)), np.intp), np.full(self.n, -1), np.zeros(3, np.intp)
-        )
+        none = np.full((4, self.n + budget.longest), -1)  # of more members than a pair has
+        self._slots = working_set_kernels.Slots(*none, np.zeros(3, np.intp))
         self._start = 0  # where the class's own members begin
         self._samples = np.arange(columns.start, columns.stop)
 
@@ -65,11 +64,8 @@ class RowCache:
         Rows of the class's own samples stay; slots of its last partner's samples become vacant.
         """
         start = 0 if first else len(samples) - self.n
-        slot_of = working_set_kernels.slots_of_pair(
-            self._slots, self._start, self.n, start, len(samples)
-        )
+        working_set_kernels.pair_slots(self._slots, self._start, self.n, start)
         self._samples, self._start = samples, start
-        self._slots = self._slots._replace(slot_of=slot_of)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -91,23 +87,19 @@ class RowCache:
         """Ask the budget for so many more slots."""
         if not wanted:
             return
-        row, owner, used, _, counts = self._slots
-        _, vacant, filled = counts.tolist()
+        row, counts = self._slots.row, self._slots.counts
+        filled = int(counts[2])
         pieces, rows = self.budget.take(wanted, self.n, MIN_ROWS - filled)
         self.pieces += pieces
-        new = slice(filled, filled + len(rows))
-        row[new], owner[new], used[new] = rows, -1, -1
-        counts[1:] = vacant + len(rows), new.stop
-
-    def compiled(self) -> Any:
-        """The rows as compiled rounds take them."""
-        return round_kernels.ClassRows(self.rows, self._slots, *self._words)
+        rows = rows[: len(row) - filled]
+        row[filled : filled + len(rows)] = rows
+        counts[1:] += len(rows)
 
     @functools.cached_property
-    def _words(self) -> tuple[np.ndarray, np.ndarray]:
-        """Arguments of `driver.evaluate_rows` for the layer whose centers are the class."""
-        _, layer, plan, _ = self.kernel.tiles.words(self.kernel.class_layer(self.columns))
-        return layer, plan
+    def compiled(self) -> Any:
+        """The rows as compiled rounds take them."""
+        layer = self.kernel.class_layer(self.columns)
+        return round_kernels.ClassRows(self.rows, self._slots, self.kernel.tiles.layer_words(layer))
 
 
 class CachedPair(EvaluatedPair):
@@ -151,32 +143,33 @@ class Rounds:
     def _make_room(self, samples: np.ndarray) -> None:
         """Make memory for working sets of this many samples, and a layer with as many centers."""
         self._layer = self._tiles.layer(samples)
-        columns, layer, plan, self._n_bytes = self._tiles.words(self._layer)
+        columns, plan, self._n_bytes = self._tiles.words()
+        self._operations = 2 * int(self._layer.packing.sizes[0])
         self._K = np.empty(len(samples) ** 2, np.float32)
+        layer = self._tiles.layer_words(self._layer)
         self._block = round_kernels.Block(self._K, columns, layer, plan)
 
-    def run(self, pair: Any, arrays: tuple[Any, ...], limits: tuple[Any, ...], state: Any) -> Any:
+    def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
-        caches, size = (pair.over_a, pair.over_b), limits[2]
-        problem = round_kernels.Problem(pair.samples, *arrays)
-        state = round_kernels.State(*state, np.empty(0, np.intp), np.empty(0), False)
-        rows = [cache.compiled() for cache in caches]
+        a, b, size = pair.over_a, pair.over_b, limits[2]
+        problem = pair.samples, pair.diagonal, numbers
+        state = *state, np.empty(0, np.intp), np.empty(0), False
         if size**2 > len(self._K):
             self._make_room(pair.samples[:size])
         _held, memory = scratch(self._n_bytes)
         while True:
             with stage("output training", "rounds"):
                 outcome, wanted, inside, work, state = round_kernels.rounds(
-                    problem, self._block, *rows, *limits, state, memory
+                    problem, self._block, a.compiled, b.compiled, *limits, state, memory
                 )
                 evaluated, stepped, subtracted = work
-                operations = 2 * int(self._layer.packing.sizes[0]) * evaluated
+                operations = self._operations * evaluated
                 count(operations=operations, kind=self._layer.layout.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
                 return outcome, inside, state
-            for cache, n_slots in zip(caches, wanted):
-                cache.grow(n_slots)
+            a.grow(wanted[0])
+            b.grow(wanted[1])
 
     def block(self, n: int) -> np.ndarray:
         """K between the n members of the last set."""
@@ -204,7 +197,7 @@ class Budget:
     """
 
     def __init__(self, sizes: Sequence[int], n_bytes: float, in_use: int) -> None:
-        longest = max(sizes, default=1)
+        self.longest = longest = max(sizes, default=1)
         rows = n_bytes // (4 * longest) // (_PIECES_PER_CLASS * max(1, len(sizes)))
         rows = int(min(MIN_ROWS + 1, max(_MIN_ROWS_PER_PIECE, rows)))
         self.piece = rows * longest
@@ -226,7 +219,7 @@ class Budget:
     def _pieces(self, n_rows: int, n: int) -> int:
         return -(-n_rows // (self.piece // n - 1))
 
-    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], list[int]]:
+    def take(self, n_rows: int, n: int, least: int) -> tuple[list[int], np.ndarray]:
         """Take pieces for ``n_rows`` rows of n numbers, or for as many as fit; pieces and rows.
 
         There is always room for ``least`` rows.
@@ -235,14 +228,16 @@ class Budget:
         rows: list[int] = []
         with self._lock:
             ahead = (len(self._free) - self._reserve) // self._sharers
+            ahead = min(ahead, self._pieces(n + self.longest, n))
             while len(rows) < n_rows or len(pieces) < ahead:
                 while len(self._free) <= self._reserve and self._idle:
                     self._free += self._idle.pop(0)[1].pieces[::-1]
                 if len(self._free) <= (self._reserve if len(rows) >= least else 0):
                     break
                 pieces.append(i := self._free.pop())
-                rows += range(-(-i * self.piece // n), (i + 1) * self.piece // n)
-        return pieces, rows
+                own = range(-(-i * self.piece // n), (i + 1) * self.piece // n)
+                rows += own[: n + self.longest]  # rows of a small class are many
+        return pieces, np.array(rows, np.intp)
 
     def park(self, key: int, cache: Any) -> None:
         """Keep a cache (it has ``pieces``) that is not in use, until its memory is needed."""

@@ -380,18 +380,23 @@ class TilesAmong:
         if len(chosen):
             layer.rows(self._X, chosen, out, ALL if places is None else places)
 
-    def words(self, layer: TileLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return the arguments for compiled code that evaluates rows and packs other centers.
+    def layer_words(self, layer: TileLayer) -> np.ndarray:
+        """Words of `driver.LayerWords` for compiled code, valid as long as the layer exists."""
+        return np.frombuffer(layer._layer_words, np.intp)
+
+    def words(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return the arguments for compiled code that all layers share.
 
         Returns
         -------
-        columns, layer_words : ndarray
-            Words of `packing.Columns` and `driver.LayerWords`, valid as long as the layer exists.
+        columns : ndarray
+            Words of `packing.Columns`, which packs a layer's centers again.
         call_words : ndarray
             Words of `driver.CallWords` and `consumers.Store`; rows and target are still to be set.
         n_bytes : int
             Memory that a thread needs.
         """
+        layer = self._blank
         itemsize = layer.dtype.itemsize
         store = consumers.consumer(
             "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, itemsize=itemsize
@@ -405,9 +410,7 @@ class TilesAmong:
             layer.width // layer.layout.x_group,
             layer.sparse,
         )
-        given = layer._layer_words, call_words
-        of_layer, of_call = (np.frombuffer(words, np.intp) for words in given)
-        return np.array(columns, np.intp), of_layer, of_call, n_bytes
+        return np.array(columns, np.intp), np.frombuffer(call_words, np.intp), n_bytes
 
 
 def load() -> Backend:
