@@ -13,12 +13,9 @@ import numpy as np
 from gpurbf.layer import Layer, activations
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.threads import parallel_rows
 
 # Maximum number of centers whose activations determine mean and range.
 _MAX_CENTERS_EVALUATED = 1024
-# Rows of their activations that a thread measures at a time.
-_ROWS_PER_TASK = 64
 # Rows whose mean is the shift if there is no grid.
 _SHIFT_ROWS = 1024
 # Maximum fraction of the ridge that rounding may add to it.
@@ -76,20 +73,13 @@ def fixed_point(
     rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
     V = to_host(activations(layer, layer.sparse_centers[rows]))
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
-    largest, squares = np.empty((2, len(V)))
-
-    def measure(some: slice) -> None:
-        own = V[some]
-        own -= shift.astype(V.dtype)
-        largest[some] = np.abs(own).max(axis=1)
-        own[np.arange(len(own)), rows[some]] = 0  # a center's own activation is not typical
-        squares[some] = np.einsum("ij,ij->i", own, own, dtype=np.float64)
-
-    parallel_rows(measure, len(V), _ROWS_PER_TASK)
-    if not np.isfinite(largest.max()):
+    V -= shift.astype(V.dtype)
+    largest = np.abs(V).max()
+    if not np.isfinite(largest):
         return None
-    grid = Grid.of(largest.max(), target, weight)
-    spread = squares.sum() / V.size * mean
+    grid = Grid.of(largest, target, weight)
+    V[np.arange(len(rows)), rows] = 0  # the activation of a center for itself is not typical
+    spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
     if not tolerable(grid.step**2 / 12, spread, alpha):
         return None
     return shift.astype(np.float64), grid
