@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import map_within, parallel_rows, single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
 
 extending = lazy_module("numba.extending")
 
@@ -140,18 +140,17 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
         """The first of each group of rows below the diagonal of a panel."""
         return range(panels[j].shape[1], len(panels[j]), _ROWS)
 
-    with single_threaded_blas():
-        map_within([partial(finish_diagonal, 0)][: len(panels)])
-        for j in range(len(panels)):
-            map_within([partial(finish_rows, j, i) for i in rows(j)])
-            # The next diagonal, for which all wait, comes first.
-            map_within(
-                [
-                    partial(subtract, j, later, i)
-                    for later in range(j + 1, len(panels))
-                    for i in (0, *rows(later))
-                ]
-            )
+    map_single_threaded_blas([partial(finish_diagonal, 0)][: len(panels)])
+    for j in range(len(panels)):
+        map_single_threaded_blas([partial(finish_rows, j, i) for i in rows(j)])
+        # The next diagonal, for which all wait, comes first.
+        map_single_threaded_blas(
+            [
+                partial(subtract, j, later, i)
+                for later in range(j + 1, len(panels))
+                for i in (0, *rows(later))
+            ]
+        )
 
 
 def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: bool = False) -> None:
@@ -180,13 +179,12 @@ def solve_panels(panels: Sequence[np.ndarray], X: np.ndarray, *, transposed: boo
             size, step = w * (below > 0), _COLUMNS_SOLVED if below > step else w
         works = [partial(subtract, i, min(step, size - i)) for i in range(0, size, step)]
         if transposed:
-            map_within(works)
+            map_single_threaded_blas(works)
         blas("trsm", b"L", b"L", trans, b"N", w, n, 1.0, P, apart, own, m)
         if not transposed:
-            map_within(works)
+            map_single_threaded_blas(works)
 
-    with single_threaded_blas():
-        map_within([partial(solve, left) for left in range(0, k, _COLUMNS)])
+    map_single_threaded_blas([partial(solve, left) for left in range(0, k, _COLUMNS)])
 
 
 def _apart(P: np.ndarray) -> int:

@@ -396,19 +396,12 @@ def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
 
 def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
     """Results of functions that call BLAS: run by our threads, each with one BLAS thread."""
-    with single_threaded_blas():
-        return map_within(works)
-
-
-def map_within(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The same within a block of `single_threaded_blas`, which takes as long as a small product."""
     results: dict[int, Any] = {}
 
     def task(i: int) -> None:
         with blas_threads.thread_limit_here(1):
             results[i] = time_unlocked(works[i])()
 
-    if len(works) == 1:  # this thread has one BLAS thread
-        return [time_unlocked(works[0])()]
-    parallel_for(task, len(works))
+    with single_threaded_blas():
+        parallel_for(task, len(works))
     return [results[i] for i in range(len(works))]

@@ -29,7 +29,7 @@ from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
 # Number of retries, each with a hundred times larger ridge, before eigenvalues are used.
 _N_RETRIES = 2
 # Rows that a thread leaves out at a time.
-_ROWS_LEFT_OUT = 100
+_ROWS_LEFT_OUT = 200
 # Minimum of 1 - leverage: it is 0 for a row that alone determines its outputs.
 _MIN_LEFT = 1e-9
 

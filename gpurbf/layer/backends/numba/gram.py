@@ -74,10 +74,8 @@ class Grid(NamedTuple):
         less, rounded = mean.astype(H.dtype), np.empty(H.shape)
 
         def task(rows: slice) -> None:
-            steps = H[rows] - less
-            steps *= factors[rows].astype(H.dtype)
-            np.divide(np.rint(steps, out=steps), factors[rows], out=rounded[rows])
-            rounded[rows] += mean
+            steps = np.rint((H[rows] - less) * factors[rows].astype(H.dtype))
+            np.add(mean, steps / factors[rows], out=rounded[rows])
 
         parallel_rows(task, len(H), _ROWS)
         return rounded
