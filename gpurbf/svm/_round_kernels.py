@@ -28,7 +28,7 @@ class Block(NamedTuple):
     K: np.ndarray  # float32, room for the largest set
     columns: np.ndarray  # words of `packing.Columns`, `driver.LayerWords` and `driver.CallWords`
     layer: np.ndarray
-    plan: np.ndarray  # all layers'
+    plan: np.ndarray  # serves the layers of classes, too
 
 
 class ClassRows(NamedTuple):

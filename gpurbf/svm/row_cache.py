@@ -53,7 +53,8 @@ class RowCache:
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
-        none = np.full((4, self.n + budget.longest), -1)  # of more members than a pair has
+        # A pair has at most so many members, and a cache takes at most so many rows.
+        none = np.full((4, self.n + budget.longest), -1)
         self._slots = working_set_kernels.Slots(*none, np.zeros(3, np.intp))
         self._start = 0  # where the class's own members begin
         self._samples = np.arange(columns.start, columns.stop)
@@ -236,7 +237,7 @@ class Budget:
                     break
                 pieces.append(i := self._free.pop())
                 own = range(-(-i * self.piece // n), (i + 1) * self.piece // n)
-                rows += own[: n + self.longest]  # rows of a small class are many
+                rows += own[: n + self.longest]  # of a small class a piece has many rows
         return pieces, np.array(rows, np.intp)
 
     def park(self, key: int, cache: Any) -> None:
