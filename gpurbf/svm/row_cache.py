@@ -209,7 +209,8 @@ class Budget:
         self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
         self.size = n_pieces * self.piece
-        # As many as there may be caches: each growth takes this part of what is free, to be seldom.
+        # As many as there may be caches. A growth after the first takes a cache's share of what is
+        # free, so that growths are few.
         self._sharers = max(in_use, len(sizes))
         # The piece given back last is taken first: its memory is there.
         self._free = list(range(n_pieces))[::-1]
@@ -228,8 +229,10 @@ class Budget:
         pieces: list[int] = []
         rows: list[int] = []
         with self._lock:
-            ahead = (len(self._free) - self._reserve) // self._sharers
-            ahead = min(ahead, self._pieces(n + self.longest, n))
+            ahead = 0
+            if least <= 0:  # it grows once more
+                ahead = (len(self._free) - self._reserve) // self._sharers
+                ahead = min(ahead, self._pieces(n + self.longest, n))
             while len(rows) < n_rows or len(pieces) < ahead:
                 while len(self._free) <= self._reserve and self._idle:
                     self._free += self._idle.pop(0)[1].pieces[::-1]
