@@ -24,7 +24,7 @@ kernels = lazy_module("gpurbf.data._kernels")
 _SAMPLE = 1000
 # Number of samples to estimate the rounding of distances, and the allowed error of a kernel value.
 _FEW, _MAX_ERROR_OF_ITSELF = 64, 0.1
-_ROWS = 1 << 16
+_ROWS = 1 << 16  # whose sums are in memory at a time
 _TILE = 1 << 17  # numbers that stay in cache
 _BYTES_OF_A_TASK = 1 << 20  # tens of microseconds
 # The variance may be a difference of two sums if it is at least 1 / 16 of the first: this loses at

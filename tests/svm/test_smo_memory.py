@@ -51,3 +51,13 @@ def test_caches_that_nobody_uses_give_way_the_longest_unused_first():
     pieces, _ = budget.take(50, 100, 0)
     assert budget.fetch(1) is None and set(pieces) <= set(caches[1].pieces)
     assert budget.fetch(2) is caches[2] and budget.fetch(0) is caches[0]
+
+
+def test_a_first_growth_takes_what_it_needs_and_a_later_one_a_share_of_what_is_free():
+    """Each growth ends a compiled call; caches far apart share no huge page of memory."""
+    budget = row_cache.Budget([1000] * 4, 4 * 1000 * 4000, 4)
+    first, _ = budget.take(1, 1000, row_cache.MIN_ROWS)
+    assert len(first) == 1
+    free = budget.size // budget.piece - 1
+    later, rows = budget.take(1, 1000, 0)
+    assert free / 8 < len(later) <= free / 4 and len(rows) > 100
