@@ -17,8 +17,9 @@ import numpy as np
 from gpurbf.fsvc.known import KnownLayer, Sample, select
 from gpurbf.fsvc.selection import Selection
 from gpurbf.fsvc.units import Unit
+from gpurbf.runtime.config import bytes_to_keep
 from gpurbf.runtime.errors import quiet
-from gpurbf.runtime.threads import single_threaded_blas
+from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
 from gpurbf.solvers.one_hot import one_hot, winning_class
@@ -77,8 +78,9 @@ def tune(
     """Search for the radii that are not given, on the sample; returns the trials in order.
 
     The grid spans the minimum to the maximum number of centers that a search aims at in all data.
-    BLAS has one thread: with more it rounds products otherwise, and of radii that are equally good
-    up to rounding another would be chosen. One thread is as fast: the products are small.
+    Radii are tried on all threads, as many at a time as memory holds. BLAS has one thread: with
+    more it rounds products otherwise, and of radii that are equally good up to rounding another
+    would be chosen.
 
     Parameters
     ----------
@@ -132,14 +134,20 @@ def tune(
     trials: dict[tuple[float, float], Trial] = {}
     top = (radius or 0.0, 0.0)
     for phase in _phases(grid, step, start, trained):
-        for r, candidates in phase(*top):
-            centers = choose(r)
+        wanted = phase(*top)
+        chosen = map_single_threaded_blas([functools.partial(choose, r) for r, _ in wanted])
+        new: dict[tuple[float, float], Callable[[], Trial]] = {}
+        for (r, candidates), centers in zip(wanted, chosen):
             m = expect(centers)
-            if radius is None and trials and m > 1.1 * limits[1]:
+            if radius is None and (trials or new) and m > 1.1 * limits[1]:
                 continue
             for e in candidates if eval_radius == "auto" else (float(eval_radius or r),):
                 if (r, e) not in trials:
-                    trials[r, e] = evaluate(centers, r, e, m)
+                    new[r, e] = functools.partial(evaluate, centers, r, e, m)
+        largest = max(map(len, chosen), default=0)
+        trial_bytes = largest * (S * sample.D.itemsize + 16 * largest)  # H, HᵀH and its factor
+        most = max(1, int(bytes_to_keep(0.5) / max(trial_bytes, 1)))
+        trials.update(zip(new, map_single_threaded_blas(list(new.values()), most)))
         if trials:
             top = best(trials.values())[:2]
     return list(trials.values())

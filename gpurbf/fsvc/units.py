@@ -45,6 +45,6 @@ def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
     """The distances of one sample (n,) to centers (m, n) from differences in float64."""
     D = np.subtract(C, x, dtype=np.float64)
     if metric == "manhattan":
-        return np.abs(D).sum(axis=1)
-    squares = np.square(D).sum(axis=1)
+        return np.abs(D, out=D).sum(axis=1)
+    squares = np.square(D, out=D).sum(axis=1)
     return np.sqrt(squares) if metric == "euclidean" else squares

@@ -394,8 +394,10 @@ def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
         raise interrupt
 
 
-def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Results of functions that call BLAS: run by our threads, each with one BLAS thread."""
+def map_single_threaded_blas(
+    works: Sequence[Callable[[], Any]], most: int | None = None
+) -> list[Any]:
+    """Results of functions that call BLAS: on at most `most` threads, each with one of BLAS."""
     results: dict[int, Any] = {}
 
     def task(i: int) -> None:
@@ -403,5 +405,5 @@ def map_single_threaded_blas(works: Sequence[Callable[[], Any]]) -> list[Any]:
             results[i] = time_unlocked(works[i])()
 
     with single_threaded_blas():
-        parallel_for(task, len(works))
+        parallel_for(task, len(works), most)
     return [results[i] for i in range(len(works))]

@@ -1,13 +1,17 @@
 """FSVC's search for a radius on a sample that never sees test data."""
 
+import time
+
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 
 from gpurbf import FSVC, config_context
+from gpurbf.fsvc import search
 from gpurbf.fsvc.search import Trial
 from gpurbf.fsvc.selection import SELECTIONS
+from gpurbf.runtime import threads
 from tests.estimators.test_fsvc import SOLVERS, digits
 
 
@@ -38,6 +42,27 @@ def test_trials_have_the_same_bits_for_every_number_of_threads(backend):
     one, several = (clone(model).set_params(n_jobs=n).fit(X, y[:400]).radius_path_ for n in (1, -1))
     for name, trials in one.items():
         np.testing.assert_array_equal(trials, several[name], name)
+
+
+@pytest.mark.parametrize(("memory", "together"), [(0.2, 1), (64, 4)])
+def test_as_many_trials_as_threads_run_together_if_memory_holds_them(memory, together, monkeypatch):
+    X, y = digits()
+    running, seen = [], []
+
+    def iterates(*args, solve=search.iterates):
+        running.append(None)
+        time.sleep(0.02)  # for other threads to begin theirs
+        seen.append(len(running))
+        try:
+            return solve(*args)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(threads, "_cores", lambda: 4)
+    monkeypatch.setattr(search, "iterates", iterates)
+    with config_context(memory=memory):
+        fitted(X[:400], y[:400])
+    assert together / 2 <= max(seen) <= together
 
 
 @pytest.mark.parametrize("seed", [9, 17])
