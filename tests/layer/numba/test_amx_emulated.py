@@ -80,7 +80,9 @@ def test_layers_pass_their_tests_with_the_machine_code_for_amx(emulated):
         *("tests/layer/numba/test_tiles.py", "tests/layer/test_layer.py"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
+    # Kernels for instructions that this CPU lacks are skipped.
+    passed = r"^\d+ passed(, \d+ skipped)?, \d+ deselected"
+    assert re.search(passed, done.stdout, re.MULTILINE), done.stdout
     (counts,) = re.findall(r"^tiles (configured .*)", done.stdout, re.MULTILINE)
     configured, loaded, multiplied, stored, *rest = map(int, re.findall(r"\d+", counts))
     # Two tiles of rows and two of centers are loaded for four products, and four are stored.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.backends.numba.gram_kernels import pack_pairs
+from gpurbf.layer.backends.numba.gram_kernels import UNIT, pack_pairs
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.runtime.jit.caching import compiled, inner
@@ -36,6 +36,7 @@ class Consumer(NamedTuple):
     address: int
     words: list[int]
     sums: int  # bytes of a row in `sums`
+    together: int  # rows, from the first one on, that one thread must take
     arrays: dict[str, Any]  # arrays whose addresses are in the words
 
 
@@ -161,10 +162,15 @@ def _pack_gram(h, weight, mean, count, line):
 
 
 class Pairs(NamedTuple):
-    """H in 16 bits as pairs (m / 16, N / 2, 16); the mean is padded to whole panels."""
+    """H in 16 bits as pairs (m / 16, N / 2, 16), and the sums of squares of UNIT pairs.
+
+    The mean is padded to whole panels.
+    """
 
     pairs: int
     panel_bytes: int
+    energies: int  # float32 (m / 16, units, 16), which the squares are added to
+    energy_bytes: int  # of a panel
     weights: int  # roots of the samples' weights, times a scale
     mean: int
     beyond: int  # which rows have numbers that do not fit
@@ -176,12 +182,15 @@ def pairs(consumer, H, n, count, top, first, sums):
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     beyond = pointer(c.beyond + top, np.uint8)
     for left in range(0, count, LANES):
-        panel = c.pairs + (first + left) // LANES * c.panel_bytes
+        p = (first + left) // LANES
+        lines = pointer(c.pairs + p * c.panel_bytes, np.int32)
+        energies = pointer(c.energies + p * c.energy_bytes, np.float32)
         for r in range(0, n, 2):
+            pair = (top + r) // 2
             pack_pairs(
                 moved(H, r * BLOCK + left), BLOCK if r + 1 < n else 0, moved(weights, r),
-                moved(mean, left), pointer(panel + (top + r) // 2 * LANES * 4, np.int32),
-                moved(beyond, r),
+                moved(mean, left), moved(lines, pair * LANES),
+                moved(energies, pair // UNIT * LANES), moved(beyond, r),
             )  # fmt: skip
 
 
@@ -195,7 +204,7 @@ def consumer_address(name, dtype, panels=None):
     return compiled(CONSUMERS[name], (None, dtype, *(None,) * 4, panels)).address
 
 
-def consumer(name, dtype, *, sums=0, **given):
+def consumer(name, dtype, *, sums=0, together=1, **given):
     """A consumer of activations of that dtype; ``given`` are its words, or arrays for addresses.
 
     ``sums`` are the bytes that a row keeps from one tile to the next. The address of an empty array
@@ -203,7 +212,7 @@ def consumer(name, dtype, *, sums=0, **given):
     """
     listed = [_word(given[field]) for field in _WORDS[name]._fields]
     panels = given["panels"].dtype if name == "gram" else None
-    return Consumer(consumer_address(name, dtype, panels), listed, sums, given)
+    return Consumer(consumer_address(name, dtype, panels), listed, sums, together, given)
 
 
 def _word(value):

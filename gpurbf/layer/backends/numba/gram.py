@@ -39,8 +39,9 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 FEW = 256
 # The largest multiple of its step that a target may be, and bits of its lower half.
 _TARGET, _HALF = 1 << 21, 11
-# Rows at a time: of those that do not fit in 16 bits, and of those that a thread packs.
-_BEYOND, _ROWS = 512, 64
+# Rows at a time: of those that do not fit in 16 bits, of those that a thread packs (a multiple of
+# those that it must take together), and of targets that it splits into halves.
+_BEYOND, _ROWS, _ROWS_SPLIT = 512, 64, 2048
 # The most steps in a panel, see `_panels`: few stay in cache while they are multiplied. Exact sums
 # do not depend on it, so more than a few threads take longer panels, and wait less for each other.
 _STEPS, _MORE_STEPS, _FEW_THREADS = 2304, 4352, 4
@@ -135,7 +136,7 @@ def values(layer: Any, X: Any) -> np.ndarray:
 
 def hand_over(layer: Any, X: Any, consumer: Consumer) -> None:
     """Hand H of the rows of X to a consumer, a tile of H at a time, which is not in cache."""
-    step = max(2, layer.tile_rows() // 2 * 2)  # even: the consumer may want pairs of rows
+    step = max(_ROWS, layer.tile_rows() // _ROWS * _ROWS)  # as many as are packed together
     for start in range(0, X.shape[0], step):
         H = values(layer, X[start : start + step])
         with stage("output training", "H packed"):
@@ -153,25 +154,26 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
     if not m:
         return
     roots = np.ones(N) if weights is None else np.sqrt(weights)
-    targets = np.rint(T * (roots[:, None] / grid.target_step))
-    halves, factors = _halves(targets), roots / grid.step
+    factors, target_factors = roots / grid.step, (roots / grid.target_step)[:, None]
+    halves, late = _halves(T, target_factors)
     products = np.zeros((m, halves.shape[1]))
     steps = _MORE_STEPS if thread_limit() > _FEW_THREADS else _STEPS
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32, steps)
+    energies = np.empty((h_panels, -(-depth // gram_kernels.UNIT), microkernels.LANES), np.float32)
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
-    late = np.abs(targets).max(axis=1, initial=0) > _TARGET
     for start in range(0, N, 2 * depth):
         part = slice(start, min(start + 2 * depth, N))
         n = part.stop - start
         beyond = late[part].astype(np.uint8)
-        given = factors[part], mean, panels[:h_panels], beyond
+        energies[:] = 0
+        given = factors[part], mean, panels[:h_panels], energies, beyond
         layer.hand_over(X[part], pairs_consumer(*given, layer.dtype))
         late[part] = beyond
         with stage("output training", "HᵀH"):
             _fill_pairs(panels[h_panels:, : -(-n // 2)], halves[part])
             for row in np.flatnonzero(beyond):
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
-            ends = _run_ends(panels[:h_panels], -(-n // 2))
+            ends = _run_ends(energies, -(-n // 2))
             _add_blocks(panels, ends, kernel, grid.step**2, G, products)
             _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
@@ -184,21 +186,29 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
         H = values(layer, X[rows])
         factor = factors[rows, None].astype(H.dtype)
         Q = np.rint((H - mean.astype(H.dtype)) * factor) * np.float64(grid.step)
-        add(partial(_fill, Q), targets[rows] * grid.target_step, np.float64, sums)
+        targets = np.rint(T[rows] * target_factors[rows]) * grid.target_step
+        add(partial(_fill, Q), targets, np.float64, sums)
 
 
 def pairs_consumer(
-    factors: np.ndarray, mean: np.ndarray, pairs: np.ndarray, beyond: np.ndarray, dtype: np.dtype
+    factors: np.ndarray,
+    mean: np.ndarray,
+    pairs: np.ndarray,
+    energies: np.ndarray,
+    beyond: np.ndarray,
+    dtype: np.dtype,
 ) -> Consumer:
     """The consumer that writes round(factors (H - mean)) to pairs of rows, as `add_rounded` needs.
 
-    In ``beyond`` it marks rows with numbers that do not fit in 16 bits.
+    It adds their squares to ``energies``. In ``beyond`` it marks rows with numbers that do not fit
+    in 16 bits.
     """
     whole = np.zeros(len(pairs) * microkernels.LANES, dtype)
     whole[: len(mean)] = mean
     return consumers.consumer(
-        "pairs", dtype, pairs=pairs, panel_bytes=pairs.strides[0], weights=factors.astype(dtype),
-        mean=whole, beyond=beyond,
+        "pairs", dtype, pairs=pairs, panel_bytes=pairs.strides[0], energies=energies,
+        energy_bytes=energies.strides[0], weights=factors.astype(dtype), mean=whole, beyond=beyond,
+        together=2 * gram_kernels.UNIT,
     )  # fmt: skip
 
 
@@ -223,36 +233,36 @@ def _panels(m: int, k: int, dtype: Any, most: int) -> tuple[np.ndarray, int, int
     return panels, h_panels, depth
 
 
-def _halves(targets: np.ndarray) -> np.ndarray:
-    """Integer targets as [upper | lower] halves; the upper alone if the lower are all 0."""
-    half = 1 << _HALF
-    upper = np.floor(targets / half + 0.5)
-    lower = targets - upper * half
-    return np.hstack([upper, lower]) if lower.any() else upper
+def _halves(T: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """round(T factors) in [upper | lower] halves, the upper alone if the lower are all 0.
+
+    Also returns which rows (N,) have a number that is too large; they are 0 in the halves.
+    """
+    N, k = T.shape
+    halves, late = np.empty((N, 2 * k), np.int32), np.empty(N, bool)
+
+    def task(rows: slice) -> None:
+        whole = np.rint(T[rows] * factors[rows])
+        late[rows] = (np.abs(whole) > _TARGET).any(axis=1)
+        whole[late[rows]] = 0
+        upper = np.floor(whole / (1 << _HALF) + 0.5)
+        halves[rows, :k], halves[rows, k:] = upper, whole - upper * (1 << _HALF)
+
+    parallel_rows(task, N, _ROWS_SPLIT)
+    return (halves if halves[:, k:].any() else halves[:, :k]), late
 
 
 def _fill_pairs(pairs: np.ndarray, A: np.ndarray) -> None:
-    """Copy A (rows, columns) to pairs, as `packing.fill_panels` does; 0 for what does not fit."""
-
-    fitting = np.where(np.abs(A) <= _TARGET, A, 0).astype(np.int32)
-    words = fitting[::2] & 0xFFFF
-    words[: len(A) // 2] |= fitting[1::2] << 16
+    """Copy integers A (rows, columns) to pairs, as `packing.fill_panels` does."""
+    words = A[::2] & 0xFFFF
+    words[: len(A) // 2] |= A[1::2] << 16
     packing.fill_panels(pairs, words)
 
 
-def _run_ends(pairs: np.ndarray, steps: int) -> np.ndarray:
+def _run_ends(energies: np.ndarray, steps: int) -> np.ndarray:
     """Ends of runs of the first ``steps`` pairs; a run's sums of products fit into 32 bits."""
-
-    n_panels, _, lanes = pairs.shape
-    energy = np.zeros((n_panels, -(-steps // gram_kernels.UNIT), lanes), np.float32)
-
-    def task(some: slice) -> None:
-        given = pairs.ctypes.data, pairs.strides[0], steps, energy
-        gram_kernels.energies(some.start, some.stop, *given)
-
-    parallel_rows(task, n_panels, lanes)
-    ends = np.empty(steps + 1, np.intp)
-    return ends[: gram_kernels.find_runs(energy, steps, np.empty((n_panels, lanes)), ends)]
+    ends, total = np.empty(steps + 1, np.intp), np.empty(energies.shape[::2])
+    return ends[: gram_kernels.find_runs(energies, steps, total, ends)]
 
 
 def _add_blocks(

@@ -152,11 +152,12 @@ _LIMIT = 2.0**31 * (1 - 2.0**-16)
 
 
 @inner(error_model="numpy")
-def pack_pairs(low, apart, roots, mean, words, beyond):
+def pack_pairs(low, apart, roots, mean, words, energies, beyond):
     """Write round(roots · (H - mean)) of two rows of 16 numbers of H as a line of pairs.
 
-    The second row begins ``apart`` numbers after the first; 0: there is no second row. ``beyond``
-    (2,) becomes 1 for a row with a number that does not fit; the line is not valid for that row.
+    The second row begins ``apart`` numbers after the first; 0: there is no second row. Squares are
+    added to ``energies`` (16,). ``beyond`` (2,) becomes 1 for a row with a number that does not
+    fit; the line is not valid for that row.
     """
     use_widest_vectors()
     high, largest, zero = moved(low, apart), number_of(low, LARGEST), number_of(low, 0)
@@ -171,26 +172,11 @@ def pack_pairs(low, apart, roots, mean, words, beyond):
         wider |= np.int32(not also)
         a, b = np.rint(a if fits else zero), np.rint(b if also else zero)
         words[k] = (np.int32(a) & np.int32(0xFFFF)) | (np.int32(b) << np.int32(16))
+        energies[k] += np.float32(a) * np.float32(a) + np.float32(b) * np.float32(b)
     if wide:
         beyond[0] = 1
     if wider and apart != 0:
         beyond[1] = 1
-
-
-@cached(nogil=True, fastmath={"reassoc", "contract"})
-def energies(begin, end, pairs, apart, steps, out):
-    """Sums of squares of each column over each UNIT of the first pairs: out (panel, units, 16).
-
-    ``pairs`` is their address, and panels are ``apart`` bytes apart.
-    """
-    use_widest_vectors()
-    for p in range(begin, end):
-        words = pointer(pairs + p * apart, np.int32)
-        for i in range(steps):
-            total, line = out[p, i // UNIT], moved(words, i * LANES)
-            for k in range(LANES):
-                low, high = np.float32(np.int16(line[k])), np.float32(np.int16(line[k] >> 16))
-                total[k] += low * low + high * high
 
 
 @cached(nogil=True)
@@ -200,7 +186,7 @@ def find_runs(energy, n_pairs, total, ends):
     No run can overflow 32 bits. ``total`` (panels, 16), float64, is scratch.
     """
     ends[0], count, begin, u = 0, 1, 0, 0
-    while u < energy.shape[1]:
+    while u * UNIT < n_pairs:
         first, last, largest = u * UNIT, min((u + 1) * UNIT, n_pairs), 0.0
         for p in range(energy.shape[0]):
             for k in range(LANES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -241,7 +242,8 @@ class TileLayer:
         useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
         n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
-        rows = -(-n // (n_tasks * self.layout.rows)) * self.layout.rows
+        step = math.lcm(self.layout.rows, consumer.together)
+        rows = -(-n // (n_tasks * step)) * step
         block = min(self.block, rows)  # few rows need little scratch memory
 
         call_words, n_bytes = self._call_words(X, consumer, chosen, block)
