@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
+from gpurbf.runtime.jit.llvm import address, call_at, pointer_to
 
 # Above the sum of all activations that tiles flush to 0 (below the smallest normal number).
 _LOST = 1e-300
@@ -74,7 +75,7 @@ def walk(begin, A, K, labels, certain, rule, room, taken):
 
 
 @cached(nogil=True, error_model="numpy")
-def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
+def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
     """The plain sequential pass over known distances.
 
     Parameters
@@ -83,37 +84,43 @@ def pass_over(D, y, gaussian, scale, overlap, margin, apart, room, A, taken):
         Distances between samples, in the order of the pass.
     y : int64 array of shape (S,)
         Class numbers.
-    gaussian : bool
-    scale : float
-        The unit: exp(scale d²), or else max(0, 1 - d / scale).
+    unit : (int, float, bool)
+        The address of its profile, see `layer.backends.numba.activation_kernels`; gamma; whether
+        the profile takes d², else d.
     overlap, margin : float
         See `Rule`.
     apart : bool
-        Whether a center raises the activity of samples of its own class only.
+        Whether only centers of a sample's own class count.
     room : int
         Maximum number of centers.
-    A : float64 array of shape (S, k), zeros
+    A : float64 array of shape (k, S), zeros
         Filled with the activity by class of center, or of all centers (k = 1).
     taken : bool array of shape (S,)
         Set for the samples chosen.
+    memory : float64 array of shape (S,)
     """
-    S, k = A.shape
+    k, S = A.shape
+    profile, gamma, squared = unit
+    values = pointer_to(memory, 0)
     for i in range(S):
         own = y[i] if k > 1 else 0
-        activity, rival = A[i, own], 0.0
-        for j in range(k):
-            if j != own:
-                activity += A[i, j]
-                rival = max(rival, A[i, j])
-        lead = A[i, own] - rival
+        activity, rival = A[own, i], 0.0
+        if not apart:
+            for j in range(k):
+                if j != own:
+                    activity += A[j, i]
+                    rival = max(rival, A[j, i])
+        lead = A[own, i] - rival
         if activity >= overlap or not (lead < margin * activity or lead <= 0.0):
             continue
         taken[i] = True
         room -= 1
         if room == 0:
             return
-        for q in range(i + 1, S):
-            if apart and y[q] != y[i]:
-                continue
-            d = np.float64(D[i, q])
-            A[q, own] += np.exp(scale * d * d) if gaussian else max(0.0, 1.0 - d / scale)
+        distances, total, n = pointer_to(D, i * S + i), pointer_to(A, own * S + i), S - i
+        for q in range(n):
+            d = np.float64(distances[q])
+            values[q] = d * (d if squared else 1.0)
+        call_at(profile, address(values), n, gamma, 0.0, 0)
+        for q in range(n):
+            total[q] += values[q]

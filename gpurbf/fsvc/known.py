@@ -11,7 +11,7 @@ from sklearn.utils import gen_batches
 
 from gpurbf.data.samples import holds_squares
 from gpurbf.fsvc.selection import MARGIN, Order, held_out
-from gpurbf.fsvc.units import WIDTH, Unit
+from gpurbf.fsvc.units import Unit
 from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
@@ -20,6 +20,7 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import single_threaded_blas
 
+activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
 # Fraction of each class that is held out to compare radii.
@@ -100,13 +101,14 @@ def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.nd
 
 def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> np.ndarray:
     """The centers that the pass takes from the sample, as row numbers."""
-    # Only "error" looks at the activity of every class.
-    A = np.zeros((len(sample.y), sample.y.max() + 1 if kind == "error" else 1))
+    # Only "pass" looks at the activity of all centers alike.
+    A = np.zeros((1 if kind == "pass" else sample.y.max() + 1, len(sample.y)))
     taken = np.zeros(len(sample.y), bool)
-    gaussian, r = unit.kernel == "gaussian", unit.radius
-    scale = -0.5 / (r * r) if gaussian else WIDTH * r
+    profile = activation_kernels.profile_address(unit.kernel, np.dtype(np.float64))
     margin, apart = MARGIN if kind == "error" else math.inf, kind == "per-class"
-    kernels.pass_over(sample.D, sample.y, gaussian, scale, overlap, margin, apart, room, A, taken)
+    known = profile, float(unit.gamma), unit.kernel == "gaussian"
+    given = known, overlap, margin, apart
+    kernels.pass_over(sample.D, sample.y, *given, room, A, taken, np.empty(len(taken)))
     return np.flatnonzero(taken)
 
 

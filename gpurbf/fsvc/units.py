@@ -32,13 +32,17 @@ class Unit(NamedTuple):
         H = np.subtract(1, H, out=H)
         return np.maximum(0, H, out=H)
 
+    @property
+    def gamma(self) -> float:
+        """The unit as exp(-gamma d²) or max(0, 1 - gamma d)."""
+        r = self.radius
+        return 1 / (2 * r * r) if self.kernel == "gaussian" else 1 / (WIDTH * r)
+
     def activation(self) -> Activation:
         """The unit as the hidden layer takes it."""
         if self.metric == "sqeuclidean":
             return Activation("euclidean", self.of_distance)
-        radius = self.radius
-        gamma = 1 / (2 * radius * radius) if self.kernel == "gaussian" else 1 / (WIDTH * radius)
-        return Activation(self.metric, self.kernel, gamma)
+        return Activation(self.metric, self.kernel, self.gamma)
 
 
 def direct_distance(x: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
