@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 from benchmarks.measure import in_turn, once
 from benchmarks.report import Report
 from benchmarks.svc import peers
-from gpurbf import SVC, RBFClassifier, RBFClassifierCV, profile
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, profile
 from gpurbf.cli import classify
 from gpurbf.layer.backends import best_on_host
 from gpurbf.profiling.scaling import table
@@ -78,6 +78,7 @@ def problems(quick: bool, data_home: str | None) -> dict[str, Callable[[], Probl
         "cg, 8,000 centers, 20,000 of MNIST": lambda: Problem(
             RBFClassifier(centers[2], solver="cg", **options), *some(20_000)
         ),
+        "FSVC, 20,000 of MNIST": lambda: Problem(FSVC(**options), *some(20_000)),
     }
 
 
