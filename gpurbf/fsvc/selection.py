@@ -45,6 +45,9 @@ MARGIN = 0.1
 
 _CENTERS_PER_LAYER = 1024
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 512, 16384
+# Tiles flush activations below exp(-708.4) to 0, and the exponential is 0 below exp(-745.2): with
+# 1.026 times the radius the one becomes the other. If sums are more in doubt, distances are too.
+_WIDER, _MAX_DOUBT = 1.03, 0.01
 _CANDIDATES_PER_BLOCK = 1024  # target: the cost of their mutual activations is its square
 # Parameters of a pass, as they are pickled.
 _PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
@@ -265,23 +268,40 @@ class Pass:
         # An error of d² changes exp(-d² / 2r²) by the same relative amount at any distance.
         relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
         rule = kernels.Rule(float(self.overlap), self.margin, doubt, relative)
-        position = 0
+        position, m, near = 0, len(self.indices), None
         while True:
             position, n_left = kernels.walk(position, A, K, columns, certain, rule, n_left, taken)
             if position == len(rows):
                 return taken
-            A[position] = self._direct(rows, columns, taken, position)
+            if near is None and doubt < _MAX_DOUBT and not A[position].any():
+                near = self._near(rows)
+            some = np.append(np.ones(m, bool), taken)  # no later row is taken yet
+            some &= True if near is None else near[position]
+            A[position] = self._direct(rows, columns, position, some)
             certain[position] = True
 
+    def _near(self, rows: np.ndarray) -> np.ndarray:
+        """Which centers and rows (b, m + b) may add more than 0 to the direct sum of each row.
+
+        The others are 0 for a somewhat wider unit, too, although that is flushed to 0 earlier.
+        """
+        C = np.concatenate([self.centers, rows]) if self._parts else rows
+        wider = self.unit._replace(radius=_WIDER * self.unit.radius).activation()
+        layer = self.arithmetic.layer(self.arithmetic.samples(C), wider)
+        return layer.activations(self.arithmetic.samples(rows)) > 0
+
     def _direct(
-        self, rows: np.ndarray, columns: np.ndarray, taken: np.ndarray, position: int
+        self, rows: np.ndarray, columns: np.ndarray, position: int, some: np.ndarray
     ) -> np.ndarray:
-        """Activity by class of one candidate, in the order of the sequential pass."""
-        earlier = taken[:position]
-        C, where = rows[:position][earlier], columns[:position][earlier]
+        """Activity of a row by class over some of the centers and the rows, a mask (m + b,).
+
+        It is summed in the order of the sequential pass.
+        """
+        m = len(self.indices)
+        C, where = rows[some[m:]], columns[some[m:]]
         if self._parts:
-            C = np.concatenate([self.centers, C])
-            where = np.concatenate([self._columns(np.array(self.labels)), where])
+            C = np.concatenate([self.centers[some[:m]], C])
+            where = np.concatenate([self._columns(np.array(self.labels))[some[:m]], where])
         values = self.unit.of_distance(direct_distance(rows[position], C, self.unit.metric))
         return np.bincount(where.astype(np.int64), values, minlength=self.n_classes)
 

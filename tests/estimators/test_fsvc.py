@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits, make_blobs
 from gpurbf import FSVC, RBFLayer, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, select
 from gpurbf.fsvc.selection import MARGIN, SELECTIONS, held_out
-from gpurbf.fsvc.units import KERNELS, METRICS, Unit
+from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
 from gpurbf.layer.layer import HiddenLayer
 from tests import reference
 
@@ -65,6 +65,24 @@ def test_centers_are_those_of_the_sequential_pass(unit, backend):
     assert 20 < len(expected) < 600
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
     assert np.array_equal(model.centers_, X[expected])
+
+
+@pytest.mark.parametrize(("kernel", "radius"), [("gaussian", 0.05), ("triangular", 0.3)])
+def test_where_activities_vanish_only_centers_that_may_be_near_enough_are_looked_at(
+    kernel, radius, backend, monkeypatch
+):
+    """Tiles flush to 0 what the sequential pass knows as a subnormal number."""
+    (X, y), looked_at = cloud(), []
+
+    def distance(x, C, metric):
+        looked_at.append(len(C))
+        return direct_distance(x, C, metric)
+
+    monkeypatch.setattr("gpurbf.fsvc.selection.direct_distance", distance)
+    expected = reference.fsvc_pass(X, radius, 1.0, kernel, "euclidean", y, MARGIN)
+    model = ordered(radius=radius, kernel=kernel, selection="error", backend=backend).fit(X, y)
+    assert np.array_equal(model.center_indices_, expected)
+    assert len(looked_at) > 100 and np.mean(looked_at) < len(expected) / 20
 
 
 @pytest.mark.parametrize("cuts", [(16, 16, 3), (37, 64, 100), (512, 4096, 8)])
