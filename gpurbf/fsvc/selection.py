@@ -48,6 +48,8 @@ _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 512, 16384
 # Tiles flush activations below exp(-708.4) to 0, and the exponential is 0 below exp(-745.2): with
 # 1.026 times the radius the one becomes the other. If sums are more in doubt, distances are too.
 _WIDER, _MAX_DOUBT = 1.03, 0.01
+# Candidates for which the centers that may reach them are found at a time.
+_ROWS_AHEAD = 64
 _CANDIDATES_PER_BLOCK = 1024  # target: the cost of their mutual activations is its square
 # Parameters of a pass, as they are pickled.
 _PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
@@ -268,27 +270,30 @@ class Pass:
         # An error of d² changes exp(-d² / 2r²) by the same relative amount at any distance.
         relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
         rule = kernels.Rule(float(self.overlap), self.margin, doubt, relative)
-        position, m, near = 0, len(self.indices), None
+        position, m, layer = 0, len(self.indices), None
+        near, first = np.empty((0, 0), bool), 0  # of rows from `first` on
         while True:
             position, n_left = kernels.walk(position, A, K, columns, certain, rule, n_left, taken)
             if position == len(rows):
                 return taken
-            if near is None and doubt < _MAX_DOUBT and not A[position].any():
-                near = self._near(rows)
             some = np.append(np.ones(m, bool), taken)  # no later row is taken yet
-            some &= True if near is None else near[position]
+            if doubt < _MAX_DOUBT and (layer or not A[position].any()):
+                if position >= first + len(near):
+                    layer, first = layer or self._wider_layer(rows), position
+                    part = self.arithmetic.samples(rows[first : first + _ROWS_AHEAD])
+                    near = layer.activations(part) > 0
+                some &= near[position - first]
             A[position] = self._direct(rows, columns, position, some)
             certain[position] = True
 
-    def _near(self, rows: np.ndarray) -> np.ndarray:
-        """Which centers and rows (b, m + b) may add more than 0 to the direct sum of each row.
+    def _wider_layer(self, rows: np.ndarray) -> HiddenLayer:
+        """A layer of the centers and rows whose activation of a sample is 0 only if the unit's is.
 
-        The others are 0 for a somewhat wider unit, too, although that is flushed to 0 earlier.
+        The unit's own is flushed to 0 where the direct sum has a subnormal number.
         """
         C = np.concatenate([self.centers, rows]) if self._parts else rows
         wider = self.unit._replace(radius=_WIDER * self.unit.radius).activation()
-        layer = self.arithmetic.layer(self.arithmetic.samples(C), wider)
-        return layer.activations(self.arithmetic.samples(rows)) > 0
+        return self.arithmetic.layer(self.arithmetic.samples(C), wider)
 
     def _direct(
         self, rows: np.ndarray, columns: np.ndarray, position: int, some: np.ndarray
