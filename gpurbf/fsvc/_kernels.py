@@ -121,6 +121,8 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
         for q in range(n):
             d = np.float64(distances[q])
             values[q] = d * (d if squared else 1.0)
-        call_at(profile, address(values), n, gamma, 0.0, 0)
+        # The profile makes 0 of subnormal numbers, whose order decides where there are no others:
+        # exp(-x) is the square of exp(-x / 2).
+        call_at(profile, address(values), n, gamma * (0.5 if squared else 1.0), 0.0, 0)
         for q in range(n):
-            total[q] += values[q]
+            total[q] += values[q] * (values[q] if squared else 1.0)

@@ -305,6 +305,14 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     np.testing.assert_allclose(layer.activations(np.arange(400)), H, atol=2e-5)
 
 
+def test_the_pass_over_known_distances_tells_subnormal_activations_apart():
+    X, y = cloud()
+    D = np.array([reference.fsvc_distance(X, x, "euclidean") for x in X])
+    expected = reference.fsvc_pass(X, 0.05, 1.0, "gaussian", "euclidean", y, MARGIN)
+    sample = Sample(D, D, y, y, None, np.ones(len(y)))
+    assert np.array_equal(select(sample, "error", Unit("gaussian", "", 0.05), 1.0, 700), expected)
+
+
 def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples():
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 300, 1000).astype(np.uint64)
