@@ -106,9 +106,9 @@ def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> 
     taken = np.zeros(len(sample.y), bool)
     profile = activation_kernels.profile_address(unit.kernel, np.dtype(np.float64))
     margin, apart = MARGIN if kind == "error" else math.inf, kind == "per-class"
-    known = profile, float(unit.gamma), unit.kernel == "gaussian"
-    given = known, overlap, margin, apart
-    kernels.pass_over(sample.D, sample.y, *given, room, A, taken, np.empty(len(taken)))
+    profiled = profile, float(unit.gamma), unit.kernel == "gaussian"
+    rule, memory = (overlap, margin, apart, room), np.empty(len(taken))
+    kernels.pass_over(sample.D, sample.y, profiled, *rule, A, taken, memory)
     return np.flatnonzero(taken)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +135,8 @@ def tune(
     top = (radius or 0.0, 0.0)
     for phase in _phases(grid, step, start, trained):
         wanted = phase(*top)
-        chosen = map_single_threaded_blas([functools.partial(choose, r) for r, _ in wanted])
+        works = [functools.partial(choose, r) for r, _ in wanted]
+        chosen = _as_memory_allows(works, 8 * n_classes * S)  # activities by class
         new: dict[tuple[float, float], Callable[[], Trial]] = {}
         for (r, candidates), centers in zip(wanted, chosen):
             m = expect(centers)
@@ -146,11 +147,16 @@ def tune(
                     new[r, e] = functools.partial(evaluate, centers, r, e, m)
         largest = max(map(len, chosen), default=0)
         trial_bytes = largest * (S * sample.D.itemsize + 16 * largest)  # H, HᵀH and its factor
-        most = max(1, int(bytes_to_keep(0.5) / max(trial_bytes, 1)))
-        trials.update(zip(new, map_single_threaded_blas(list(new.values()), most)))
+        trials.update(zip(new, _as_memory_allows([*new.values()], trial_bytes)))
         if trials:
             top = best(trials.values())[:2]
     return list(trials.values())
+
+
+def _as_memory_allows(works: Sequence[Callable[[], Any]], work_bytes: int) -> list[Any]:
+    """Results of functions that take so many bytes each, as many at a time as fit in memory."""
+    most = max(1, int(bytes_to_keep(0.5) / max(work_bytes, 1)))
+    return map_single_threaded_blas(works, most)
 
 
 _Phase = Callable[[float, float], list[tuple[float, tuple[float, ...]]]]

@@ -287,9 +287,9 @@ class Pass:
             certain[position] = True
 
     def _wider_layer(self, rows: np.ndarray) -> HiddenLayer:
-        """A layer of the centers and rows whose activation of a sample is 0 only if the unit's is.
+        """A layer of the centers and these rows, 0 only where the exact activation is 0.
 
-        The unit's own is flushed to 0 where the direct sum has a subnormal number.
+        Tiles flush activations of the unit itself to 0 where the direct sum has subnormal numbers.
         """
         C = np.concatenate([self.centers, rows]) if self._parts else rows
         wider = self.unit._replace(radius=_WIDER * self.unit.radius).activation()

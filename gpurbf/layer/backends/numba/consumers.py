@@ -36,7 +36,7 @@ class Consumer(NamedTuple):
     address: int
     words: list[int]
     sums: int  # bytes of a row in `sums`
-    together: int  # rows, from the first one on, that one thread must take
+    together: int  # one thread must take so many rows together, counted from the first
     arrays: dict[str, Any]  # arrays whose addresses are in the words
 
 

@@ -180,18 +180,19 @@ def pack_pairs(low, apart, roots, mean, words, energies, beyond):
 
 
 @cached(nogil=True)
-def find_runs(energy, n_pairs, total, ends):
+def find_runs(energies, n_pairs, total, ends):
     """Write the ends of runs of pairs, 0 … n_pairs, into ``ends``; return how many there are.
 
-    No run can overflow 32 bits. ``total`` (panels, 16), float64, is scratch.
+    No run can overflow 32 bits. ``energies`` (panels, units, 16) are the sums of squares of each
+    UNIT of pairs; ``total`` (panels, 16), float64, is scratch.
     """
     ends[0], count, begin, u = 0, 1, 0, 0
     while u * UNIT < n_pairs:
         first, last, largest = u * UNIT, min((u + 1) * UNIT, n_pairs), 0.0
-        for p in range(energy.shape[0]):
+        for p in range(energies.shape[0]):
             for k in range(LANES):
                 before = total[p, k] if begin < first else 0.0
-                total[p, k] = before + energy[p, u, k]
+                total[p, k] = before + energies[p, u, k]
                 if total[p, k] > largest:
                     largest = total[p, k]
         if first > begin and (largest >= _LIMIT or 2 * (last - begin) > LONGEST):
