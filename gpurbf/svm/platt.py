@@ -8,12 +8,14 @@ second of their methods.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
+from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.svm.ovo import pairs_by_class
 
 # Parts of the samples that are left out in turn.
@@ -22,8 +24,8 @@ N_FOLDS = 5
 _CERTAIN = 1e-7
 # Outputs whose relative difference is at most this differ only by rounding.
 _ROUNDING = 1e-9
-# Maximum number of coefficients in the systems of linear equations that are solved together.
-_MAX_NUMBERS = 1 << 22
+# Coefficients in the systems of linear equations that a thread solves together, in its cache.
+_MAX_NUMBERS = 1 << 17
 
 
 def fit_sigmoids(
@@ -110,10 +112,11 @@ def class_probabilities(r: np.ndarray, n_classes: int) -> np.ndarray:
     They minimise the sum over all pairs (i, j) of (r_ji p_i - r_ij p_j)², and sum to 1. LIBSVM ends
     its iterations at differences of 0.005 / n_classes; here the equations are solved exactly.
     """
-    p = np.empty((len(r), n_classes))
     rows = max(1, _MAX_NUMBERS // (n_classes + 1) ** 2)
-    for start in range(0, len(r), rows):
-        p[start : start + rows] = _solved(r[start : start + rows], n_classes)
+    parts = (r[start : start + rows] for start in range(0, max(1, len(r)), rows))
+    p = np.concatenate(
+        map_single_threaded_blas([partial(_solved, part, n_classes) for part in parts])
+    )
     p = np.maximum(p, np.finfo(float).tiny)  # only rounding makes them negative
     return p / p.sum(axis=1, keepdims=True)
 
