@@ -158,3 +158,12 @@ def test_a_fit_without_probabilities_forgets_them():
     while error := getattr(error, "value", error).__cause__:
         reasons.append(str(error))
     assert "CalibratedClassifierCV(SVC(), ensemble=False)" in reasons[-1]
+
+
+@pytest.mark.parametrize("n_classes, n", [(3, 10_000), (10, 2500), (101, 30)])
+def test_coupling_does_not_depend_on_the_other_samples(n_classes, n):
+    # n samples are several parts, solved on several threads.
+    r = np.random.default_rng(0).uniform(0.01, 0.99, (n, n_classes * (n_classes - 1) // 2))
+    alone = np.concatenate([class_probabilities(row, n_classes) for row in r[::7, None]])
+    np.testing.assert_array_equal(class_probabilities(r, n_classes)[::7], alone)
+    assert class_probabilities(r[:0], n_classes).shape == (0, n_classes)
