@@ -13,19 +13,17 @@ _CHUNK = 512
 def _encode(x, n, scale, codes):
     """Write ``round(x * denominator) + zero`` to codes; return how many are not quantized.
 
-    ``scale`` holds the denominator, its inverse and the zero point; in float32 for numbers that
-    float32 holds.
+    ``scale`` holds the denominator, its inverse and the zero point, in the dtype of x.
     """
     denominator, inverse, zero = scale[0], scale[1], scale[2]
     low, high = number_of(scale, 0), number_of(scale, 255)
     off = 0
     for j in range(n):
-        v = number_of(scale, x[j])
-        k = np.rint(v * denominator)
+        k = np.rint(x[j] * denominator)
         code = k + zero
         # Bitwise operators, so that the loop has no branch and is vectorized; NaN fails them all.
-        on = ((k / denominator == v) | (k * inverse == v)) & (code >= low) & (code <= high)
-        off += 1 - (on & (np.float64(v) == x[j]))
+        on = ((k / denominator == x[j]) | (k * inverse == x[j])) & (code >= low) & (code <= high)
+        off += 1 - on
         code = low if low > code else code
         codes[j] = np.int32(high if high < code else code)
     return off
@@ -41,23 +39,34 @@ def _encode_row(x, n, scale, codes):
     return off
 
 
-@cached(nogil=True, error_model="numpy")
-def encode_rows(X, n_rows, n, exact, wide, single, codes, off):
-    """Write the codes of rows of n float64 numbers, and whether each row is not quantized.
+@inner()
+def _narrow(x, n, narrow):
+    """Write float64 numbers as float32 numbers; return how many of them float32 does not hold."""
+    off = 0
+    for j in range(n):
+        narrow[j] = x[j]
+        off += narrow[j] != x[j]
+    return off
 
-    A row is tried as float64 numbers (if ``exact``), then as float32 numbers; all of its values are
-    rounded in the same way. Arrays are passed as addresses; ``wide`` and ``single`` are the scale
-    for `_encode` in float64 and in float32.
+
+@cached(nogil=True, error_model="numpy")
+def encode_rows(X, n_rows, n, row, wide, single, codes, off):
+    """Write the codes of rows of n numbers, and whether each row is not quantized.
+
+    Arrays are passed as addresses. X holds float32 numbers if ``row`` is 0. Else it holds float64
+    numbers, and a row that is not quantized is tried again as float32 numbers, which are written
+    to ``row``. ``wide`` and ``single`` are the scales for `_encode` in float64 and in float32.
     """
-    X, codes, off = pointer(X, np.float64), pointer(codes, np.uint8), pointer(off, np.uint8)
+    codes, off = pointer(codes, np.uint8), pointer(off, np.uint8)
     for i in range(n_rows):
-        x, c = moved(X, i * n), moved(codes, i * n)
-        bad = 1
-        if exact:
-            bad = _encode_row(x, n, pointer(wide, np.float64), c)
-        if bad:
-            bad = _encode_row(x, n, pointer(single, np.float32), c)
-        off[i] = bad != 0
+        x, c = moved(pointer(X, np.float32), i * n), moved(codes, i * n)
+        done = False
+        if row:
+            x, x64 = pointer(row, np.float32), moved(pointer(X, np.float64), i * n)
+            off[i] = _encode_row(x64, n, pointer(wide, np.float64), c) != 0
+            done = not off[i] or _narrow(x64, n, x)
+        if not done:
+            off[i] = _encode_row(x, n, pointer(single, np.float32), c) != 0
 
 
 @inner()

@@ -23,8 +23,8 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     odd = _odd_numbers(X.shape[1], seed)
     sums = np.empty(X.shape[0], np.uint64)
     sparse = hasattr(X, "indptr")
-    # Bytes become numbers in the kernel.
-    dtype = np.dtype(np.uint8 if X.dtype == np.uint8 and not sparse else np.float64)
+    # Bytes and float32 numbers become float64 numbers in the kernel.
+    dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
     n_rows = max(1, _TILE // max(1, dtype.itemsize * X.shape[1]))
     if sparse and not X.has_canonical_format:
         X = X.copy()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
@@ -27,7 +28,7 @@ _ZERO_POINTS = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
 # Maximum error of a multiple, as a fraction of a step: more than rounding of the largest one.
 _NEAR = 1e-3
 _SAMPLE = 16384
-_ROWS = 256
+_TILE = 1 << 20  # bytes that stay in cache while they are encoded
 
 
 def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +45,7 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    exact, (N, n) = X.dtype == np.float64, X.shape
+    (N, n), row_bytes = X.shape, 4 * X.shape[1] if X.dtype == np.float64 else 0
     # One block of memory, and cached scales: asking NumPy for an address takes as long as encoding
     # a small row.
     memory = np.empty(N * n + N, np.uint8)
@@ -52,11 +53,12 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     wide, single, _ = _scales(quantization)
 
     def tile(part: slice) -> None:
-        rows, i = np.ascontiguousarray(X[part], np.float64), part.start
+        rows, i = np.ascontiguousarray(X[part]), part.start
+        _held, row = scratch(row_bytes) if row_bytes else (None, 0)
         to = address + i * n, address + N * n + i
-        kernels.encode_rows(rows.ctypes.data, len(rows), n, int(exact), wide, single, *to)
+        kernels.encode_rows(rows.ctypes.data, len(rows), n, row, wide, single, *to)
 
-    parallel_rows(tile, N, _ROWS)
+    parallel_rows(tile, N, max(1, _TILE // max(1, X.itemsize * n)))
     return codes, off.view(bool)
 
 
