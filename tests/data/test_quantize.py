@@ -58,6 +58,18 @@ def test_float32_pixels_are_the_same_data_in_float64():
     np.testing.assert_array_equal(np.flatnonzero(off), [6, 7])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_checked_to_their_ends(dtype):
+    """Longer than a chunk, more than a tile of them, float32 numbers as they are and converted."""
+    pixels = np.tile(PIXELS, 80)
+    X = (pixels / np.float32(255)).astype(np.float32).astype(dtype)
+    X[4, -1] += dtype(1e-4)
+    X[299, 800] += dtype(1e-4)
+    codes, off = encode(X, Quantization(255.0, 0))
+    np.testing.assert_array_equal(np.flatnonzero(off), [4, 299])
+    np.testing.assert_array_equal(codes[~off], pixels[~off])
+
+
 @pytest.mark.parametrize("value", [0.1, 256 / 255, -1 / 255, np.nan, np.inf, 1e-30])
 @pytest.mark.parametrize("row", [0, 299])
 def test_one_value_off_the_quantization_is_noticed(value, row):
