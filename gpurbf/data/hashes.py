@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.data.row_blocks import rows_of_tile
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
-
-
-_TILE = 1 << 20  # bytes that stay in cache while they are hashed
 
 
 def row_hashes(X: Any, seed: int) -> np.ndarray:
@@ -25,7 +23,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     sparse = hasattr(X, "indptr")
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
-    n_rows = max(1, _TILE // max(1, dtype.itemsize * X.shape[1]))
+    n_rows = rows_of_tile(dtype.itemsize * X.shape[1])
     if sparse and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()

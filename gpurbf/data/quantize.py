@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpurbf.data.row_blocks import rows_of_tile
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.threads import parallel_rows
@@ -28,7 +29,6 @@ _ZERO_POINTS = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
 # Maximum error of a multiple, as a fraction of a step: more than rounding of the largest one.
 _NEAR = 1e-3
 _SAMPLE = 16384
-_TILE = 1 << 20  # bytes that stay in cache while they are encoded
 
 
 def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +58,7 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
         to = address + i * n, address + N * n + i
         kernels.encode_rows(rows.ctypes.data, len(rows), n, row, wide, single, *to)
 
-    parallel_rows(tile, N, max(1, _TILE // max(1, X.itemsize * n)))
+    parallel_rows(tile, N, rows_of_tile(X.itemsize * n))
     return codes, off.view(bool)
 
 

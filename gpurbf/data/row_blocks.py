@@ -1,4 +1,4 @@
-"""Blocks of rows that fit the memory budget; of a mapped file the next block is read ahead."""
+"""Blocks of rows that fit the memory budget or a cache; a mapped file is read a block ahead."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ _LEAST_ROWS = 64
 # A thread costs about a millisecond while others compute: the time to read this many bytes from a
 # disk.
 _LEAST_BYTES = 1 << 22
+_TILE = 1 << 20  # bytes that stay in cache while they are worked on
+
+
+def rows_of_tile(row_bytes: int) -> int:
+    """Number of rows that stay in cache while they are worked on, at least 1."""
+    return max(1, _TILE // max(1, row_bytes))
 
 
 def on_disk(X: Any) -> bool:
