@@ -224,7 +224,7 @@ class BinarySolver:
         sets, plane = _Sets(self.numbers, self.kernel.rounds), TwoStep(self.numbers)
         while True:
             rounds = sets.rounds if self.evaluated < _MAX_EVALUATIONS else None
-            compiled = rounds is not None and rounds.needs_no_help()
+            compiled = rounds is not None and self.kernel.keeping and rounds.needs_no_help()
             violation = (self._compiled_rounds if compiled else self._round)(sets, plane)
             if violation is not None:
                 return violation

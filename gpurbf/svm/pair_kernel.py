@@ -26,6 +26,7 @@ class MatrixPair:
     """
 
     rounds: Any = None  # runs compiled rounds
+    keeping = False  # whether rows are kept
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class EvaluatedPair:
     """
 
     rounds: Any = None  # runs compiled rounds, where rows are kept
+    keeping = False
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
         self.kernel, self.n_a = kernel, a.stop - a.start

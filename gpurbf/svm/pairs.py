@@ -19,16 +19,16 @@ from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
-from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache
+from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_pays
 
 # Below this many samples, a second thread costs more than it brings.
 _MIN_THREADED = 400
-# The cost of reading a kernel value, and of writing one, relative to that of an activation.
-_READ_COST, _WRITE_COST = 0.25, 0.5
 # The part of a set's rows expected in memory: half if one and a half sets fit, and 0.35 more if a
 # third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
+# The part of its rows that a pair is sure to find if it keeps them.
+_FOUND_AT_LEAST = 0.4
 # Threads that have `cache_size` together; more threads train more pairs, and have more.
 _THREADS_PER_CACHE = 4
 
@@ -75,7 +75,18 @@ def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
     rows = cache_bytes / (4 * n)
     found = _FOUND_OF_LAST_SET * min(1.0, rows / (_SETS_TO_FIND * binary.working_set_size(n)))
     found += _FOUND_OF_ALL * min(1.0, rows / (_SUPPORT_PART * n))
-    return kernel.cost >= _READ_COST + (1 - found) * (kernel.cost + _WRITE_COST)
+    return keeping_pays(kernel, found)
+
+
+def rows_in_doubt(kernel: KernelRows, sizes: np.ndarray, cache_bytes: float) -> int | None:
+    """How many rows memory holds, if a pair is to find out whether keeping them pays, else None.
+
+    So do two classes, whose rows no other pair has kept or will ask for.
+    """
+    n = int(sizes.sum())
+    rows = int(cache_bytes // (4 * n))
+    doubt = len(sizes) == 2 and rows < _SUPPORT_PART * n
+    return rows if doubt and not keeping_pays(kernel, _FOUND_AT_LEAST) else None
 
 
 @dataclass
@@ -131,12 +142,15 @@ class PairsSolver:
             )
             if there is not None:
                 return there
-        K = _matrix(kernel, self.cache_bytes, own if self.sizes is None else self.sizes)
+        sizes = own if self.sizes is None else self.sizes
+        K = _matrix(kernel, self.cache_bytes, sizes)
         workers, total, self.keeping = 1, 0.0, set()  # pairs that keep rows, whatever the threads
+        self.capacity: int | None = None  # see `CachedPair`
         if K is None:
             most = kernel.free_bytes() / 4
             least = min(self.cache_bytes, most)
             self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
+            self.capacity = rows_in_doubt(kernel, sizes, least)
             # A profile hands out pairs for more threads than there are, which need no memory.
             total, planned = (
                 min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
@@ -205,12 +219,12 @@ class PairsSolver:
 
     def _solve_with_rows(self, p: int, memory: Any) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
-        caches = [
+        a, b = caches = [
             self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
             for c in self.pairs[p]
         ]
         rounds = self._idle_rounds.pop()
-        self._solve(p, CachedPair(self.kernel, caches[0], caches[1], rounds))
+        self._solve(p, CachedPair(self.kernel, a, b, rounds, self.capacity))
         self._idle_rounds.append(rounds)
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)

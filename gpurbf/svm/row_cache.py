@@ -18,6 +18,8 @@ from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair
 round_kernels = lazy_module("gpurbf.svm._round_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
+# The cost of reading a kernel value, and of writing one, relative to that of an activation.
+_READ_COST, _WRITE_COST = 0.25, 0.5
 # Rows that a cache may hold whatever the budget says.
 MIN_ROWS = 64
 # Minimum number of rows of the longest class in a piece of memory, and number of pieces per class
@@ -103,23 +105,57 @@ class RowCache:
         return round_kernels.ClassRows(self.rows, self._slots, self.kernel.tiles.layer_words(layer))
 
 
+def keeping_pays(kernel: KernelRows, found: float) -> bool:
+    """Whether rows should be kept, if that part of those asked for is found in memory."""
+    return kernel.cost >= _READ_COST + (1 - found) * (kernel.cost + _WRITE_COST)
+
+
 class CachedPair(EvaluatedPair):
-    """Kernel of a pair out of the row caches of its classes."""
+    """Kernel of a pair out of the row caches of its classes.
+
+    If no other pair has these classes, no row is in memory at the beginning, and many are asked for
+    only once. Then rows are kept from that set on which would have found enough of its own.
+
+    Parameters
+    ----------
+    kernel : KernelRows
+    over_a, over_b : RowCache
+    rounds : Rounds or None
+    capacity : int or None
+        How many rows memory holds; None to keep rows from the beginning.
+    """
 
     def __init__(
-        self, kernel: KernelRows, over_a: RowCache, over_b: RowCache, rounds: Rounds | None
+        self,
+        kernel: KernelRows,
+        over_a: RowCache,
+        over_b: RowCache,
+        rounds: Rounds | None,
+        capacity: int | None,
     ) -> None:
         super().__init__(kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b
         self.rounds, self.rounding = rounds, kernel.kept_rounding
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
+        self.keeping, self._capacity = capacity is None, capacity or 0
+        # How many rows were asked for, and how many before each member's was, the last time.
+        self._asked, self._last = 0, np.full(len(self.samples), -np.inf)
+
+    def _would_find(self, members: np.ndarray) -> float:
+        """The part of these rows that would be in memory if all so far had been kept."""
+        found = np.count_nonzero(self._last[members] >= self._asked - self._capacity)
+        self._last[members] = self._asked + np.arange(len(members))
+        self._asked += len(members)
+        return found / max(1, len(members))
 
     def subtract(
         self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
     ) -> None:
         """``f -= change @ K[members]``, if ``wide`` in float64 and without the rows."""
-        if wide:
+        if not (wide or self.keeping):
+            self.keeping = keeping_pays(self.kernel, self._would_find(members))
+        if wide or not self.keeping:
             super().subtract(members, change, f, wide)
             return
         self.over_a.subtract(members, change, f[: self.n_a])

@@ -78,6 +78,19 @@ def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     assert calls < len(outcomes) < 2 * calls
 
 
+def test_two_classes_keep_rows_from_the_same_set_on(outcomes, monkeypatch):
+    """Compiled rounds follow; threads and their number have no influence."""
+    monkeypatch.setattr(pairs, "rows_in_doubt", lambda *_: 1000)
+    X, y = numbers(), LABELS > 1
+    models = [SVC(C=10.0, n_jobs=n).fit(X, y) for n in (1, 2)]
+    assert outcomes
+    assert np.array_equal(models[0].dual_coef_, models[1].dual_coef_)
+    monkeypatch.setattr(pairs, "rows_in_doubt", lambda *_: None)
+    kept = SVC(C=10.0).fit(X, y)
+    assert not np.array_equal(models[0].dual_coef_, kept.dual_coef_)
+    np.testing.assert_allclose(models[0].decision_function(X), kept.decision_function(X), atol=2e-3)
+
+
 def test_rounding_is_judged_as_compiled_rounds_judge_it():
     for squares in np.random.default_rng(0).lognormal(0, 5, 10_000).tolist():
         limit = binary.ROUNDING_DEVIATIONS / binary.MAX_ROUNDING_PART * np.sqrt(squares)

@@ -226,6 +226,36 @@ def test_rows_are_kept_where_they_are_dear_or_fit():
         assert pairs.keeps_rows(kernel, n, memory * megabytes) == kept
 
 
+def test_two_classes_keep_rows_from_the_set_on_that_would_have_found_enough(
+    small_sets, monkeypatch
+):
+    monkeypatch.setattr(Matrix, "cost", 1.3)
+    K, starts = problem(sizes=(60, 50))
+    asked = {}
+    for capacity in (None, len(K), 0):
+        monkeypatch.setattr(pairs, "rows_in_doubt", lambda *_, found=capacity: found)
+        (solution,), kernel = solve(K, starts, 10.0, Asked, tol=1e-5)
+        assert_optimal(K, starts, 10.0, [solution], 2e-5)
+        asked[capacity] = kernel.asked
+    assert asked[None] < asked[len(K)] < asked[0]
+    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: False)
+    assert asked[0] == solve(K, starts, 10.0, Asked, tol=1e-5)[1].asked
+
+
+def test_rows_are_in_doubt_where_they_are_cheap_and_few_fit():
+    megabytes = 2**20
+    kernel = Asked(np.eye(2))
+    for cost, sizes, memory, rows in [
+        (1.3, (9_000, 11_000), 200, 2_621),
+        (1.3, (9_000, 11_000), 0, 0),
+        (1.3, (9_000, 11_000), 2_000, None),
+        (1.3, (9_000, 11_000, 1), 200, None),
+        (1.6, (9_000, 11_000), 200, None),
+    ]:
+        kernel.cost = cost
+        assert pairs.rows_in_doubt(kernel, np.array(sizes), memory * megabytes) == rows
+
+
 def test_infinite_bounds_are_allowed():
     rng = np.random.default_rng(0)
     X = np.vstack([rng.normal(-4, 1, (20, 2)), rng.normal(4, 1, (20, 2))])
