@@ -221,9 +221,10 @@ class Blocks:
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
         self.parts = aligned_blocks(X, y, sample_weight)
         plain = type(model)()  # validation of data does not depend on the parameters
-        if np.array_equal(getattr(model, "gamma", ""), "scale"):
+        gamma, weights = (getattr(model, name, None) for name in ("gamma", "class_weight"))
+        if isinstance(gamma, str) and gamma == "scale":
             asked = *asked, SUMS
-        balanced = np.array_equal(getattr(model, "class_weight", ""), "balanced")
+        balanced = isinstance(weights, str) and weights == "balanced"
         n_blocks = len(self.parts)
         scanner = Scanner(plain, negative, n_blocks, balanced, tuple(asked), n_centers)
         groups = self.tasks.locality([block for block, _, _ in self.parts])

@@ -213,7 +213,7 @@ def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
         )
     by_class = rule == "stratified" and y is not None
     known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
-    if not known or np.array_equal(model.gamma, "median"):
+    if not known or (isinstance(model.gamma, str) and model.gamma == "median"):
         return (), 0
     return (Race.drawn(copy.deepcopy(check_random_state(model.random_state)), by_class),), n
 

@@ -35,8 +35,9 @@ _ROWS_A_STEP = 8192
 _CALIBRATION_ROWS = 2000
 # If most left-out rows are centers, which cost more, this many are enough.
 _ROWS_AMONG_CENTERS = 500
+_MOST_LEFT_OUT = 800
 # Chooses the samples to leave out: the same ones from all samples at once and from batches.
-CALIBRATION = Race(0, by_class=True, most=800)
+CALIBRATION = Race(0, by_class=True, most=_MOST_LEFT_OUT)
 # A first batch of up to this many samples, or up to as many as there are centers, is judged again
 # together with the next batch.
 _MOST_HELD = 1000
@@ -410,7 +411,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         # A sample that is a center is fitted unrealistically well: others are used if there are
         # enough.
         others = center_finder(self._layer())(rows.X[chosen.first]) < 0
-        if 2 * others.sum() > CALIBRATION.most:
+        if 2 * others.sum() > _MOST_LEFT_OUT:
             chosen = chosen.at(others)
         scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)
         self._calibrate(scores, rows.X, chosen.labels, chosen.totals)

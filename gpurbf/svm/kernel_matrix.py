@@ -226,7 +226,7 @@ class KernelRows:
             squares[rows] = squared_norms(part, 2, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
             values = FORMULAS[str(a.profile)]
-            most = values(squares.max(initial=0.0), a._replace(coef0=abs(a.coef0)))
+            most = values(np.asarray(squares.max(initial=0.0)), a._replace(coef0=abs(a.coef0)))
             return values(squares, a), float(most)
 
     @staged("prepare", "samples gathered")

@@ -555,6 +555,7 @@ def network_is_the_solution(name, case, model, p, tol):
         left = H @ V + b
     else:
         _, groups = np.unique(np.column_stack([X, y]), axis=0, return_inverse=True)
+        groups = groups.ravel()  # NumPy 2.0.0 has them in a column
         left = truth.left_out(groups, own & (name != "cg"))
     if not isinstance(truth, DeltaRule):
         # Float64 cannot tell a leverage that is nearer to 1: docs/reliability.md. The condition of

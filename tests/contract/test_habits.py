@@ -1,5 +1,6 @@
 """What users of scikit-learn reach for is there, in every estimator and under the usual name."""
 
+import inspect
 import re
 import typing
 
@@ -34,13 +35,13 @@ def test_every_fitted_attribute_and_parameter_is_described(model):
     if isinstance(model, RBFClassifier):
         fitted.append(RBFClassifier("all", solver="cg").fit(X, Y))
     names = {name for each in fitted for name in dir(each) if re.fullmatch(r"[a-zA-Z]\w*_", name)}
-    text = type(model).__doc__
+    text = inspect.getdoc(type(model))
     parameters, attributes = text.split("Parameters\n")[1].split("Attributes\n")
     described = set(re.findall(r"\w+_(?=[, ].*:|\b *:)", attributes))
     assert "classes_" in names or isinstance(model, RBFLayer)
     assert names - {"feature_names_in_"} <= described
     assert all(
-        re.search(rf"^ +(\w+, )*{name}( :|,)", parameters, re.M) for name in model.get_params()
+        re.search(rf"^(\w+, )*{name}( :|,)", parameters, re.M) for name in model.get_params()
     )
 
 

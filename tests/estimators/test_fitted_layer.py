@@ -47,7 +47,7 @@ def test_an_interrupt_while_a_kernel_returns_is_one(monkeypatch):
         raise SystemError("a result with an exception set") from cause
 
     for cause, seen in ((KeyboardInterrupt(), KeyboardInterrupt), (None, SystemError)):
-        train = partial(returns, cause=cause)
+        train = staticmethod(partial(returns, cause=cause))
         monkeypatch.setattr(RBFClassifier, "_choose_layer", train)
         with pytest.raises(seen):
             model.fit(X, y)

@@ -5,6 +5,7 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -23,11 +24,12 @@ if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
     settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 # NumPy 2.5 has no `row_stack`, which numba-cuda up to 0.30.4 names when it first compiles.
-if not hasattr(np, "row_stack"):
-    np.row_stack = np.vstack  # noqa: NPY201
+numpy: Any = np
+if not hasattr(numpy, "row_stack"):
+    numpy.row_stack = np.vstack
     with contextlib.suppress(ImportError):  # Numba's own numba.cuda
         import numba.cuda.np.arrayobj  # noqa: F401
-    del np.row_stack  # noqa: NPY201
+    del numpy.row_stack
 
 
 def jit(function=None, **options):
