@@ -27,7 +27,7 @@ _MIN_THREADED = 400
 # third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
-# The part of its rows that a pair is sure to find if it keeps them.
+# The part of its rows that a pair finds in most fits, at the least, if it keeps them.
 _FOUND_AT_LEAST = 0.4
 # Threads that have `cache_size` together; more threads train more pairs, and have more.
 _THREADS_PER_CACHE = 4

@@ -192,9 +192,9 @@ def test_steps_have_room_for_their_threads_and_warps_meet_in_few_instructions(
     steps_ptx, assembled, name, words, capability
 ):
     """The largest key of a warp is one instruction a word where there is one: of two words and its
-    place; elsewhere five. From Python 3.13 on, whose bytecode repeats the ends of loops, a fourth
+    place; elsewhere five. From Python 3.12 on, whose bytecode repeats the ends of loops, a fourth
     more are written down."""
-    words += words // 4 * (sys.version_info >= (3, 13))
+    words += words // 4 * (sys.version_info >= (3, 12))
     text = steps_ptx(name, "float64" if name == "gather" else "float32", capability)
     assert not re.search(LOCAL, text)
     found = len(re.findall(r"redux\.sync\.max\.s32", text))
