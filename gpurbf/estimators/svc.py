@@ -7,7 +7,7 @@ import inspect
 import numbers
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d, gen_batches
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
@@ -50,12 +50,13 @@ from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer, canonical_csr
-from gpurbf.runtime.arrays import beside, chosen, is_resident, to_host
+from gpurbf.runtime.arrays import beside, chosen, is_resident, library, to_host
 from gpurbf.runtime.checks import check_flag, check_number, check_option, check_verbose
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
-from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.stages import staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
@@ -88,6 +89,8 @@ _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 _NAMED = 5
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
+# Memory for each output of a block, and the least number of samples in it.
+_BYTES_PER_OUTPUT, _LEAST_ROWS = 32, 64
 _CALIBRATED = "CalibratedClassifierCV(SVC(), ensemble=False)"
 
 
@@ -495,12 +498,12 @@ class SVC(
             pairs' outputs, positive for the first class of the pair; "ovr" gives each class its
             votes, plus its summed outputs squeezed into (-1/3, 1/3).
         """
+        check_is_fitted(self)
+        n_classes = len(self.classes_)
+        if n_classes > 2 and self.decision_function_shape == "ovr":
+            return self._answers(X, lambda found: class_scores(to_host(found), n_classes))
         outputs = self._outputs(X)
-        if len(self.classes_) == 2:
-            return -outputs[:, 0]
-        if self.decision_function_shape == "ovr":
-            return class_scores(to_host(outputs), len(self.classes_))
-        return outputs
+        return -outputs[:, 0] if n_classes == 2 else outputs
 
     @where_X_is
     def predict(self, X: Any) -> np.ndarray:
@@ -515,16 +518,18 @@ class SVC(
         -------
         y : ndarray of shape (n_samples,)
         """
+        check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
-            check_is_fitted(self)
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
-        outputs, n_classes = self._outputs(X), len(self.classes_)
-        with stage("back and evaluate", "votes"):
+        n_classes = len(self.classes_)
+
+        @staged("back and evaluate", "votes")
+        def winners(outputs: Any) -> Any:
             if self.break_ties and n_classes > 2:
-                points = class_scores(to_host(outputs), n_classes)
-            else:
-                points = votes(outputs, n_classes)
-            return chosen(self.classes_, points.argmax(axis=1))
+                return class_scores(to_host(outputs), n_classes).argmax(axis=1)
+            return votes(outputs, n_classes).argmax(axis=1)
+
+        return chosen(self.classes_, self._answers(X, winners))
 
     @available_if(_has_probabilities)
     @where_X_is
@@ -545,8 +550,12 @@ class SVC(
             raise NotFittedError(
                 "predict_proba is not available when fitted with probability=False: fit again."
             )
-        won = pair_probabilities(to_host(self._outputs(X, copies=4)), self._probA, self._probB)
-        return class_probabilities(won, len(self.classes_))
+
+        def probabilities(outputs: Any) -> np.ndarray:
+            won = pair_probabilities(to_host(outputs), self._probA, self._probB)
+            return class_probabilities(won, len(self.classes_))
+
+        return self._answers(X, probabilities)
 
     def to_sklearn(self) -> ScikitLearnSVC:
         """Convert the fitted model to scikit-learn's class, for code that knows only that.
@@ -719,20 +728,28 @@ class SVC(
             )
         return K
 
-    @staged("back and evaluate", "scores")
-    def _outputs(self, X: Any, copies: int = 2) -> np.ndarray:
-        """Outputs of the pairs (N, n_pairs), positive for the first class of the pair.
-
-        There must be room for ``copies`` arrays of them.
-        """
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
         check_is_fitted(self)
         X = self._check_samples(X)
         if not is_resident(X):
-            k, cure = len(self.classes_), "predict fewer samples at a time"
-            pairs = k * (k - 1) // 2
-            check_result((X.shape[0], pairs), np.dtype(np.float64), "outputs", cure, copies)
-            cure = "take RBFClassifier, whose outputs are one a class"
-            check_room(4 * k * pairs, f"Votes of {pairs:,} pairs of {k:,} classes", cure)
+            shape, cure = (X.shape[0], len(self._intercept_)), "predict fewer samples at a time"
+            check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
+        return self._pair_outputs(X)
+
+    def _answers(self, X: Any, answer: Callable[[Any], Any]) -> Any:
+        """Answers to the outputs of the pairs, which are made and given up block by block.
+
+        ``answer`` returns a row for each row of outputs.
+        """
+        X = self._check_samples(X)
+        most = working_bytes() / (4 * _BYTES_PER_OUTPUT * len(self._intercept_))
+        blocks = gen_batches(X.shape[0], max(_LEAST_ROWS, int(most)))
+        found = [answer(self._pair_outputs(X[rows])) for rows in blocks]
+        return found[0] if len(found) == 1 else library(found[0]).concatenate(found)
+
+    @staged("back and evaluate", "scores")
+    def _pair_outputs(self, X: Any) -> Any:
         with limited(self.n_jobs):
             ready = self._prepared()
             if ready.layer is None:

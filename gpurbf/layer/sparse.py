@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from gpurbf.data.samples import Samples
 from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
-from gpurbf.layer.backends.numba.matvec import row_products
+from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, times
 from gpurbf.layer.distance import Coefficients, evaluate
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result
@@ -163,11 +163,21 @@ class SparseLayer:
         return self._by_parts(self._values, X, np.empty(shape) if out is None else out)
 
     @staged("hidden layer", "sparse products")
-    def matvec(self, X: Any, W: np.ndarray) -> np.ndarray:
-        """H @ W, shape (N, k)."""
-        shape = X.shape[0], W.shape[1]
+    def matvec(self, X: Any, W: Any) -> np.ndarray:
+        """H @ W, shape (N, k), for `OutputWeights`."""
+        shape, multiply = (X.shape[0], W.shape[1]), W.packed(self)
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-        return self._by_parts(lambda A: row_products(self._values(A), W), X, np.empty(shape))
+
+        def sums(A: Any) -> np.ndarray:
+            S = np.empty((A.shape[0], W.shape[1]))
+            multiply(self._values(A), S)
+            return S
+
+        return self._by_parts(sums, X, np.empty(shape))
+
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Product:
+        """Output weights W (m, k) as a product with them."""
+        return times(W, self.dtype)
 
     def _by_parts(self, values: Callable[[Any], np.ndarray], X: Any, out: np.ndarray) -> np.ndarray:
         """Write the values of X into ``out``, in parts of rows on all free threads; return ``out``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from contextlib import nullcontext
+from copy import copy
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.backends.numba.tile_layer import TilesAmong
-from gpurbf.layer.layer import HiddenLayer
+from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer, squared_norms
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
@@ -35,6 +36,8 @@ _NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place; of a given
 # matrix, in another order.
 _COPIED_ROWS, _ORDERED_ROWS = 256, 32
+# Rows that are rounded at a time, to be kept.
+_KEPT_ROWS = 32
 # Integers that float32 holds, and the standard deviation of rounding to it, as a part of the
 # largest value.
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
@@ -108,7 +111,7 @@ class KernelRows:
 
     matrix: np.ndarray | None = None
     on_device = False
-    _among: TilesAmong | None = None
+    among: TilesAmong | None = None
 
     def __init__(
         self, X: Samples, activation: Activation, backend: str, precision: str, n_samples: int
@@ -117,7 +120,7 @@ class KernelRows:
         self.activation, self.precision, self.n_samples = activation, precision, n_samples
         # A layer for each class, with its samples as centers; other columns are needed only once.
         self._layers: dict[tuple[int, int], Any] = {}
-        self._lock = threading.Lock()
+        self._lock, self._own = threading.Lock(), threading.local()
         self._sparse = sp.issparse(X.values)
         self._choose_backend(backend)
         # With codes, evaluating each value by 8-bit products takes less time.
@@ -132,7 +135,7 @@ class KernelRows:
             # All of K is asked for in one call: a first small fit compiles nothing more.
             self._layers[0, len(X)] = probe
         else:
-            self._among = self._layers_among()
+            self.among = self._layers_among()
         self.cost = self._cost()
         self.description = probe.describe() + why
 
@@ -245,7 +248,7 @@ class KernelRows:
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], np.float64 if wide else None)
         with self.allocator():
-            return to_host(layer.matvec(rows, weights[:, None]))[:, 0]
+            return to_host(layer.matvec(rows, OutputWeights(weights[:, None])))[:, 0]
 
     def between(self, samples: np.ndarray) -> np.ndarray:
         """K[samples][:, samples] in float64."""
@@ -271,16 +274,25 @@ class KernelRows:
         It is made from the layer `before`, which changes, if that had the same samples except the
         fresh ones.
         """
-        if self._among is None:
+        if self.among is None:
             return self._layer(self.gathered(samples))
         if isinstance(samples, slice):
             samples = np.arange(samples.start, samples.stop)
-        return self._among.layer(samples, before, fresh)
+        return self.among.layer(samples, before, fresh)
+
+    def part(self, samples: np.ndarray) -> KernelRows:
+        """The kernel of some samples, on the host, with its matrix."""
+        part, n = copy(self), len(samples)
+        part.X = part._there = self.X[samples]
+        part.diagonal, part._layers, part.on_device = self.diagonal[samples], {}, False
+        part.matrix = np.empty((n, n), self.dtype)
+        self.values(samples, self.over(samples), part.matrix)
+        return part
 
     @property
     def tiles(self) -> Any:
         """The float32 layers among all samples, if compiled code can evaluate them, else None."""
-        return self._among if self.dtype == np.float32 else None
+        return self.among if self.dtype == np.float32 else None
 
     def class_layer(self, columns: slice) -> Any:
         """The layer whose centers are a class; it is kept."""
@@ -300,14 +312,24 @@ class KernelRows:
         :meth:`over`.
         """
         layer = self.class_layer(columns) if isinstance(columns, slice) else columns
-        if self._among is None:
+        if self.among is None:
             self._copied(layer, samples, out, places)
         elif out.dtype == self.dtype:
-            self._among.activations(layer, samples, out, places)
+            self.among.activations(layer, samples, out, places)
         else:
-            H = np.empty((len(samples), out.shape[1]), self.dtype)
-            self._among.activations(layer, samples, H)
-            out[slice(None) if places is None else places] = H
+            H = self._wide(len(samples), out.shape[1])
+            self.among.activations(layer, samples, H)
+
+            def keep(rows: slice) -> None:
+                out[rows if places is None else places[rows]] = H[rows]
+
+            parallel_rows(keep, len(H), _KEPT_ROWS)
+
+    def _wide(self, n_rows: int, n_columns: int) -> np.ndarray:
+        """Memory of this thread for float64 values that are kept in float32."""
+        if n_rows * n_columns > len(getattr(self._own, "memory", ())):
+            self._own.memory = np.empty(n_rows * n_columns)
+        return self._own.memory[: n_rows * n_columns].reshape(n_rows, n_columns)
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied first, a few at a time."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,8 @@ from gpurbf.svm.rounding import arithmetic
 # Up to this many products, a BLAS does not wake its threads, which spin after their work for longer
 # than a prediction takes (OpenBLAS wakes them from twice as many).
 _MAX_PRODUCTS_ALONE = 1 << 17
+# Up to this many classes, wins are counted by a product with all pairs and classes.
+_MAX_PRODUCT_CLASSES = 32
 # Up to this many classes, each class is in most of the pairs.
 _MAX_DENSE_CLASSES = 3
 
@@ -37,7 +38,7 @@ def support_layer(
     precision: str,
     quantizations: tuple[Quantization, ...] | None,
     tol: float,
-) -> tuple[HiddenLayer | SparseLayer, np.ndarray | OutputWeights]:
+) -> tuple[HiddenLayer | SparseLayer, OutputWeights]:
     """The hidden layer whose centers are the support vectors, and W in the form for its scores.
 
     On a CPU each class is summed for its own pairs alone, in float64. If all classes are summed in
@@ -64,11 +65,12 @@ def support_layer(
     Returns
     -------
     layer : HiddenLayer or SparseLayer
-    weights : OutputWeights or ndarray
+    weights : OutputWeights
     """
     samples = quantize_or_keep(V, precision, quantizations)
     if sp.issparse(samples.values):
-        return SparseLayer(samples, activation), W.dense()
+        few = len(n_support) <= _MAX_DENSE_CLASSES
+        return SparseLayer(samples, activation), OutputWeights(W.dense() if few else W)
     if activation.linear and samples.quantization is None and W.shape[1] < W.shape[0]:
         dtype = np.float32 if precision in ("float32", "tf32") else np.float64
         sums = row_products(samples.values.T, W.dense()).T.astype(dtype, order="C")
@@ -124,6 +126,7 @@ def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights
     return GroupedWeights(groups, n_classes * (n_classes - 1) // 2)
 
 
+@functools.lru_cache(1)
 def pairs_by_class(n_classes: int) -> np.ndarray:
     """Numbers of the pairs of each class (n_classes, n_classes - 1), ordered by the other class."""
     pair = np.zeros((n_classes, n_classes), np.intp)
@@ -145,6 +148,12 @@ def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
 def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     """Number of pairs won by each class; by_first: whether the first class wins its pair."""
     # A class is the second of as many pairs as there are classes before it.
+    if n_classes > _MAX_PRODUCT_CLASSES:
+        first_starts, by_second, second_starts = _runs_of_pairs(n_classes)
+        counts = np.tile(np.arange(n_classes), (len(by_first), 1))
+        counts[:, :-1] += np.add.reduceat(by_first, first_starts, axis=1, dtype=np.int32)
+        counts[:, 1:] -= np.add.reduceat(by_first[:, by_second], second_starts, 1, np.int32)
+        return counts
     wins, change = by_first.astype(np.float32), vote_changes(n_classes)
     points = np.empty((len(wins), n_classes), np.float32)
     rows = max(1, _MAX_PRODUCTS_ALONE // change.size)
@@ -153,8 +162,17 @@ def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
     return points.astype(np.int64) + np.arange(n_classes)
 
 
-# To make it takes longer than the votes of a few samples; only one is kept, as many classes have a
-# large one.
+@functools.lru_cache(1)
+def _runs_of_pairs(n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where each first class's pairs begin; the pairs by their second class, where these begin."""
+    first, second = np.triu_indices(n_classes, 1)
+    by_second = np.argsort(second, kind="stable")
+    classes = np.arange(n_classes)
+    starts = np.searchsorted(second[by_second], classes[1:])
+    return np.searchsorted(first, classes[:-1]), by_second, starts
+
+
+# To make it takes longer than the votes of a few samples.
 @functools.lru_cache(1)
 def vote_changes(n_classes: int) -> np.ndarray:
     """Changes of the classes' points (n_pairs, n_classes) if a pair is won by its first class."""
@@ -171,8 +189,9 @@ def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     An output of exactly 0 is a vote for the first class of its pair here, as in scikit-learn's
     ``decision_function``, though not in its (LIBSVM's) ``predict``.
     """
-    sums = np.zeros((len(decisions), n_classes))
-    for p, (a, b) in enumerate(combinations(range(n_classes), 2)):
-        sums[:, a] += decisions[:, p]
-        sums[:, b] -= decisions[:, p]
+    sums, own = np.zeros((len(decisions), n_classes)), pairs_by_class(n_classes)
+    # The first class of a pair gains what the second one loses, pair after pair.
+    signs = np.where(np.arange(n_classes - 1) < np.arange(n_classes)[:, None], -1.0, 1.0)
+    for j in range(n_classes - 1):
+        sums += signs[:, j] * decisions[:, own[:, j]]
     return _won(~(decisions < 0), n_classes) + sums / (3 * (np.abs(sums) + 1))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
@@ -23,6 +24,9 @@ from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_p
 
 # Below this many samples, a second thread costs more than it brings.
 _MIN_THREADED = 400
+# Up to this many samples of the largest pair, tiles evaluate values that no pair asks for in less
+# time than each pair takes to evaluate its own.
+_MAX_SMALL_PAIR = 640
 # The part of a set's rows expected in memory: half if one and a half sets fit, and 0.35 more if a
 # third of all rows fits, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
@@ -33,21 +37,48 @@ _FOUND_AT_LEAST = 0.4
 _THREADS_PER_CACHE = 4
 
 
+def _largest(sizes: np.ndarray) -> int:
+    """Samples of the largest pair of classes of such sizes."""
+    return int(np.sort(sizes)[-2:].sum())
+
+
+def _most_as_one_set(kernel: KernelRows) -> int:
+    """Up to this many samples a pair is its own working set, if its matrix is there."""
+    # With a linear kernel, only working sets need values.
+    return MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
+
+
 def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
     """All of K if it is given or, for classes of such sizes, is to be made; else None."""
     if kernel.matrix is not None:
         return kernel.matrix
-    n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
-    # With a linear kernel, only working sets need values; otherwise pairs up to this size are their
-    # own sets.
-    most = MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
-    wanted = n_samples <= MAX_MATRIX or largest <= most
+    n_samples = int(sizes.sum())
+    wanted = n_samples <= MAX_MATRIX or _largest(sizes) <= _most_as_one_set(kernel)
     if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
         return None
     N = len(kernel.diagonal)
     K = np.empty((N, N), kernel.dtype)
     kernel.values(np.arange(N), slice(0, N), K)
     return K
+
+
+def _groups(
+    kernel: KernelRows, own: np.ndarray, sizes: np.ndarray, cache_bytes: float
+) -> np.ndarray | None:
+    """For small pairs the group of each class, so that memory holds the matrix of any two groups.
+
+    ``own`` are the sizes of the classes, ``sizes`` those of all classes of the whole problem.
+    """
+    most = math.isqrt(int(cache_bytes / kernel.dtype.itemsize)) // 2
+    small = _most_as_one_set(kernel) if kernel.among is None else _MAX_SMALL_PAIR
+    if _largest(sizes) > min(small, most):
+        return None
+    groups, n = np.zeros(len(own), np.intp), 0
+    for c, size in enumerate(own):
+        full = n + size > most
+        groups[c:] += full
+        n = size + n * (not full)
+    return groups
 
 
 def _at_once(
@@ -144,6 +175,8 @@ class PairsSolver:
                 return there
         sizes = own if self.sizes is None else self.sizes
         K = _matrix(kernel, self.cache_bytes, sizes)
+        if K is None and (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
+            return self._solve_by_groups(groups)
         workers, total, self.keeping = 1, 0.0, set()  # pairs that keep rows, whatever the threads
         self.capacity: int | None = None  # see `CachedPair`
         if K is None:
@@ -182,6 +215,41 @@ class PairsSolver:
             # Caches and budget refer to each other: a cycle would wait for the garbage collector.
             self.budget.clear()
         return self.solutions
+
+    def _solve_by_groups(self, groups: np.ndarray) -> list[Solution]:
+        """Solve the pairs of two groups of classes at a time, on the matrix of their samples."""
+        numbers: dict[frozenset[int], list[int]] = {}
+        for p, pair in enumerate(self.pairs):
+            numbers.setdefault(frozenset(groups[list(pair)]), []).append(p)
+        found: dict[int, Solution] = {}
+        for both, own in numbers.items():
+            classes = np.flatnonzero(np.isin(groups, list(both)))
+            found.update(zip(own, self._part(classes, own).solve()))
+        return [found[p] for p in range(len(self.pairs))]
+
+    def _part(self, classes: np.ndarray, own: list[int]) -> PairsSolver:
+        """The solver of pairs with these numbers, all of these classes, on a ready matrix."""
+        begins, ends = self.starts[classes], self.starts[classes + 1]
+        samples = np.concatenate([np.arange(*span) for span in zip(begins, ends)])
+        pairs = np.searchsorted(classes, [self.pairs[p] for p in own]).tolist()
+
+        def stepped(q: int, steps: int, violation: float) -> bool:
+            return self.stepped is not None and self.stepped(own[q], steps, violation)
+
+        def solved(q: int, solution: Solution) -> bool:
+            ended = self.solved(own[q], solution)
+            self.max_iter *= not ended
+            return ended
+
+        return replace(
+            self,
+            kernel=self.kernel.part(samples),
+            starts=np.concatenate([[0], np.cumsum(ends - begins)]),
+            C=self.C[samples],
+            pairs=[(a, b) for a, b in pairs],
+            stepped=self.stepped and stepped,
+            solved=solved,
+        )
 
     def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
         """Solve a pair whose kernel is a part of a ready matrix."""

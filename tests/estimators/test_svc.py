@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs, make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from gpurbf import SVC
+from gpurbf import SVC, config_context
 from gpurbf.estimators import svc
 from gpurbf.svm import binary, kernel_matrix, pairs
 from gpurbf.svm.ovo import pair_weights
@@ -120,6 +120,26 @@ def test_votes_and_ties_are_scikit_learns(shape, break_ties):
             ours.predict(grid)
     else:
         assert np.array_equal(ours.predict(grid), theirs.predict(grid))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_many_small_classes_are_scikit_learns_on_any_threads_in_any_blocks(kind):
+    """Pairs share matrices of groups of classes; outputs are made and given up block by block."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(40), rng.integers(20, 90, 40))
+    X = rng.normal(size=(40, 5))[y] + 0.7 * rng.normal(size=(len(y), 5))
+    if kind == "sparse":
+        X = sp.csr_array(sp.hstack([sp.csr_array(X), sp.csr_array((len(X), 5000))]))
+    options = {"tol": 1e-6, "cache_size": 2}
+    ours, theirs = SVC(**options).fit(X, y), svm.SVC(**options).fit(X, y)
+    alone = SVC(**options, n_jobs=1).fit(X, y)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    scores = ours.decision_function(X)
+    np.testing.assert_array_equal(alone.decision_function(X), scores)
+    np.testing.assert_allclose(scores, theirs.decision_function(X), atol=1e-4)
+    with config_context(memory=1):
+        np.testing.assert_array_equal(ours.decision_function(X), scores)
+        np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
 
 
 @pytest.mark.parametrize("backend", ["numpy", "numba"])

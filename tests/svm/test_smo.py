@@ -1,6 +1,7 @@
 """The solver of SVC against the optimality conditions, whatever the sizes of sets and caches."""
 
 from contextlib import nullcontext
+from copy import copy
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,7 @@ class Matrix:
 
     xp, allocator = np, staticmethod(nullcontext)
     cost, linear, rounding, blurred, tiles, on_device = 100.0, False, 0.0, 0.0, None, False
+    among, largest = None, 0  # the side of the largest part
     kept_rounding = property(lambda self: self.rounding)
 
     def free_bytes(self):
@@ -40,6 +42,14 @@ class Matrix:
 
     def over(self, samples, before=None, fresh=None):
         return samples
+
+    def part(self, samples):
+        part, block = copy(self), np.ix_(samples, samples)
+        part.K, part.diagonal = self.K[block], self.diagonal[samples]
+        part.matrix = (self.K + self.blurred)[block]
+        self.asked += len(samples) ** 2
+        self.largest = max(self.largest, len(samples))
+        return part
 
     def values(self, samples, columns, out, places=slice(None)):
         if isinstance(columns, slice):
@@ -211,6 +221,43 @@ def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_ow
     monkeypatch.setattr(binary, "MAX_SINGLE_SET", 79)
     _, larger = solve(K, starts, 10.0, Asked)
     assert larger.asked != once.asked
+
+
+@pytest.mark.parametrize("sizes", [(40,) * 9, (12, 60, 3, 35, 50, 8, 44, 9, 30, 38)])
+@pytest.mark.parametrize("side", [220, 250, 280])
+def test_small_pairs_of_many_classes_share_matrices_that_memory_holds(sizes, side, monkeypatch):
+    K, starts = problem(sizes=sizes)
+    expected, _ = solve(K, starts, 10.0)
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
+    options = {"kind": Asked, "cache_bytes": side**2 * K.itemsize}
+    solutions, kernel = solve(K, starts, 10.0, **options)
+    assert side / 2 < kernel.largest <= side
+    for solution, same in zip(solutions, expected):
+        np.testing.assert_array_equal(solution.beta, same.beta)
+        assert solution.intercept == same.intercept
+    rounded, _ = solve(K, starts, 10.0, **options, rounding=1e-3)
+    assert_optimal(K, starts, 10.0, rounded, 1.5e-3)
+    monkeypatch.setattr(pairs, "_MAX_SMALL_PAIR", max(sizes))
+    monkeypatch.setattr(Matrix, "among", "tiles")
+    _, kernel = solve(K, starts, 10.0, **options)
+    assert not kernel.largest  # tiles evaluate the own values of larger pairs
+
+
+def test_small_pairs_are_told_and_ended_by_their_own_numbers(monkeypatch):
+    monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
+    K, starts = problem(sizes=(40,) * 6)
+    options = {"kind": Asked, "cache_bytes": 160**2 * K.itemsize}
+    monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 1)
+    told, ended = {}, 11
+    hooks = {"stepped": lambda p, *_: p == ended, "solved": lambda p, at: told.update({p: at})}
+    solutions, kernel = solve(K, starts, 1e6, tol=1e-8, **options, **hooks)
+    assert kernel.largest == 160
+    assert [p for p, found in enumerate(solutions) if not found.converged] == [ended]
+    assert [told[p] for p in range(15)] == solutions
+    left, _ = solve(K, starts, 10.0, **options, solved=lambda p, _: p == 0)
+    assert left[0].converged and not any(found.steps for found in left[-3:])
+    with pytest.raises(KeyError):
+        solve(K, starts, 10.0, **options, solved=lambda p, _: {}[p])
 
 
 def test_rows_are_kept_where_they_are_dear_or_fit():
