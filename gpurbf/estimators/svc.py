@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils import check_random_state, column_or_1d, gen_batches
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
@@ -56,7 +56,7 @@ from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage, staged
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
@@ -523,11 +523,11 @@ class SVC(
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         n_classes = len(self.classes_)
 
-        @staged("back and evaluate", "votes")
         def winners(outputs: Any) -> Any:
-            if self.break_ties and n_classes > 2:
-                return class_scores(to_host(outputs), n_classes).argmax(axis=1)
-            return votes(outputs, n_classes).argmax(axis=1)
+            with stage("back and evaluate", "votes"):
+                if self.break_ties and n_classes > 2:
+                    return class_scores(to_host(outputs), n_classes).argmax(axis=1)
+                return votes(outputs, n_classes).argmax(axis=1)
 
         return chosen(self.classes_, self._answers(X, winners))
 
@@ -744,8 +744,9 @@ class SVC(
         """
         X = self._check_samples(X)
         most = working_bytes() / (4 * _BYTES_PER_OUTPUT * len(self._intercept_))
-        blocks = gen_batches(X.shape[0], max(_LEAST_ROWS, int(most)))
-        found = [answer(self._pair_outputs(X[rows])) for rows in blocks]
+        step = max(_LEAST_ROWS, int(most))  # gen_batches of scikit-learn takes as long as a sample
+        starts = range(0, X.shape[0], step)
+        found = [answer(self._pair_outputs(X[start : start + step])) for start in starts]
         return found[0] if len(found) == 1 else library(found[0]).concatenate(found)
 
     @staged("back and evaluate", "scores")
