@@ -237,50 +237,63 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
 
 
 @_compiled
-def begin_pair(rows, diagonal, C, points, memory, goal, max_steps):
-    """The first steps of a pair of classes in a ready matrix, all of them if those are enough.
+def begin_pairs(K, spans, diagonal, C, points, memory, part, there, goal, most, about):
+    """The first steps of pairs of classes in a ready matrix, all of them if those are enough.
 
     Parameters
     ----------
-    rows : plain tuple of a `Rows`
-        The pair's part of a kernel matrix of N samples: memory in which no row is there, or the
-        matrix itself if the pair is all of it.
+    K : array of shape (N, N)
+        The kernel matrix of N samples.
+    spans : int64 array of shape (pairs, 4)
+        Where the first class of a pair begins, its size, where the second begins, and n, the
+        pair's size.
     diagonal, C : float64 array of shape (N,)
         Diagonal of the matrix; upper bounds of alpha.
-    points : float64 array of shape (2, n)
-        Becomes beta and f.
-    memory : float64 array of shape (7, n)
+    points : float64 array of shape (2 Σ n,)
+        Becomes beta and f of each pair, one after the other.
+    memory : float64 array of shape (7, largest n)
         Scratch.
-    goal, max_steps
+    part : array of shape (largest n, largest n)
+        Scratch, of the dtype of K; empty if K is that of the pair.
+    there : uint8 array of shape (largest n,)
+        Scratch.
+    goal : float
         See `solve_block`.
-
-    Returns
-    -------
-    steps, violation, stuck
-        See `solve_block`; the violation is not a number if an f is not finite.
-    about : tuple of float
-        See `kkt_summary`.
+    most : tuple of int
+        Maximum number of steps of a pair of fewer samples than that, and of any pair.
+    about : float64 array of shape (pairs, 6)
+        Becomes steps, violation and whether the pair is stuck, see `solve_block` (the violation is
+        not a number if an f is not finite), and the summary of `kkt_summary`.
     """
-    rows = Rows(*rows)
-    n, first, n_first, second = len(rows.K), rows.first, rows.n_first, rows.second
-    beta, f = pointer_to(points, 0), pointer_to(points, n)
-    own_diagonal, own_C, y = pointer_to(memory, 0), pointer_to(memory, n), pointer_to(memory, 2 * n)
-    low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
-    for k in range(n):
-        sign, i = 1.0, first + k
-        if k >= n_first:
-            sign, i = -1.0, second + k - n_first
-        end = sign * C[i]
-        own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
-        low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
-        beta[k], f[k] = 0.0, sign
-    rows = (
-        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
-        first, n_first, second,
-    )  # fmt: skip
-    steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, max_steps)
-    about = _summary(beta, f, y, own_C, n)
-    return steps, violation if _finite(f, n) else np.nan, stuck, about
+    beta = pointer_to(points, 0)
+    K, part, there = without_refcount(K), without_refcount(part), without_refcount(there)
+    for p in range(len(spans)):
+        first, n_first, second, n = spans[p, 0], spans[p, 1], spans[p, 2], spans[p, 3]
+        f = moved(beta, n)
+        own_diagonal, own_C = pointer_to(memory, 0), pointer_to(memory, n)
+        y = pointer_to(memory, 2 * n)
+        low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
+        for k in range(n):
+            sign, i = 1.0, first + k
+            if k >= n_first:
+                sign, i = -1.0, second + k - n_first
+            end = sign * C[i]
+            own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
+            low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
+            beta[k], f[k] = 0.0, sign
+            there[k] = 0
+        whole = n == len(K)
+        own, missing = (K if whole else part)[:n], there[: 0 if whole else n]
+        rows = own, missing, K, first, n_first, second
+        limit = most[0] if most[0] > n else n
+        limit = limit if limit < most[1] else most[1]
+        steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, limit)
+        intercept, objective, gap = _summary(beta, f, y, own_C, n)
+        about[p, 0], about[p, 1], about[p, 2] = steps, violation, stuck
+        about[p, 3], about[p, 4], about[p, 5] = intercept, objective, gap
+        if not _finite(f, n):
+            about[p, 1] = np.nan
+        beta = moved(f, n)
 
 
 @_compiled

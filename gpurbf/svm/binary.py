@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from gpurbf.svm.pair_kernel import (
     EvaluatedPair,
     MatrixPair,
     all_rows,
-    pair_rows,
 )
 
 free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
@@ -64,26 +63,25 @@ class Solution:
 
 def begin_on_matrix(
     K: np.ndarray,
-    a: slice,
-    b: slice,
+    pairs: list[tuple[slice, slice]],
     diagonal: np.ndarray,
     C: np.ndarray,
     tol: float,
     max_iter: int,
-) -> tuple[Solution, np.ndarray, bool]:
-    """The first steps of a pair of classes in a ready matrix, in one call: most pairs need no more.
+) -> Iterator[tuple[Solution, np.ndarray, bool]]:
+    """The first steps of pairs of classes in a ready matrix, in one call; most need no more.
 
     Parameters
     ----------
     K : ndarray of shape (N, N)
-    a, b : slice
-        The classes' samples.
+    pairs : list of (slice, slice)
+        The samples of both classes.
     diagonal, C : ndarray of shape (N,)
     tol, max_iter
         See :class:`BinarySolver`.
 
-    Returns
-    -------
+    Yields
+    ------
     solution : Solution
         Where these steps end.
     f : ndarray of shape (n,)
@@ -91,21 +89,33 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    rows = pair_rows(K, a, b)
-    n = len(rows[0])
-    most = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), max_iter)
-    points, memory = np.empty((2, n)), np.empty((7, n))
+    spans = np.array([(a.start, a.stop - a.start, b.start, length(a, b)) for a, b in pairs])
+    sizes = spans[:, 3]
+    n, points, about = int(sizes.max()), np.empty(2 * sizes.sum()), np.empty((len(pairs), 6))
+    part = np.empty((0, 0) if n == len(K) else (n, n), K.dtype)
+    least = smo_kernels.MIN_STEPS_PER_CALL
     with stage("output training", "inner steps"):
-        steps, violation, stuck, about = smo_kernels.begin_pair(
-            rows, diagonal, C, points, memory, tol, most
-        )
-        count(operations=OPERATIONS_PER_VALUE * steps * n, kind="float64")
-    if violation != violation:
+        smo_kernels.begin_pairs(
+            K, spans, diagonal, C, points, np.empty((7, n)), part, np.empty(n, np.uint8),
+            tol, (least, max_iter), about,
+        )  # fmt: skip
+        steps, violations = about[:, 0], about[:, 1]
+        count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
+    if np.isnan(violations).any():
         raise FloatingPointError("not finite")
-    intercept, objective, gap = about
-    done = violation < tol
-    solution = Solution(points[0], intercept, steps, violation, objective, gap, done)
-    return solution, points[1], stuck or steps < most or steps == max_iter
+    at = 0
+    for n, (made, violation, stuck, intercept, objective, gap) in zip(
+        sizes.tolist(), about.tolist()
+    ):
+        beta, f, at = points[at : at + n], points[at + n : at + 2 * n], at + 2 * n
+        done = violation < tol
+        solution = Solution(beta, intercept, int(made), violation, objective, gap, done)
+        yield solution, f, bool(stuck) or made < max(least, n) or made == max_iter
+
+
+def length(a: slice, b: slice) -> int:
+    """Samples of a pair of classes."""
+    return int(a.stop - a.start + b.stop - b.start)
 
 
 def rounding_is_small(rounding: float, squares: float, violation: float) -> bool:

@@ -16,12 +16,20 @@ import numpy as np
 
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
-from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
+from gpurbf.svm.binary import (
+    BinarySolver,
+    Solution,
+    begin_on_matrix,
+    length,
+    rounding_is_small,
+)
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_pays
 
+# Samples of the small pairs that begin in one call.
+_SAMPLES_PER_TASK = 1024
 # Below this many samples, a second thread costs more than it brings.
 _MIN_THREADED = 400
 # Up to this many samples of the largest pair, tiles evaluate values that no pair asks for in less
@@ -79,6 +87,19 @@ def _groups(
         groups[c:] += full
         n = size + n * (not full)
     return groups
+
+
+def _tasks(own: np.ndarray, pairs: list[tuple[int, int]]) -> list[list[int]]:
+    """Numbers of the pairs of classes of such sizes, those of few samples together."""
+    tasks: list[list[int]] = []
+    n = most = min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET)
+    for p, (a, b) in enumerate(pairs):
+        if n + own[a] + own[b] > most:
+            tasks.append([])
+            n = 0
+        tasks[-1].append(p)
+        n += own[a] + own[b]
+    return tasks
 
 
 def _at_once(
@@ -196,12 +217,14 @@ class PairsSolver:
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         self.schedule = Schedule(pairs, len(own), self.budget.parked)
         if K is not None:
-            task = functools.partial(self.solve_on_matrix, K)
+            tasks = _tasks(own, pairs)
             if len(K) < _MIN_THREADED:
-                for p in range(len(pairs)):
-                    task(p)
+                for numbers in tasks:
+                    self.solve_on_matrix(K, numbers)
             else:
-                parallel_for(task, len(pairs), stop=self.schedule.stop)
+                parallel_for(
+                    lambda i: self.solve_on_matrix(K, tasks[i]), len(tasks), stop=self.schedule.stop
+                )
             return self.solutions
         memory = kernel.xp.empty(self.budget.size, np.float32)
         compiled = kernel.tiles is not None and self.stepped is None
@@ -251,26 +274,25 @@ class PairsSolver:
             solved=solved,
         )
 
-    def solve_on_matrix(self, K: np.ndarray, p: int) -> None:
-        """Solve a pair whose kernel is a part of a ready matrix."""
-        a, b = (self.classes[c] for c in self.pairs[p])
-        n = a.stop - a.start + b.stop - b.start
-        diagonal, rounding = self.kernel.diagonal, self.kernel.rounding
+    def solve_on_matrix(self, K: np.ndarray, numbers: list[int]) -> None:
+        """Solve pairs whose kernel is a part of a ready matrix: small ones, or one."""
+        kernel = self.kernel
+        pairs = [(self.classes[a], self.classes[b]) for a, b in (self.pairs[p] for p in numbers)]
         with suppress(Stopped):
-            begun = None
-            if n <= binary.MAX_SINGLE_SET:
-                solution, f, ended = begin_on_matrix(
-                    K, a, b, diagonal, self.C, self.tol, self.max_iter
-                )
+            if length(*pairs[0]) > binary.MAX_SINGLE_SET:
+                self._solve(numbers[0], MatrixPair(K, kernel.diagonal, *pairs[0], kernel))
+                return
+            begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, self.max_iter)
+            for p, pair, (solution, f, ended) in zip(numbers, pairs, begun):
                 beta, steps = solution.beta, solution.steps
                 ended = ended or self._check(p, steps, solution.violation)
                 if solution.converged:
-                    ended = rounding_is_small(rounding, float(beta @ beta), self.tol)
+                    ended = rounding_is_small(kernel.rounding, float(beta @ beta), self.tol)
                 if ended:
                     self._end(p, solution)
-                    return
-                begun = beta, f, steps
-            self._solve(p, MatrixPair(K, diagonal, a, b, self.kernel), begun)
+                else:
+                    now = beta, f, steps
+                    self._solve(p, MatrixPair(K, kernel.diagonal, *pair, kernel), now)
 
     def solve_next_in_blocks(self, memory: Any, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""

@@ -380,6 +380,7 @@ def test_a_pair_can_be_ended_from_outside(kind, small_sets):
 
 def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
     monkeypatch.setattr(pairs, "_MIN_THREADED", 10**6)
+    monkeypatch.setattr(pairs, "_SAMPLES_PER_TASK", 1)  # a pair at a time
     K, starts = problem()
     solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
     assert [solution.steps > 0 for solution in solutions] == [True, False, False]
