@@ -89,7 +89,7 @@ _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 _NAMED = 5
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
-# Memory for each output of a block, and the least number of samples in it.
+# Memory for each output of a block; its least number of samples, however many outputs they have.
 _BYTES_PER_OUTPUT, _LEAST_ROWS = 32, 64
 _CALIBRATED = "CalibratedClassifierCV(SVC(), ensemble=False)"
 
@@ -501,7 +501,7 @@ class SVC(
         check_is_fitted(self)
         n_classes = len(self.classes_)
         if n_classes > 2 and self.decision_function_shape == "ovr":
-            return self._answers(X, lambda found: class_scores(to_host(found), n_classes))
+            return self._answers(X, n_classes, lambda at: class_scores(to_host(at), n_classes))
         outputs = self._outputs(X)
         return -outputs[:, 0] if n_classes == 2 else outputs
 
@@ -529,7 +529,7 @@ class SVC(
                     return class_scores(to_host(outputs), n_classes).argmax(axis=1)
                 return votes(outputs, n_classes).argmax(axis=1)
 
-        return chosen(self.classes_, self._answers(X, winners))
+        return chosen(self.classes_, self._answers(X, 1, winners))
 
     @available_if(_has_probabilities)
     @where_X_is
@@ -555,7 +555,7 @@ class SVC(
             won = pair_probabilities(to_host(outputs), self._probA, self._probB)
             return class_probabilities(won, len(self.classes_))
 
-        return self._answers(X, probabilities)
+        return self._answers(X, len(self.classes_), probabilities)
 
     def to_sklearn(self) -> ScikitLearnSVC:
         """Convert the fitted model to scikit-learn's class, for code that knows only that.
@@ -732,22 +732,27 @@ class SVC(
         """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
         check_is_fitted(self)
         X = self._check_samples(X)
-        if not is_resident(X):
-            shape, cure = (X.shape[0], len(self._intercept_)), "predict fewer samples at a time"
-            check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
+        self._check_room(X, len(self._intercept_))
         return self._pair_outputs(X)
 
-    def _answers(self, X: Any, answer: Callable[[Any], Any]) -> Any:
+    def _answers(self, X: Any, n_columns: int, answer: Callable[[Any], Any]) -> Any:
         """Answers to the outputs of the pairs, which are made and given up block by block.
 
-        ``answer`` returns a row for each row of outputs.
+        ``answer`` returns a row, of so many columns, for each row of outputs.
         """
         X = self._check_samples(X)
+        self._check_room(X, n_columns)
         most = working_bytes() / (4 * _BYTES_PER_OUTPUT * len(self._intercept_))
         step = max(_LEAST_ROWS, int(most))  # gen_batches of scikit-learn takes as long as a sample
-        starts = range(0, X.shape[0], step)
+        starts = range(0, max(1, X.shape[0]), step)
         found = [answer(self._pair_outputs(X[start : start + step])) for start in starts]
         return found[0] if len(found) == 1 else library(found[0]).concatenate(found)
+
+    @staticmethod
+    def _check_room(X: Any, n_columns: int) -> None:
+        if not is_resident(X):
+            shape, cure = (X.shape[0], n_columns), "predict fewer samples at a time"
+            check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
 
     @staged("back and evaluate", "scores")
     def _pair_outputs(self, X: Any) -> Any:

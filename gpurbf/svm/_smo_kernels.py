@@ -254,13 +254,13 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, goal, most, 
     memory : float64 array of shape (7, largest n)
         Scratch.
     part : array of shape (largest n, largest n)
-        Scratch, of the dtype of K; empty if K is that of the pair.
+        Scratch, of the dtype of K; it may be empty if all of K is a single pair's.
     there : uint8 array of shape (largest n,)
         Scratch.
     goal : float
         See `solve_block`.
-    most : tuple of int
-        Maximum number of steps of a pair of fewer samples than that, and of any pair.
+    most : (int, int)
+        A pair makes at most min(max(most[0], n), most[1]) steps.
     about : float64 array of shape (pairs, 6)
         Becomes steps, violation and whether the pair is stuck, see `solve_block` (the violation is
         not a number if an f is not finite), and the summary of `kkt_summary`.

@@ -36,8 +36,8 @@ _NORM_ROWS = 1024
 # Rows that are copied at a time where they cannot be written to their final place; of a given
 # matrix, in another order.
 _COPIED_ROWS, _ORDERED_ROWS = 256, 32
-# Rows that are rounded at a time, to be kept.
-_KEPT_ROWS = 32
+# Values in float64 that are evaluated at a time, to be kept in float32, and rows that are rounded.
+_WIDE_VALUES, _KEPT_ROWS = 1 << 21, 32
 # Integers that float32 holds, and the standard deviation of rounding to it, as a part of the
 # largest value.
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
@@ -95,6 +95,8 @@ class KernelRows:
     matrix : ndarray or None
         All of K, if it is given (`GivenKernel`); then no values are asked for.
     diagonal : ndarray of shape (N,), float64
+    among : TilesAmong or None
+        The layers among all samples, if the backend takes their rows and centers out of X itself.
     cost : float
         That of evaluating a value, 1 for a value without inputs.
     linear : bool
@@ -280,13 +282,15 @@ class KernelRows:
             samples = np.arange(samples.start, samples.stop)
         return self.among.layer(samples, before, fresh)
 
-    def part(self, samples: np.ndarray) -> KernelRows:
-        """The kernel of some samples, on the host, with its matrix."""
+    def part(self, samples: np.ndarray, evaluated: bool) -> KernelRows:
+        """The kernel of some samples, on the host, with its matrix, all 0 unless ``evaluated``."""
         part, n = copy(self), len(samples)
         part.X = part._there = self.X[samples]
-        part.diagonal, part._layers, part.on_device = self.diagonal[samples], {}, False
-        part.matrix = np.empty((n, n), self.dtype)
-        self.values(samples, self.over(samples), part.matrix)
+        part.diagonal, part._layers = self.diagonal[samples], {}
+        part.among, part.on_device = None, False
+        part.matrix = np.zeros((n, n), self.dtype)
+        if evaluated:
+            self.values(samples, self.over(samples), part.matrix)
         return part
 
     @property
@@ -317,19 +321,26 @@ class KernelRows:
         elif out.dtype == self.dtype:
             self.among.activations(layer, samples, out, places)
         else:
-            H = self._wide(len(samples), out.shape[1])
-            self.among.activations(layer, samples, H)
+            to = np.arange(len(samples)) if places is None else places
+            step = max(_KEPT_ROWS, _WIDE_VALUES // max(1, out.shape[1]))
+            for start in range(0, len(samples), step):
+                part = slice(start, start + step)
+                self._rounded(self.among, layer, samples[part], out, to[part])
 
-            def keep(rows: slice) -> None:
-                out[rows if places is None else places[rows]] = H[rows]
+    def _rounded(
+        self, among: TilesAmong, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray
+    ) -> None:
+        """Evaluate a layer in float64, in memory of this thread, for rows of float32."""
+        n = len(samples) * out.shape[1]
+        if n > len(getattr(self._own, "memory", ())):
+            self._own.memory = np.empty(n)
+        H = self._own.memory[:n].reshape(len(samples), out.shape[1])
+        among.activations(layer, samples, H)
 
-            parallel_rows(keep, len(H), _KEPT_ROWS)
+        def keep(rows: slice) -> None:
+            out[places[rows]] = H[rows]
 
-    def _wide(self, n_rows: int, n_columns: int) -> np.ndarray:
-        """Memory of this thread for float64 values that are kept in float32."""
-        if n_rows * n_columns > len(getattr(self._own, "memory", ())):
-            self._own.memory = np.empty(n_rows * n_columns)
-        return self._own.memory[: n_rows * n_columns].reshape(n_rows, n_columns)
+        parallel_rows(keep, len(H), _KEPT_ROWS)
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
         """Evaluate a layer for samples that are copied first, a few at a time."""

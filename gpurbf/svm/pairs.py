@@ -164,7 +164,8 @@ class PairsSolver:
         Called with pair number, steps and violation before each working set and within large ones;
         True ends the pair.
     solved : callable
-        Called with pair number and solution; True ends all pairs that have not begun.
+        Called with pair number and solution; True ends all pairs that have not begun. Small ones
+        begin several at a time.
     sizes : ndarray, optional
         Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
         to be solved in the same way.
@@ -261,12 +262,13 @@ class PairsSolver:
 
         def solved(q: int, solution: Solution) -> bool:
             ended = self.solved(own[q], solution)
-            self.max_iter *= not ended
+            if ended:
+                self.max_iter = 0
             return ended
 
         return replace(
             self,
-            kernel=self.kernel.part(samples),
+            kernel=self.kernel.part(samples, self.max_iter > 0),
             starts=np.concatenate([[0], np.cumsum(ends - begins)]),
             C=self.C[samples],
             pairs=[(a, b) for a, b in pairs],
@@ -278,11 +280,12 @@ class PairsSolver:
         """Solve pairs whose kernel is a part of a ready matrix: small ones, or one."""
         kernel = self.kernel
         pairs = [(self.classes[a], self.classes[b]) for a, b in (self.pairs[p] for p in numbers)]
+        most = self.max_iter  # another pair may set it to 0 once these have begun
         with suppress(Stopped):
             if length(*pairs[0]) > binary.MAX_SINGLE_SET:
-                self._solve(numbers[0], MatrixPair(K, kernel.diagonal, *pairs[0], kernel))
+                self._solve(numbers[0], MatrixPair(K, kernel.diagonal, *pairs[0], kernel), most)
                 return
-            begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, self.max_iter)
+            begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, most)
             for p, pair, (solution, f, ended) in zip(numbers, pairs, begun):
                 beta, steps = solution.beta, solution.steps
                 ended = ended or self._check(p, steps, solution.violation)
@@ -292,7 +295,7 @@ class PairsSolver:
                     self._end(p, solution)
                 else:
                     now = beta, f, steps
-                    self._solve(p, MatrixPair(K, kernel.diagonal, *pair, kernel), now)
+                    self._solve(p, MatrixPair(K, kernel.diagonal, *pair, kernel), most, now)
 
     def solve_next_in_blocks(self, memory: Any, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
@@ -304,7 +307,7 @@ class PairsSolver:
                     self._solve_with_rows(p, memory)
                 else:
                     a, b = (self.classes[c] for c in self.pairs[p])
-                    self._solve(p, EvaluatedPair(self.kernel, a, b))
+                    self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
             self.schedule.release(p)
 
     def _solve_with_rows(self, p: int, memory: Any) -> None:
@@ -314,7 +317,7 @@ class PairsSolver:
             for c in self.pairs[p]
         ]
         rounds = self._idle_rounds.pop()
-        self._solve(p, CachedPair(self.kernel, a, b, rounds, self.capacity))
+        self._solve(p, CachedPair(self.kernel, a, b, rounds, self.capacity), self.max_iter)
         self._idle_rounds.append(rounds)
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
@@ -327,9 +330,11 @@ class PairsSolver:
         """
         return self.schedule.running >= min(thread_limit(), 2)
 
-    def _solve(self, p: int, kernel: MatrixPair | EvaluatedPair, begun: Any = None) -> None:
+    def _solve(
+        self, p: int, kernel: MatrixPair | EvaluatedPair, max_iter: int, begun: Any = None
+    ) -> None:
         check = functools.partial(self._check, p)
-        solver = BinarySolver(kernel, self.C, self.tol, self.max_iter, check, begun)
+        solver = BinarySolver(kernel, self.C, self.tol, max_iter, check, begun)
         self._end(p, solver.solve())
 
     def _end(self, p: int, solution: Solution) -> None:

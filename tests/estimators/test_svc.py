@@ -122,17 +122,30 @@ def test_votes_and_ties_are_scikit_learns(shape, break_ties):
         assert np.array_equal(ours.predict(grid), theirs.predict(grid))
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_many_small_classes_are_scikit_learns_on_any_threads_in_any_blocks(kind):
+@pytest.mark.parametrize("kind", ["dense", "codes", "sparse"])
+def test_many_small_classes_are_scikit_learns_on_any_threads_in_any_blocks(kind, monkeypatch):
     """Pairs share matrices of groups of classes; outputs are made and given up block by block."""
+    made, part = [], kernel_matrix.KernelRows.part
+
+    def spy(self, samples, evaluated):
+        made.append(part(self, samples, evaluated))
+        between = self.between(samples)
+        np.testing.assert_allclose(made[-1].matrix, between, atol=1e-6)
+        np.testing.assert_allclose(made[-1].between(np.arange(len(samples))), between, atol=1e-12)
+        return made[-1]
+
+    monkeypatch.setattr(kernel_matrix.KernelRows, "part", spy)
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(40), rng.integers(20, 90, 40))
     X = rng.normal(size=(40, 5))[y] + 0.7 * rng.normal(size=(len(y), 5))
+    if kind == "codes":
+        X = np.clip(np.round(30 * X + 128), 0, 255).astype(np.uint8)
     if kind == "sparse":
         X = sp.csr_array(sp.hstack([sp.csr_array(X), sp.csr_array((len(X), 5000))]))
     options = {"tol": 1e-6, "cache_size": 2}
     ours, theirs = SVC(**options).fit(X, y), svm.SVC(**options).fit(X, y)
     alone = SVC(**options, n_jobs=1).fit(X, y)
+    assert len(made) > 2
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
     scores = ours.decision_function(X)
     np.testing.assert_array_equal(alone.decision_function(X), scores)

@@ -43,11 +43,11 @@ class Matrix:
     def over(self, samples, before=None, fresh=None):
         return samples
 
-    def part(self, samples):
+    def part(self, samples, evaluated):
         part, block = copy(self), np.ix_(samples, samples)
         part.K, part.diagonal = self.K[block], self.diagonal[samples]
-        part.matrix = (self.K + self.blurred)[block]
-        self.asked += len(samples) ** 2
+        part.matrix = evaluated * (self.K + self.blurred)[block]
+        self.asked += evaluated * len(samples) ** 2
         self.largest = max(self.largest, len(samples))
         return part
 
@@ -254,8 +254,9 @@ def test_small_pairs_are_told_and_ended_by_their_own_numbers(monkeypatch):
     assert kernel.largest == 160
     assert [p for p, found in enumerate(solutions) if not found.converged] == [ended]
     assert [told[p] for p in range(15)] == solutions
-    left, _ = solve(K, starts, 10.0, **options, solved=lambda p, _: p == 0)
+    left, few = solve(K, starts, 10.0, **options, solved=lambda p, _: p == 0)
     assert left[0].converged and not any(found.steps for found in left[-3:])
+    assert 0 < few.asked < kernel.asked
     with pytest.raises(KeyError):
         solve(K, starts, 10.0, **options, solved=lambda p, _: {}[p])
 
@@ -384,6 +385,16 @@ def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
     K, starts = problem()
     solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
     assert [solution.steps > 0 for solution in solutions] == [True, False, False]
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-3])
+def test_pairs_that_began_with_one_that_ends_all_go_on_to_their_own_end(rounding, monkeypatch):
+    monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 1)
+    K, starts = problem(sizes=(40,) * 4)
+    C, tol = (10.0, 1e-3) if rounding else (1e6, 1e-8)
+    options = {"solved": lambda p, _: p == 0, "rounding": rounding, "tol": tol}
+    solutions, _ = solve(K, starts, C, **options)
+    assert_optimal(K, starts, C, solutions, 1.5 * tol + 1e-12 * C)
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
