@@ -237,7 +237,7 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
 
 
 @_compiled
-def begin_pairs(K, spans, diagonal, C, points, memory, part, there, goal, most, about):
+def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, about):
     """The first steps of pairs of classes in a ready matrix, all of them if those are enough.
 
     Parameters
@@ -257,15 +257,13 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, goal, most, 
         Scratch, of the dtype of K; it may be empty if all of K is a single pair's.
     there : uint8 array of shape (largest n,)
         Scratch.
-    goal : float
-        See `solve_block`.
-    most : (int, int)
-        A pair makes at most min(max(most[0], n), most[1]) steps.
+    limits : (goal, least, most)
+        The goal, see `solve_block`, and the steps: at most min(max(least, n), most) a pair.
     about : float64 array of shape (pairs, 6)
         Becomes steps, violation and whether the pair is stuck, see `solve_block` (the violation is
         not a number if an f is not finite), and the summary of `kkt_summary`.
     """
-    beta = pointer_to(points, 0)
+    beta, (goal, least, most) = pointer_to(points, 0), limits
     K, part, there = without_refcount(K), without_refcount(part), without_refcount(there)
     for p in range(len(spans)):
         first, n_first, second, n = spans[p, 0], spans[p, 1], spans[p, 2], spans[p, 3]
@@ -285,8 +283,8 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, goal, most, 
         whole = n == len(K)
         own, missing = (K if whole else part)[:n], there[: 0 if whole else n]
         rows = own, missing, K, first, n_first, second
-        limit = most[0] if most[0] > n else n
-        limit = limit if limit < most[1] else most[1]
+        limit = least if least > n else n
+        limit = limit if limit < most else most
         steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, limit)
         intercept, objective, gap = _summary(beta, f, y, own_C, n)
         about[p, 0], about[p, 1], about[p, 2] = steps, violation, stuck

@@ -97,7 +97,7 @@ def begin_on_matrix(
     with stage("output training", "inner steps"):
         smo_kernels.begin_pairs(
             K, spans, diagonal, C, points, np.empty((7, n)), part, np.empty(n, np.uint8),
-            tol, (least, max_iter), about,
+            (tol, least, max_iter), about,
         )  # fmt: skip
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
