@@ -94,10 +94,11 @@ def begin_on_matrix(
     n, points, about = int(sizes.max()), np.empty(2 * sizes.sum()), np.empty((len(pairs), 6))
     part = np.empty((0, 0) if n == len(K) else (n, n), K.dtype)
     least = smo_kernels.MIN_STEPS_PER_CALL
+    most = min(max(least, n), max_iter)
     with stage("output training", "inner steps"):
         smo_kernels.begin_pairs(
             K, spans, diagonal, C, points, np.empty((7, n)), part, np.empty(n, np.uint8),
-            (tol, least, max_iter), about,
+            (tol, least, most), about,
         )  # fmt: skip
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")

@@ -164,8 +164,7 @@ class PairsSolver:
         Called with pair number, steps and violation before each working set and within large ones;
         True ends the pair.
     solved : callable
-        Called with pair number and solution; True ends all pairs that have not begun. Small ones
-        begin several at a time.
+        Called with pair number and solution; True ends all pairs that have not begun.
     sizes : ndarray, optional
         Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
         to be solved in the same way.
@@ -280,13 +279,16 @@ class PairsSolver:
         """Solve pairs whose kernel is a part of a ready matrix: small ones, or one."""
         kernel = self.kernel
         pairs = [(self.classes[a], self.classes[b]) for a, b in (self.pairs[p] for p in numbers)]
-        most = self.max_iter  # another pair may set it to 0 once these have begun
+        most = self.max_iter
         with suppress(Stopped):
             if length(*pairs[0]) > binary.MAX_SINGLE_SET:
                 self._solve(numbers[0], MatrixPair(K, kernel.diagonal, *pairs[0], kernel), most)
                 return
             begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, most)
-            for p, pair, (solution, f, ended) in zip(numbers, pairs, begun):
+            for i, (p, pair, (solution, f, ended)) in enumerate(zip(numbers, pairs, begun)):
+                if self.max_iter < most:  # all has been ended: these have not begun
+                    self.solve_on_matrix(K, numbers[i:])
+                    return
                 beta, steps = solution.beta, solution.steps
                 ended = ended or self._check(p, steps, solution.violation)
                 if solution.converged:

@@ -62,14 +62,14 @@ def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, name
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
 def test_pairs_of_classes_that_cannot_fit_are_refused_before_work(monkeypatch):
     X, y = np.random.default_rng(0).normal(size=(600, 3)), np.arange(600) % 300
-    few, model = np.arange(600) % 3, SVC(gamma=1.0).fit(X, y)
+    few, model = np.arange(600) % 3, SVC(gamma=1.0, decision_function_shape="ovo").fit(X, y)
     sure = SVC(gamma=1.0, probability=True, random_state=0).fit(X, few)
     monkeypatch.setattr(memory, "free_bytes", lambda **_: 65e6)
     monkeypatch.setattr(HiddenLayer, "_blocks", lambda *_: pytest.fail("work began"))
     with pytest.raises(MemoryError, match=r"600 samples .* 0\.4 GB"):
-        model.predict(X)
-    with pytest.raises(MemoryError, match=r"700,000 samples .* 0\.1 GB"):
-        sure.predict_proba(np.broadcast_to(X[:1], (700_000, 3)))
+        model.decision_function(X)
+    with pytest.raises(MemoryError, match=r"1,500,000 samples .* 0\.1 GB"):
+        sure.predict_proba(np.broadcast_to(X[:1], (1_500_000, 3)))
 
 
 @pytest.mark.parametrize("model", [SVC(), RBFClassifier(solver="lms")], ids=str)
