@@ -62,14 +62,7 @@ class LMS(BaseEstimator):
         check_number("n_epochs", self.n_epochs, numbers.Integral, 1)
 
     def train(
-        self,
-        layer: Layer,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        *,
-        start: np.ndarray | None = None,
-        order: np.ndarray | None = None,
+        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, **context: Any
     ) -> np.ndarray:
         """The weights after the last epoch; parameters and errors are those of `epochs`.
 
@@ -77,7 +70,7 @@ class LMS(BaseEstimator):
         -------
         W : ndarray of shape (m, k), float64
         """
-        W = deque(self.epochs(layer, X, T, weights, start=start, order=order), maxlen=1).pop()
+        W = deque(self.epochs(layer, X, T, weights, **context), maxlen=1).pop()
         return W.copy()
 
     def epochs(

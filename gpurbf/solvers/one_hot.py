@@ -18,20 +18,13 @@ class OneHot(BaseEstimator):
     n_epochs = 0
 
     def train(
-        self,
-        layer: Any,
-        X: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        *,
-        start: np.ndarray,
-        order: np.ndarray | None = None,
+        self, layer: Any, X: Any, T: Any, weights: Any, *, start: np.ndarray, **context: Any
     ) -> np.ndarray:
         """Return the weights at the start.
 
         Parameters
         ----------
-        layer, X, T, weights, order
+        layer, X, T, weights, **context
             Not used.
         start : ndarray of shape (m, k)
             Targets of the centers.
