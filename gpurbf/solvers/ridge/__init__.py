@@ -46,7 +46,6 @@ class Ridge(BaseEstimator):
     """
 
     needs = "sums"
-    n_epochs = 1
 
     def __init__(self, alpha: float = 1e-6, *, fit_intercept: bool = True) -> None:
         self.alpha = alpha
@@ -175,18 +174,16 @@ class RidgeSolution:
         xp = self.xp
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         rows = (H - xp.asarray(self.mean)).astype(np.float64, copy=False)
-        if len(own.rows):  # few vectors alone would take as long as many: all of L is read
-            rows = xp.concatenate([rows, xp.asarray(own.units.T)])
-        half = self.whiten(rows.T)
+        # Few vectors alone would take as long as many: all of L is read.
+        half = self.whiten(xp.concatenate([rows, xp.asarray(own.units.T)]).T)
         m = len(half)
         count(operations=half.size * m, kind="float64", nbytes=half.nbytes + 8 * m * m)
         half, at_center = half[:, : len(H)], half[:, len(H) :]
         leverage = to_host((half * half).sum(axis=0)) + self.intercept_leverage
-        if len(own.rows):
-            cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
-            ratio = cross / to_host((at_center * at_center).sum(axis=0))
-            outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)
-            leverage[own.rows] -= ratio * cross
+        cross = to_host((half[:, xp.asarray(own.rows)] * at_center).sum(axis=0))
+        ratio = cross / to_host((at_center * at_center).sum(axis=0))
+        outputs[own.rows] -= ratio[:, None] * (own.units.T @ self.W)
+        leverage[own.rows] -= ratio * cross
         return left_out(outputs, weights * leverage, T)
 
 

@@ -141,11 +141,10 @@ class RidgePath:
         units[own.rows] = E
         leverage, cross, at_itself = self.form.forms(self.shifts, Z, units)
         leverage += self.intercept_leverage
-        if len(E):
-            cross = cross[:, own.rows]
-            ratio = cross / at_itself[:, own.rows]
-            outputs[:, own.rows] -= ratio[..., None] * outputs_of(E)
-            leverage[:, own.rows] -= ratio * cross
+        cross = cross[:, own.rows]
+        ratio = cross / at_itself[:, own.rows]
+        outputs[:, own.rows] -= ratio[..., None] * outputs_of(E)
+        leverage[:, own.rows] -= ratio * cross
         return left_out(outputs, weights * leverage, T)
 
 
