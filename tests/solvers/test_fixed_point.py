@@ -84,7 +84,7 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     normal = NormalEquations(300, 3, 1e-6)
     normal.add(layer(0.01), X[C], T[C], None)
     assert normal.grid is not None
-    summed = normal.summed()(layer(0.01).activations(X[C]))
+    summed = normal.summed(layer(0.01).activations(X[C]))
     left = Ridge(1e-6).solve(normal).leave_one_out(summed, T[C])
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -141,7 +139,7 @@ class NormalEquations:
             H = to_host(activations(layer, X))
         # Few rows: BLAS threads would help little and keep spinning during the next step.
         with single_threaded_blas():
-            errors = roots[:, None] * (self.summed(roots)(H) - to_host(activations(double, X)))
+            errors = roots[:, None] * (self.summed(H, roots) - to_host(activations(double, X)))
             if not np.isfinite(spread) or not np.isfinite(errors).all():
                 return False  # `equations` raises the error
             s = len(errors)
@@ -167,7 +165,8 @@ class NormalEquations:
         """
         self.layer = layer
         with layer.allocator():
-            self._move(layer.xp)
+            move = to_host if layer.xp is np else layer.xp.asarray  # to where the layer computes
+            self.G, self.B = move(self.G), move(self.B)
             targets = np.column_stack([T, np.ones(len(T))])
             if self.shift is None:
                 w = np.ones(1) if weights is None else weights
@@ -206,15 +205,6 @@ class NormalEquations:
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
         return nullcontext() if self.layer is None else self.layer.allocator()
-
-    def _move(self, xp: ModuleType) -> None:
-        """Bring G and B to where the layer computes."""
-        if xp is np:
-            self.G, self.B = to_host(self.G), to_host(self.B)
-        elif self.shift is None:  # zeros, which need not be copied
-            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
-        else:
-            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
@@ -273,21 +263,22 @@ class NormalEquations:
             raise FloatingPointError("sums over the hidden layer")
         return Equations(A, B, mean, target_mean, relative_to(scale, squares), xp)
 
-    def summed(self, roots: np.ndarray | None = None) -> Callable[[Any], Any]:
-        """Make a function that rounds H (N, m) as in the sums.
+    def summed(self, H: Any, roots: np.ndarray | None = None) -> Any:
+        """H (N, m), rounded as in the sums.
 
         Parameters
         ----------
+        H : array of shape (N, m)
         roots : ndarray of shape (N,), optional
             Roots of the rows' weights; by default 1.
 
         Returns
         -------
-        summed : callable
+        H : array of shape (N, m)
         """
         if self.grid is None or self.shift is None:
-            return lambda H: H
-        return partial(self.grid.nearest, mean=self.shift, roots=roots)
+            return H
+        return self.grid.nearest(H, self.shift, roots)
 
     def summed_copies(self, H: Any, copies: tuple[np.ndarray, np.ndarray] | None) -> Any:
         """Rows H (N, m) as summed, each the mean of its copies: each weight is rounded differently.
@@ -302,14 +293,14 @@ class NormalEquations:
             copies, all weights 1.
         """
         if self.grid is None or copies is None:
-            return self.summed()(H)
+            return self.summed(H)
         places, weights = copies
         if len(places) == len(H):
-            return self.summed(np.sqrt(weights)[np.argsort(places)])(H)
+            return self.summed(H, np.sqrt(weights)[np.argsort(places)])
         H, sums = to_host(H), np.zeros(H.shape)
         for start in range(0, len(places), _ROWS_PER_BLOCK):
             some = slice(start, start + _ROWS_PER_BLOCK)
-            rounded = self.summed(np.sqrt(weights[some]))(H[places[some]])
+            rounded = self.summed(H[places[some]], np.sqrt(weights[some]))
             np.add.at(sums, places[some], weights[some, None] * rounded)
         return sums / np.bincount(places, weights, len(H))[:, None]
 
