@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,10 +179,7 @@ class Pass:
 
     def copy(self) -> Pass:
         """A copy of the pass, which can continue without changing this one."""
-        other = copy.copy(self)
-        for name in ("indices", "labels", "_parts"):
-            setattr(other, name, list(getattr(self, name)))
-        return other
+        return replace(self, indices=[*self.indices], labels=[*self.labels], _parts=[*self._parts])
 
     def feed(
         self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray | None = None
