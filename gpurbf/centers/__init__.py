@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from gpurbf.centers.fsvc import fsvc, fsvc_class
 from gpurbf.centers.kmeans import kmeans, kmeans_class
@@ -27,8 +26,8 @@ from gpurbf.runtime.stages import staged
 
 __all__ = ["CENTERS", "COUNTS", "center_finder", "most_centers", "own_centers"]
 
-# Samples that are looked for among the centers at a time.
-_ROWS_PER_BLOCK = 8192
+# Samples that are looked for first: where centers are only some of the samples, these show it.
+_FIRST_ROWS = 8192
 
 CENTERS: dict[str, Callable[..., Any]] = {
     "random": random,
@@ -72,12 +71,10 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     if not positive_definite(layer.activation):
         return None
     find = center_finder(layer)
-    places = np.empty(X.shape[0], np.intp)
-    for rows in gen_batches(len(places), _ROWS_PER_BLOCK):
-        places[rows] = find(X[rows])
-        if (places[rows] < 0).any():
-            return None
-    return places
+    if (find(X[:_FIRST_ROWS]) < 0).any():
+        return None
+    places = find(X)
+    return None if (places < 0).any() else places
 
 
 def center_finder(layer: HiddenLayer) -> Callable[[Any], np.ndarray]:
