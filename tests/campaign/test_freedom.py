@@ -7,6 +7,7 @@ that is changed into an equal one has the same answer.
 
 import tempfile
 import warnings
+from collections import namedtuple
 from functools import partial
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
 from gpurbf.svm.ovo import pair_weights
 from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND, ORDERS, VALUES, Storage, dense
+from tests.campaign.cases import AROUND, ORDERS, SEEDS, VALUES, Storage, dense
 from tests.campaign.rounds import campaign
 from tests.campaign.test_differential import METRICS, spread
 
@@ -169,29 +170,33 @@ CHANGES = {
 }
 
 
-class Case(NamedTuple):
-    """A problem of a user's making."""
+# What a case is made of, and from where each part of it is drawn.
+DRAWN = {
+    "seed": SEEDS,
+    "samples": st.sampled_from(sorted(SAMPLES)),
+    "centers": st.sampled_from(sorted(CENTERS)),
+    "weights": st.sampled_from(sorted(WEIGHTS)),
+    "storage": st.sampled_from(sorted(STORAGES)),
+    "N": st.integers(12, 120),
+    "n": st.integers(1, 6),
+    "k": st.integers(2, 4),
+    "m": st.sampled_from([4, 40, 256, 300]),
+    "width": st.floats(-6, 1.5),
+    "alpha": st.floats(-10, 0).map(lambda power: 10.0**power),
+    "dtype": st.sampled_from(["float64", "float32", "uint8"]),
+    "lonely": st.booleans(),
+    "metric": st.sampled_from([*METRICS, "own"]),
+    "profile": st.sampled_from(sorted(reference.PROFILES)),
+    "product": st.sampled_from(sorted(reference.DOT_PROFILES)),
+    "coef0": st.floats(-1, 4),
+    "degree": st.integers(0, 5),
+    "called": st.sampled_from([False, False, False, True]),
+    "intercept": st.booleans(),
+}
 
-    seed: int
-    samples: str
-    centers: str
-    weights: str
-    storage: str
-    N: int
-    n: int
-    k: int
-    m: int
-    width: float
-    alpha: float
-    dtype: str
-    lonely: bool
-    metric: str
-    profile: str
-    product: str
-    coef0: float
-    degree: int
-    called: bool
-    intercept: bool
+
+class Case(namedtuple("Case", DRAWN)):
+    """A problem of a user's making."""
 
     def of(self, name):
         """With a metric and a unit that the model has."""
@@ -227,28 +232,6 @@ class Case(NamedTuple):
         p = Problem(X[: self.N], X[self.N :], C, y, w, *unit)
         size = (np.abs(p.values(X[:50], C)) ** p.power).mean()
         return p._replace(gamma=10.0**self.width / (size or 1.0))
-
-
-CASES = st.builds(
-    Case,
-    st.integers(0, 2**32 - 1),
-    *(st.sampled_from(sorted(table)) for table in (SAMPLES, CENTERS, WEIGHTS, STORAGES)),
-    N=st.integers(12, 120),
-    n=st.integers(1, 6),
-    k=st.integers(2, 4),
-    m=st.sampled_from([4, 40, 256, 300]),
-    width=st.floats(-6, 1.5),
-    alpha=st.floats(-10, 0).map(lambda power: 10.0**power),
-    dtype=st.sampled_from(["float64", "float32", "uint8"]),
-    lonely=st.booleans(),
-    metric=st.sampled_from([*METRICS, "own"]),
-    profile=st.sampled_from(sorted(reference.PROFILES)),
-    product=st.sampled_from(sorted(reference.DOT_PROFILES)),
-    coef0=st.floats(-1, 4),
-    degree=st.integers(0, 5),
-    called=st.sampled_from([False, False, False, True]),
-    intercept=st.booleans(),
-)
 
 
 class LeastSquares:
@@ -453,7 +436,7 @@ def fitted(name, case, p, model, cuts):
 @campaign(
     "freedom",
     60,
-    case=CASES,
+    case=st.builds(Case, **DRAWN),
     name=st.sampled_from(sorted(MODELS)),
     every=st.booleans(),
     power=st.floats(-10, -2),

@@ -17,9 +17,7 @@ from gpurbf.svm.ovo import pair_weights
 KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 
 
-def digits(n=400):
-    X, y = load_digits(return_X_y=True)
-    return X[:n], y[:n]
+X, y = (part[:400] for part in load_digits(return_X_y=True))
 
 
 def weighted(X, y, seed=0):
@@ -36,8 +34,8 @@ def imbalanced(seed):
 # name: (parameters, (X, y) or (X, y, fit parameters))
 PROBLEMS = {
     "digits": ({"gamma": 0.001, "C": 10}, load_digits(return_X_y=True)),
-    "digits, linear": ({"kernel": "linear"}, digits()),
-    "digits, poly": ({"kernel": "poly", "coef0": 1.0, "degree": 2}, digits()),
+    "digits, linear": ({"kernel": "linear"}, (X, y)),
+    "digits, poly": ({"kernel": "poly", "coef0": 1.0, "degree": 2}, (X, y)),
     "iris": ({}, load_iris(return_X_y=True)),
     "iris, sigmoid": ({"kernel": "sigmoid", "gamma": 0.01}, load_iris(return_X_y=True)),
     "wine": ({"C": 100}, datasets.load_wine(return_X_y=True)),
@@ -190,7 +188,6 @@ def test_a_weight_of_two_is_the_sample_twice(kernel, class_weight):
 
 
 def test_order_of_weighted_samples_does_not_matter():
-    X, y = digits()
     weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
     order = np.random.default_rng(1).permutation(len(y))
     a, b = SVC().fit(X, y, weights), SVC().fit(X[order], y[order], weights[order])
@@ -210,7 +207,6 @@ def test_where_all_coefficients_are_at_bounds_the_intercept_is_the_middle(seed):
 
 @pytest.mark.parametrize("form", [np.uint8, np.float32, sp.csr_array, sp.csr_matrix, "/16"])
 def test_form_of_the_data_does_not_change_the_model(form):
-    X, y = digits()
     same = X / 16 if form == "/16" else form(X)
     gamma = 0.001 * (256 if form == "/16" else 1)
     expected, model = SVC(gamma=0.001).fit(X, y), SVC(gamma=gamma).fit(same, y)
@@ -273,20 +269,18 @@ def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, kind, 
     X, y = make_classification(
         500 * classes, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0
     )
-    X, C = KEPT[kind](X + 3), 0.05
-    ours = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=1).fit(X, y)
-    theirs = svm.SVC(kernel="linear", C=C, tol=1e-5).fit(X, y)
+    X, options = KEPT[kind](X + 3), {"kernel": "linear", "C": 0.05, "tol": 1e-5}
+    ours, again = (SVC(**options, backend="numba", n_jobs=n).fit(X, y) for n in (1, 2))
+    theirs = svm.SVC(**options).fit(X, y)
     assert asked
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-4)
-    shared = [np.asarray(m.decision_function(X)) for m in (ours, theirs)]
     if classes == 2:
-        np.testing.assert_allclose(*shared, atol=1e-3)
+        np.testing.assert_allclose(
+            ours.decision_function(X), theirs.decision_function(X), atol=1e-3
+        )
     assert (ours.predict(X) == theirs.predict(X)).mean() > 0.998
-    again = SVC(kernel="linear", C=C, tol=1e-5, backend="numba", n_jobs=2).fit(X, y)
-    for name in ("dual_coef_", "intercept_", "support_"):
-        first, second = (getattr(model, name) for model in (ours, again))
-        first, second = (a.toarray() if sp.issparse(a) else a for a in (first, second))
-        np.testing.assert_array_equal(first, second)
+    for name in ("_dual_coef_", "intercept_", "support_"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -306,7 +300,6 @@ def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
 
 
 def test_every_backend_gives_the_same_model(backend):
-    X, y = digits()
     expected, model = SVC(gamma=0.001).fit(X, y), SVC(gamma=0.001, backend=backend).fit(X, y)
     assert backend in model.backend_info_
     assert np.array_equal(model.support_, expected.support_)
