@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -110,11 +110,25 @@ def run_threads(*targets):
         return list(pool.map(call, targets))
 
 
+@contextmanager
+def interrupts(number=signal.SIGINT):
+    """The signal is an interrupt, which a process in the background may ignore otherwise."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 def run_python(code, *arguments, check=True, cwd=None, **environment):
-    """A fresh process, ended, that has run the code; its errors are this one's unless unchecked."""
+    """A fresh process, ended, that has run the code; its errors are this one's unless unchecked.
+
+    It imports from where this one does, whatever its folder is.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *map(str, arguments)],
-        env=os.environ | environment,
+        env=os.environ | path | environment,
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -5,11 +5,12 @@ import pickle
 import signal
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import standin
-from callers import outputs, run_python
+from callers import interrupts, outputs, run_python
 from hypothesis import strategies as st
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -118,15 +119,10 @@ def test_an_interrupt_at_any_moment_leaves_a_whole_model(name, share, backend):
     began = time.perf_counter()
     clone(model).fit(B, b)
     wait = max(1e-5, share * (time.perf_counter() - began))
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
+    with interrupts(signal.SIGALRM), suppress(KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, wait)
         model.fit(B, b)
         signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGALRM, before)
     if pickle.dumps(model) == pickled:
         same(model, pickled, expected)
     else:  # it was over before
@@ -169,7 +165,7 @@ def test_a_fork_while_another_thread_fits(name, seed):
     """Our own work: a child forked while another thread is in OpenBLAS or MKL may hang in them."""
     if not hasattr(os, "fork"):
         pytest.skip("the platform has no fork")
-    run_python(FORK, name, seed, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    run_python(FORK, name, seed)
 
 
 class Killed(RBFClassifier):

@@ -5,7 +5,6 @@ import gzip
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,8 +124,8 @@ def test_without_matplotlib_it_says_how_to_get_it_and_goes_on(
 def test_the_process_that_draws_compiles_ahead_without_scikit_learn(tmp_path):
     """Which takes longer to import than all else that it does where kernels are on disk."""
     code = "import sys; from gpurbf.cli import classify; classify._work_ahead(False, True)"
-    paths = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(gpurbf.__file__).parents[1])}
-    done = run_python(f"{code}; print('sklearn' in sys.modules)", **paths)
+    code += "; print('sklearn' in sys.modules)"
+    done = run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.stdout.split() == ["False"] and not done.stderr
     assert list(tmp_path.rglob("driver.evaluate_rows*.nbc"))
 
@@ -339,8 +338,7 @@ for n, classes in ((300, 2), (1200, 10), (5000, 3)):
 
 @pytest.mark.slow
 def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
-    paths = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(gpurbf.__file__).parents[1])}
-    run_python(AFTER_A_WARMUP, tmp_path, cwd=tmp_path, **paths)
+    run_python(AFTER_A_WARMUP, tmp_path, cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 def test_profile_prints_a_table_and_writes_a_picture(said, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from callers import outputs
+from reference import PROFILES
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
@@ -76,10 +77,7 @@ def finite_or_refused(call, column):
 
 @pytest.mark.filterwarnings(OUTSIDE, "ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "kernel",
-    ["gaussian", "laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"],
-)
+@pytest.mark.parametrize("kernel", PROFILES)
 def test_a_sample_from_afar_gets_finite_outputs_or_the_error(kernel, dtype, backend):
     models = [RBFClassifier(30, kernel=kernel, random_state=0), RBFLayer(30, kernel=kernel)]
     if kernel in ("gaussian", "triangular"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from callers import run_python
+from reference import PROFILES
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.pipeline import make_pipeline
@@ -77,10 +78,7 @@ def test_outputs_of_exactly_0_have_the_label_of_the_model():
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-@pytest.mark.parametrize(
-    "kernel",
-    ["gaussian", "laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"],
-)
+@pytest.mark.parametrize("kernel", PROFILES)
 def test_a_layer_gives_its_activations(kernel, metric):
     layer = RBFLayer(30, kernel=kernel, metric=metric, random_state=0).fit(X_TRAIN)
     (H,) = run(layer, X_TEST).values()

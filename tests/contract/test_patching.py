@@ -74,9 +74,11 @@ def test_fit_and_predict_are_ours(patched, ours_only):
     ],
 )
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
-def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, weighted):
+@pytest.mark.parametrize("labels", [int, str])  # of class_weight, too, which may be digits in text
+def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, weighted, labels):
     weights = np.random.default_rng(0).uniform(0.5, 2, len(Y)) if weighted else None
-    models = [c(**parameters, tol=1e-6).fit(make(X), Y, weights) for c in (patched, ORIGINAL)]
+    given = make(X), Y.astype(labels), weights
+    models = [c(**parameters, tol=1e-6).fit(*given) for c in (patched, ORIGINAL)]
     assert np.array_equal(*(model.predict(make(X)) for model in models))
     for model in models:
         model.set_params(decision_function_shape="ovo")
@@ -85,13 +87,6 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
     assert vars(models[0]).keys() - OWN == vars(models[1]).keys() - OWN
     np.testing.assert_array_equal(models[0].classes_, models[1].classes_)
     np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
-
-
-def test_balanced_classes_may_have_digits_in_text_for_labels(patched):
-    weights, labels = np.random.default_rng(0).uniform(0.5, 2, len(Y)), Y.astype(str)
-    models = [c(class_weight="balanced").fit(X, labels, weights) for c in (patched, ORIGINAL)]
-    np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
-    assert np.array_equal(*(model.predict(X) for model in models))
 
 
 def test_weights_do_not_change_gamma_whatever_the_data_are(patched):

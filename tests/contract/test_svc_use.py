@@ -3,13 +3,13 @@
 import os
 import signal
 import threading
-import time
 import warnings
 
 import numpy as np
 import pytest
-from callers import Recorder
+from callers import Recorder, interrupts
 from sklearn import svm
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
@@ -47,27 +47,17 @@ def test_warning_names_the_class_pair_and_what_is_left():
 def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(n_samples, 2)), rng.integers(0, 4, n_samples)
-    begun = threading.Event()
-    # A process that was started in the background ignores the signal until it is told not to.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt():
-        begun.wait()
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
     model = SVC(C=1e10, gamma=0.1, tol=1e-300, max_iter=-1)
     with pytest.warns(ConvergenceWarning):  # kernels are loaded: llvmlite drops an interrupt there
-        SVC(C=1e10, gamma=0.1, tol=1e-300, max_iter=20_000).fit(X, y)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            begun.set()
-            model.fit(X, y)
-    finally:
-        thread.join()
-        signal.signal(signal.SIGINT, before)
+        clone(model).set_params(max_iter=20_000).fit(X, y)
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    with interrupts():
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(X, y)
+        finally:
+            timer.join()
 
 
 def test_callbacks_hear_of_every_pair_and_can_stop():

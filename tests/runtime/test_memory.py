@@ -41,22 +41,23 @@ def test_linux_tells_the_free_memory():
     assert free == float("inf") or 1e6 < free < 1e15
 
 
-@pytest.mark.parametrize("name", ["predict_proba", "decision_function", "transform"])
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (RBFLayer(300, random_state=0), "transform"),
+        (RBFClassifier(300, random_state=0), "predict_proba"),
+        (RBFClassifier(300, random_state=0), "decision_function"),
+        (SVC(gamma=1.0, decision_function_shape="ovo"), "decision_function"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("stored", [np.asarray, sp.csr_array])
-def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, name, stored):
+def test_results_that_cannot_fit_are_refused_before_work(free, monkeypatch, model, name, stored):
     X, y = np.random.default_rng(0).normal(size=(600, 3)), np.arange(600) % 300
-    models = [RBFLayer(300)] if name == "transform" else [RBFClassifier(300)]
-    if name == "decision_function":
-        models.append(SVC(decision_function_shape="ovo"))
-    many = stored(np.repeat(X, 150, axis=0))
-    for model in models:
-        model.set_params(**{"gamma": 1.0} if isinstance(model, SVC) else {"random_state": 0})
-        model.fit(stored(X), y)
-        monkeypatch.setattr(HiddenLayer, "_blocks", lambda *_: pytest.fail("work began"))
-        with pytest.raises(MemoryError, match=r"90,000 samples \(.* would take .* GB.*fewer"):
-            getattr(model, name)(many)
-        monkeypatch.undo()
-        monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
+    model.fit(stored(X), y)
+    monkeypatch.setattr(HiddenLayer, "_blocks", lambda *_: pytest.fail("work began"))
+    with pytest.raises(MemoryError, match=r"90,000 samples \(.* would take .* GB.*fewer"):
+        getattr(model, name)(stored(np.repeat(X, 150, axis=0)))
 
 
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")

@@ -4,7 +4,6 @@ import _thread
 import functools
 import queue
 import random
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from callers import (
     everything,
     exit_code_of_a_child,
     forks,
+    interrupts,
     run_python,
     run_threads,
     shared_numbers,
@@ -340,13 +340,8 @@ def test_an_interrupt_while_others_work_ends_what_they_do():
         _thread.interrupt_main()
         ended.append(stopped.wait(60))
 
-    # A process in the background may have been told to ignore interrupts.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            threads.parallel_for(task, 2, stop=stopped.set)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with interrupts(), pytest.raises(KeyboardInterrupt):
+        threads.parallel_for(task, 2, stop=stopped.set)
     assert ended == [True]
 
 
