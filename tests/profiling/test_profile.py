@@ -1,11 +1,11 @@
 """Stages add up to the wall time, count what the formulas say, and are nothing unless recorded."""
 
-import itertools
 import pickle
 import sys
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,21 +57,22 @@ def operations(recorder, name):
     return sums
 
 
+class Clock(threading.local):
+    """A clock of each thread that stands still unless told to go on."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock of each thread that stands still unless told to go on."""
-    now = threading.local()
-
-    class Clock:
-        def perf_counter(self):
-            return getattr(now, "time", 0.0)
-
-        def wait(self, seconds):
-            now.time = self.perf_counter() + seconds
-
-    clock = Clock()
-    monkeypatch.setattr(stages, "time", clock)
-    return clock
+    monkeypatch.setattr(stages, "time", Clock())
+    return stages.time
 
 
 def test_a_moment_and_its_work_count_for_the_innermost_open_stage(clock):
@@ -256,21 +257,13 @@ def test_samples_of_a_device_are_profiled(cupy, digits, monkeypatch, labels_ther
 @pytest.fixture
 def calls(monkeypatch):
     """A clock that counts this thread's calls of Python functions: no time, so no noise."""
-    passed = itertools.count()
-
-    class Clock:
-        now = 0
-
-        def perf_counter(self):
-            return float(self.now)
-
-    clock = Clock()
+    now = 0.0
 
     def advance(frame, event, argument):
-        if event == "call":
-            clock.now = next(passed)
+        nonlocal now
+        now += event == "call"
 
-    monkeypatch.setattr(stages, "time", clock)
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now))
     before = sys.getprofile()
     sys.setprofile(advance)
     yield
