@@ -1,14 +1,13 @@
 """Calls work though kernels on disk are damaged or written by several processes at once."""
 
-import os
 import random
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numba
 import pytest
+from callers import run_python, run_threads
 from hypothesis import strategies as st
 
 from gpurbf.runtime.jit import caching
@@ -58,13 +57,8 @@ def test_kernels_compiled_by_several_processes_at_once(seed):
         "print(RBFLayer(5, random_state=0, backend='numba').fit_transform(X).tobytes().hex())"
     )
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        started = [
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(3)
-        ]
-        outputs = {process.communicate(timeout=600)[0] for process in started}
+        run = partial(run_python, code, NUMBA_CACHE_DIR=folder)
+        outputs = {done.stdout for done in run_threads(run, run, run)}
         assert len(outputs) == 1 and outputs != {""}
-        again = subprocess.run(command, env=environment, capture_output=True, text=True)
+        again = run()
         assert again.stdout in outputs and "compiles" not in again.stderr
