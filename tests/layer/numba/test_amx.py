@@ -1,4 +1,4 @@
-"""The AMX kernel without AMX: what it is compiled to, its configuration and its permission."""
+"""The AMX kernel without AMX: what it is compiled to, its configuration, its permission."""
 
 import re
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from callers import run_python
 
-from gpurbf import BackendUnavailable
-from gpurbf.layer.backends.numba import amx, cpu_kernel
+from gpurbf.layer.backends.numba import amx
 from gpurbf.runtime import cpu
 
 COMPILE = """
@@ -54,20 +53,6 @@ def test_configuration_is_palette_one_with_eight_full_tiles():
     assert amx.CONFIGURATION[0] == 1 and amx.CONFIGURATION.size == 64
     np.testing.assert_array_equal(amx.CONFIGURATION[16:32].view(np.uint16), [64] * 8)
     np.testing.assert_array_equal(amx.CONFIGURATION[48:56], [16] * 8)
-
-
-def test_denied_permission_is_a_reason_and_not_a_crash(monkeypatch):
-    features = frozenset().union(*(own.features for own in cpu_kernel.KERNELS.values()))
-    monkeypatch.setattr(cpu_kernel, "cpu_features", lambda: features)
-    monkeypatch.setattr(amx, "permission", lambda: "the system denies the tile registers")
-    cpu_kernel.missing.cache_clear()
-    try:
-        assert cpu_kernel.choose_kernel()[0] == "avx512vnni"
-        monkeypatch.setenv(cpu_kernel.VARIABLE, "amx")
-        with pytest.raises(BackendUnavailable, match="denies the tile registers"):
-            cpu_kernel.choose_kernel()
-    finally:
-        cpu_kernel.missing.cache_clear()
 
 
 def test_permission_is_asked_without_harm():

@@ -1,11 +1,12 @@
 """The choice of a kernel: by features, by force, and refused with the reason."""
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from gpurbf import BackendUnavailable
-from gpurbf.layer.backends.numba import cpu_kernel
+from gpurbf.layer.backends.numba import amx, cpu_kernel
 from gpurbf.runtime import cpu
 
 
@@ -50,6 +51,15 @@ def test_forcing_a_kernel_that_the_cpu_lacks_says_what_is_missing(machine, monke
         cpu_kernel.choose_kernel()
 
 
+def test_denied_permission_for_amx_is_a_reason_and_not_a_crash(machine, monkeypatch):
+    machine(*(name for own in cpu_kernel.KERNELS.values() for name in own.features))
+    monkeypatch.setattr(amx, "permission", lambda: "the system denies the tile registers")
+    assert cpu_kernel.choose_kernel()[0] == "avx512vnni"
+    monkeypatch.setenv(cpu_kernel.VARIABLE, "amx")
+    with pytest.raises(BackendUnavailable, match="denies the tile registers"):
+        cpu_kernel.choose_kernel()
+
+
 def test_forcing_an_unknown_kernel_lists_the_known_ones(monkeypatch):
     monkeypatch.setenv(cpu_kernel.VARIABLE, "sse9")
     with pytest.raises(ValueError, match="amx, avx512vnni, avxvnni, avx2, i8mm, dotprod, generic"):
@@ -64,12 +74,9 @@ def test_forcing_an_unknown_kernel_lists_the_known_ones(monkeypatch):
     ],
 )
 def test_linux_tells_in_bits_what_an_arm_cpu_has(on_arm, monkeypatch, words, features):
-    class Library:
-        def __init__(self, name):
-            self.getauxval = lambda place: words[place]
-
     on_arm("Linux")
-    monkeypatch.setattr(cpu.ctypes, "CDLL", Library)
+    library = SimpleNamespace(getauxval=words.__getitem__)
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda name: library)
     assert cpu.cpu_features.__wrapped__() == features
 
 

@@ -1,6 +1,5 @@
 """The micro-kernels: what is packed for them, sums with weights, and their code."""
 
-import itertools
 import re
 
 import llvmlite.binding as llvm
@@ -60,6 +59,14 @@ def call_packing(function, X, count, shift, own, lines, panels, terms):
     call_at(function, X, 0, shift, own, count, lines, panels, terms)
 
 
+def beside(size, other, dtype=np.float64):
+    """Arrays of these sizes in one piece of memory, in either order and with several gaps."""
+    for gap in (0, 1, 2, 8, 2000):
+        both = np.zeros(size + gap + other, dtype)
+        yield both[:size], both[size + gap :]
+        yield both[other + gap :], both[:other]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [4, 8, 20, 33])
 @pytest.mark.parametrize("rows", [4, 16])
@@ -69,12 +76,7 @@ def test_sums_of_packed_rows_are_the_same_anywhere_in_memory(n, rows, dtype):
     values, shift = rng.standard_normal((11, n)).astype(dtype), rng.random(n).astype(dtype)
     width = microkernel_table.padded(n, 16)
     seen = set()
-    for first, gap in itertools.product("XL", (0, 1, 2, 8, 2000)):
-        both = np.zeros(11 * n + gap + 4 * width, dtype)
-        if first == "X":
-            X, lines = both[: 11 * n], both[11 * n + gap :]
-        else:
-            lines, X = both[: 4 * width], both[4 * width + gap :]
+    for X, lines in beside(11 * n, 4 * width, dtype):
         X, lines = X.reshape(11, n), lines.reshape(4, width)
         X[:] = values
         panels = np.zeros(microkernel_table.padded(11, rows) * width, dtype)
@@ -95,10 +97,7 @@ def test_partial_sums_add_up_to_the_same_anywhere_in_memory(k):
     rng = np.random.default_rng(0)
     values, before = rng.standard_normal((5, k, matvec_kernels.PARTS)), rng.random((5, k))
     seen = set()
-    for first, gap in itertools.product("PS", (0, 1, 8, 2000)):
-        both = np.zeros(values.size + gap + 5 * k)
-        end = values.size if first == "P" else 5 * k
-        parts, out = (both[:end], both[end + gap :])[:: 1 if first == "P" else -1]
+    for parts, out in beside(values.size, 5 * k):
         parts, out = parts.reshape(values.shape), out.reshape(5, k)
         parts[:], out[:] = values, before
         _collect(parts, np.arange(k), out)
