@@ -1,6 +1,7 @@
 """Which backend is taken: a name is obeyed or refused, "auto" asks in order and stops."""
 
 import math
+from unittest.mock import Mock
 
 import pytest
 import standin
@@ -17,28 +18,14 @@ from gpurbf.layer.backends.numba import cpu_kernel
 def asked(monkeypatch):
     """Names of backends in the order in which their loaders are called; all of them can run."""
     names = []
-
-    def loader(name):
-        def load():
-            names.append(name)
-            return Backend(name, None, "", None, None, None, None)
-
-        return load
-
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     monkeypatch.setattr(check, "trusted", lambda name: standin.RIGHT)
     for name in LOADERS:
-        monkeypatch.setitem(LOADERS, name, loader(name))
+        made = Backend(name, None, "", None, None, None, None)
+        monkeypatch.setitem(LOADERS, name, lambda own=made: names.append(own.name) or own)
     backends._attempt.cache_clear()
     yield names
     backends._attempt.cache_clear()
-
-
-def failing(error):
-    def load():
-        raise error
-
-    return load
 
 
 def with_gpu(monkeypatch, there):
@@ -85,7 +72,7 @@ def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, error)
     monkeypatch.setattr(cpu_kernel, "choose_kernel", lambda: ("avx2", ""))
     with_gpu(monkeypatch, True)
     for name in ("cupy", "numba-cuda", "numba"):
-        monkeypatch.setitem(LOADERS, name, failing(error))
+        monkeypatch.setitem(LOADERS, name, Mock(side_effect=error))
     backend, reason = get_backend("auto")
     said = str(error)
     if not isinstance(error, BackendUnavailable):
@@ -103,13 +90,13 @@ def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, error)
 def test_where_nothing_can_run_every_reason_is_named(asked, monkeypatch):
     with_gpu(monkeypatch, False)
     for name in CPUS:
-        monkeypatch.setitem(LOADERS, name, failing(OSError(f"no {name} today")))
+        monkeypatch.setitem(LOADERS, name, Mock(side_effect=OSError(f"no {name} today")))
     with pytest.raises(BackendUnavailable, match=r"numba: OSError: no numba today; .*mkl.*numpy"):
         get_backend("auto")
 
 
 def test_an_interrupt_of_a_loader_is_no_answer(asked, monkeypatch):
-    monkeypatch.setitem(LOADERS, "numpy", failing(KeyboardInterrupt()))
+    monkeypatch.setitem(LOADERS, "numpy", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         get_backend("numpy")
     monkeypatch.setitem(LOADERS, "numpy", LOADERS["mkl"])

@@ -2,11 +2,11 @@
 
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import standin
+from callers import run_threads
 from standin import GAUSSIAN
 
 from gpurbf.cli import main
@@ -173,9 +173,8 @@ def test_one_checks_and_the_others_wait_for_its_verdict(fresh):
         checks.append(time.sleep(0.2))
         return standin.RIGHT._replace(date=check._now())
 
-    with ThreadPoolExecutor(6) as callers:
-        run = (callers.submit(check._found, "cupy", lambda _: True, checked) for _ in range(6))
-        assert len({one.result().date for one in [*run]}) == len(checks) == 1
+    found = run_threads(*6 * [lambda: check._found("cupy", lambda _: True, checked)])
+    assert len({one.date for one in found}) == len(checks) == 1
 
 
 def test_check_gpu_shows_every_case_and_keeps_the_verdict(monkeypatch, fresh, capsys):

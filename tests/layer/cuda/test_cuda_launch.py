@@ -2,12 +2,13 @@
 
 import importlib
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import standin
+from callers import run_python
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf import BackendUnavailable
@@ -26,9 +27,7 @@ def test_a_small_grid_is_no_warning_unless_a_user_wants_one(monkeypatch):
 
 
 def test_a_missing_compiler_is_named_with_what_brings_it(monkeypatch):
-    def missing():
-        raise OSError("libnvvm.so: cannot open shared object file")
-
+    missing = Mock(side_effect=OSError("libnvvm.so: cannot open shared object file"))
     monkeypatch.setitem(sys.modules, "cupy", standin.make()["cupy"])
     monkeypatch.setattr(cuda_api, "find_compiler", missing)
     with pytest.raises(BackendUnavailable) as told:
@@ -67,15 +66,14 @@ def test_a_toolkit_is_found_by_its_nvcc(monkeypatch, tmp_path, home, nvcc, found
 
 def test_kernels_compile_where_numpy_has_no_row_stack(compiled):
     """As from NumPy 2.5 on, which Numba itself knows; numba-cuda up to 0.30.4 does not."""
-    script = (
-        "import numba.np.arrayobj, numpy as np, scipy.linalg\n"
-        "vars(np).pop('row_stack', None)\n"
-        "from gpurbf.runtime.jit import cuda_api\n"
-        "kernel = cuda_api.jit(lambda: None).py_func\n"
-        "assert cuda_api.cuda.compile_ptx(kernel, (), cc=(9, 0))\n"
-        "assert not hasattr(np, 'row_stack')\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_python("""
+        import numba.np.arrayobj, numpy as np, scipy.linalg
+        vars(np).pop('row_stack', None)
+        from gpurbf.runtime.jit import cuda_api
+        kernel = cuda_api.jit(lambda: None).py_func
+        assert cuda_api.cuda.compile_ptx(kernel, (), cc=(9, 0))
+        assert not hasattr(np, 'row_stack')
+    """)
 
 
 def test_a_kernel_of_a_device_is_itself_where_a_profile_records():

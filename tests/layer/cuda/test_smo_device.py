@@ -11,6 +11,8 @@ from gpurbf.layer import backends
 from gpurbf.svm import cuda_pairs
 from gpurbf.svm.cuda_pairs import problems_of
 
+X, y = (A[:200] for A in load_digits(return_X_y=True))
+
 
 def test_what_is_at_work_is_within_the_memory():
     N, starts = 60_000, np.arange(0, 66_000, 6000)
@@ -27,13 +29,11 @@ def test_auto_takes_no_gpu_and_does_not_ask_for_one(monkeypatch):
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     for name in backends.GPUS:
         monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
-    X, y = load_digits(return_X_y=True)
-    model = gpurbf.SVC(gamma=1e-3).fit(X[:200], y[:200])
+    model = gpurbf.SVC(gamma=1e-3).fit(X, y)
     assert model.backend_ in backends.CPUS and "a GPU only by name" in model.backend_info_
 
 
 def test_without_numba_cuda_the_CPU_steps_and_it_is_said(cupy):
-    X, y = load_digits(return_X_y=True)
-    model = gpurbf.SVC(gamma=1e-3, backend="cupy").fit(X[:200], y[:200])
+    model = gpurbf.SVC(gamma=1e-3, backend="cupy").fit(X, y)
     assert model.backend_ == "cupy"
     assert "steps on the CPU: those on the GPU need numba-cuda (the stand-in" in model.backend_info_
